@@ -1,0 +1,12 @@
+//! The filesystem, knowing nothing of FUSE.
+//!
+//! **For:** everything between "a request named an inode" and "a request names a device offset": disk format,
+//! inodes and names, extents and free space, journal and checkpoints, recovery, the cache of file data, policy.
+//! **Excludes:** the kernel's protocol, errno values, threads that wait for clients, the ring.
+//! **State:** one [`volume::Volume`] per mounted device.
+
+pub mod error;
+pub mod types;
+pub mod volume;
+
+pub use error::Error;

@@ -1,0 +1,335 @@
+//! What callers and the filesystem say to each other.
+
+use avfs_io::pool::Buffer;
+use bitflags::bitflags;
+use smallvec::SmallVec;
+use units::{Ino, Timestamp};
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    Regular = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A block device node.
+    BlockDevice = 4,
+    /// A character device node.
+    CharacterDevice = 5,
+    /// A named pipe.
+    Fifo = 6,
+    /// A socket's name.
+    Socket = 7,
+}
+
+/// What stat shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode number.
+    pub ino: Ino,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits with setuid, setgid and sticky: 0..=0o7777.
+    pub permissions: u16,
+    /// Number of names (for a directory: 2 + subdirectories).
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node, as `makedev` packs it in 32 bits.
+    pub rdev: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+}
+
+/// A name that was looked up or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The inode.
+    pub attributes: Attributes,
+    /// Distinguishes inodes that used the same number one after the other.
+    pub generation: u64,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The moment of the operation.
+    Now,
+    /// This time.
+    To(Timestamp),
+}
+
+/// What to change in an inode; `None` leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SetAttributes {
+    /// Permission bits, 0..=0o7777.
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the contents.
+    pub mtime: Option<SetTime>,
+    /// Birth (Samba's create time does not use it; restoring tools may).
+    pub btime: Option<Timestamp>,
+}
+
+bitflags! {
+    /// How renaming treats an existing target, as renameat2(2) has it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RenameFlags: u32 {
+        /// Fail if the target exists.
+        const NO_REPLACE = 1;
+        /// Swap source and target.
+        const EXCHANGE = 2;
+    }
+
+    /// How a file was opened: what matters to the filesystem.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// Reads are allowed.
+        const READ = 1;
+        /// Writes are allowed.
+        const WRITE = 2;
+        /// Every write goes to the end.
+        const APPEND = 4;
+        /// A write is durable before it returns (O_SYNC, O_DSYNC).
+        const SYNC = 8;
+        /// The caller asked for O_DIRECT.
+        const DIRECT = 16;
+    }
+
+    /// How to set an extended attribute.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// It must not exist.
+        const CREATE = 1;
+        /// It must exist.
+        const REPLACE = 2;
+    }
+}
+
+/// Names an open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HandleId(pub u64);
+
+/// Whose memory holds what the client reads and writes through this open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Only the filesystem's own cache: every request arrives, the kernel keeps no pages. Media.
+    Direct,
+    /// The kernel's page cache; `keep` says that what it holds from before is still true. Small files that are
+    /// only read.
+    PageCache {
+        /// Pages from an earlier open are still valid.
+        keep: bool,
+    },
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its name from now on.
+    pub handle: HandleId,
+    /// Who caches.
+    pub cache: CacheMode,
+}
+
+/// What fallocate(2) is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Reserve space; the file grows to cover it.
+    Extend,
+    /// Reserve space; the size stays.
+    KeepSize,
+    /// Free the space; the range reads as zeros; the size stays.
+    PunchHole,
+    /// The range reads as zeros, its space stays reserved; the file grows to cover it.
+    ZeroRange,
+    /// The range reads as zeros, its space stays reserved; the size stays.
+    ZeroRangeKeepSize,
+}
+
+/// What SEEK_DATA and SEEK_HOLE look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that was written.
+    Data,
+    /// The next byte that was not, or the end.
+    Hole,
+}
+
+/// One name of a directory, in reading order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    /// The name; `.` and `..` come first.
+    pub name: Box<[u8]>,
+    /// Whom it names.
+    pub ino: Ino,
+    /// What that is.
+    pub kind: FileKind,
+    /// Where to go on after this entry.
+    pub cookie: u64,
+    /// The inode's attributes and generation, where the caller asked for them. Absent for `.` and `..`.
+    pub entry: Option<Entry>,
+}
+
+/// Figures of the volume for statfs(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeStatistics {
+    /// Size of a block in bytes.
+    pub block_size: u32,
+    /// Blocks for data.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks that a writer can have.
+    pub available: u64,
+    /// Inodes in use.
+    pub files: u64,
+    /// Inodes that can still be made.
+    pub files_free: u64,
+    /// Longest name in bytes.
+    pub name_length: u32,
+}
+
+/// A piece of read data.
+#[derive(Clone, Debug)]
+pub enum ReadSlice {
+    /// Bytes in a pool buffer.
+    Buffer {
+        /// The memory, alive as long as this slice.
+        buffer: Buffer,
+        /// First byte.
+        start: usize,
+        /// Number of bytes.
+        length: usize,
+    },
+    /// This many zeros: a hole, or space that was never written.
+    Zeros(usize),
+}
+
+/// What was read, in order. Shorter than asked only at the end of the file.
+#[derive(Clone, Debug, Default)]
+pub struct ReadData {
+    /// The pieces.
+    pub slices: SmallVec<[ReadSlice; 2]>,
+}
+
+impl ReadData {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.slices
+            .iter()
+            .map(|slice| match slice {
+                ReadSlice::Buffer { length, .. } | ReadSlice::Zeros(length) => *length,
+            })
+            .sum()
+    }
+
+    /// True at the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, if they lie in one piece of memory: the case that needs no copy.
+    pub fn as_single(&self) -> Option<&[u8]> {
+        match self.slices.as_slice() {
+            [] => Some(&[]),
+            [ReadSlice::Buffer { buffer, start, length }] => Some(buffer.bytes(*start, *length)),
+            _ => None,
+        }
+    }
+
+    /// The bytes in memory of their own.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        for slice in &self.slices {
+            match slice {
+                ReadSlice::Buffer { buffer, start, length } => {
+                    bytes.extend_from_slice(buffer.bytes(*start, *length));
+                }
+                ReadSlice::Zeros(length) => bytes.resize(bytes.len() + length, 0),
+            }
+        }
+        bytes
+    }
+}
+
+/// One run of a file on the device, for `avfsctl extents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ExtentReport {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// First byte on the device.
+    pub device_offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Reserved but never written: reads as zeros.
+    pub unwritten: bool,
+}
+
+/// Figures of a mounted volume, for `avfsctl info`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct VolumeReport {
+    /// Identity, as mkfs gave it.
+    pub uuid: String,
+    /// Label, possibly empty.
+    pub label: String,
+    /// Size of the device in bytes.
+    pub device_bytes: u64,
+    /// Size of an allocation unit in bytes.
+    pub unit_bytes: u64,
+    /// Stripe the data area is aligned to, in bytes.
+    pub stripe_bytes: u64,
+    /// Units wholly free.
+    pub free_units: u64,
+    /// Longest run of free units, in bytes.
+    pub longest_free_run_bytes: u64,
+    /// Bytes free, counting parts of units.
+    pub free_bytes: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Cache: pinned memory in bytes, and how much of it holds data.
+    pub cache_bytes: u64,
+    /// Bytes of the cache in use.
+    pub cache_used_bytes: u64,
+    /// Bytes waiting to be written to the device.
+    pub dirty_bytes: u64,
+    /// Commits of the log since mount.
+    pub commits: u64,
+    /// Checkpoints since mount.
+    pub checkpoints: u64,
+    /// True when writes are refused.
+    pub read_only: bool,
+    /// Why writes are refused, if because of an error.
+    pub failure: Option<String>,
+}

@@ -1,0 +1,12 @@
+//! Bytes between memory and the device.
+//!
+//! **For:** the pool of pinned buffers, the device (block device, image file, or simulated), and the engine that
+//! is the sole owner of the ring and of the scheduler. **Excludes:** what the bytes mean; nothing here knows a
+//! file. **State:** the engine thread owns `Scheduler`, ring and in-flight table; the pool owns all buffer memory.
+//! **Invariants:** every device request passes the scheduler; a buffer cannot be freed while a request or a reader
+//! holds it; each submitted request completes exactly once, also when it fails or the engine stops.
+
+pub mod pool;
+pub mod request;
+
+pub use request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};
