@@ -99,9 +99,28 @@ need_packages() {
 need_cargo_tool() {
 	local crate=$1 version=$2 binary=$3
 	[ -x "$TOOLS/$binary" ] && return
-	command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+	need_cargo
 	say "building $crate $version"
 	cargo install --quiet --locked --root "$TARGET/tools" "$crate@$version"
+}
+
+# build_avfs: builds the commands in release mode, unless AVFS_BIN says where they are.
+build_avfs() {
+	[ "$AVFS_BIN" = "$TARGET/release" ] || return 0
+	need_cargo
+	say "building AVFS"
+	cargo build --manifest-path "$ROOT/Cargo.toml" --target-dir "$TARGET" --release --quiet --workspace
+}
+
+# need_cargo: with sudo, the cargo of the user who called it.
+need_cargo() {
+	local home
+	if ! command -v cargo >/dev/null && [ -n "${SUDO_USER:-}" ]; then
+		home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+		export PATH=$PATH:$home/.cargo/bin CARGO_HOME=$home/.cargo RUSTUP_HOME=$home/.rustup
+	fi
+	command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+	need_packages gcc libc6-dev
 }
 
 # ----------------------------------------------------------------------------------------------------------- volumes
@@ -135,6 +154,19 @@ mount_volume() {
 	avfs) "$AVFS_BIN/mount.avfs" "$image" "$dir" ${options:+-o "$options"} ;;
 	*) mount -t "$kind" -o "loop${options:+,$options}" "$image" "$dir" ;;
 	esac
+}
+
+# check_volume KIND IMAGE: an unmounted volume's own consistency check, which changes nothing.
+check_volume() {
+	case $1 in
+	ext4) e2fsck -n -f "$2" ;;
+	xfs) xfs_repair -n "$2" ;;
+	avfs) "$AVFS_BIN/fsck.avfs" "$2" ;;
+	esac >"$SCRATCH/check.log" 2>&1 || {
+		cat "$SCRATCH/check.log"
+		return 1
+	}
+	tail -1 "$SCRATCH/check.log"
 }
 
 # unmount_volume DIR: returns when the volume is free again: for a filesystem in user space, when its daemon has ended.

@@ -20,9 +20,9 @@ samba_user() {
 }
 
 # start_smbd SETTINGS: starts smbd with the facility's settings and the lines of the file SETTINGS (further global
-# settings, then shares). Sets SMB_PORT and SMB_CONF.
+# settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID.
 start_smbd() {
-	local settings=$1 state=$SCRATCH/samba pid
+	local settings=$1 state=$SCRATCH/samba
 	samba_user
 	mkdir -p "$state"/{private,log,run}
 	SMB_CONF=$state/smb.conf
@@ -66,11 +66,11 @@ start_smbd() {
 
 	# In a process group of its own: at its end smbd signals the whole group.
 	smbd --foreground --configfile="$SMB_CONF" >"$state/log/stdout" 2>&1 &
-	pid=$!
-	on_exit stop "$pid"
+	SMB_PID=$!
+	on_exit stop "$SMB_PID"
 	local tenths=200
 	until (exec 3<>"/dev/tcp/127.0.0.1/$SMB_PORT") 2>/dev/null; do
-		((tenths-- > 0)) && kill -0 "$pid" 2>/dev/null || {
+		((tenths-- > 0)) && kill -0 "$SMB_PID" 2>/dev/null || {
 			cat "$state"/log/* >&2
 			die "smbd did not start"
 		}
