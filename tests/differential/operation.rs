@@ -222,10 +222,15 @@ impl Generator {
                 length: self.length() as u64,
             },
             82..88 => {
-                let from = *open.choose(&mut self.rng).unwrap_or(&slot);
-                let from_offset = self.offset() / DIRECT_ALIGNMENT as u64 * DIRECT_ALIGNMENT as u64;
-                let length = length / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
-                Operation::Copy { from, from_offset, slot, offset, length }
+                // Not with O_DIRECT: how much of a piece that is not aligned is copied differs between kernels.
+                let buffered = |&slot: &usize| view.open[slot].is_some_and(|file| !file.direct);
+                let open: Vec<usize> = open.into_iter().filter(buffered).collect();
+                match (open.choose(&mut self.rng), open.choose(&mut self.rng)) {
+                    (Some(&from), Some(&slot)) => {
+                        Operation::Copy { from, from_offset: self.offset(), slot, offset, length }
+                    }
+                    _ => self.open(view),
+                }
             }
             88..95 => Operation::Sync { slot, data_only: self.rng.random() },
             _ => Operation::Stat { slot },

@@ -165,7 +165,11 @@ impl Side {
                     Renaming::NoReplace => RenameFlags::NOREPLACE,
                     Renaming::Exchange => RenameFlags::EXCHANGE,
                 };
-                rustix::fs::renameat_with(CWD, self.at(from), CWD, self.at(to), flags)?;
+                match rustix::fs::renameat_with(CWD, self.at(from), CWD, self.at(to), flags) {
+                    // POSIX has both for a target that is not empty.
+                    Err(Errno::EXIST) if flags.is_empty() => return Err(Errno::NOTEMPTY),
+                    outcome => outcome?,
+                }
             }
             Operation::Link { from, to } => rustix::fs::link(self.at(from), self.at(to))?,
             Operation::Symlink { target, path } => rustix::fs::symlink(target, self.at(path))?,

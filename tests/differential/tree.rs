@@ -177,7 +177,8 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     let mut list = Vec::with_capacity(64 * 1024);
     rustix::fs::llistxattr(path, spare_capacity(&mut list))?;
     list.split(|&byte| byte == 0)
-        .filter(|name| !name.is_empty())
+        // XFS shows ACLs a second time, under names of its own.
+        .filter(|name| !name.is_empty() && !name.starts_with(b"trusted.SGI_ACL_"))
         .map(|name| {
             let mut value = Vec::with_capacity(64 * 1024);
             rustix::fs::lgetxattr(path, name, spare_capacity(&mut value))?;
