@@ -28,6 +28,8 @@ pub(super) struct FileState {
     /// Requests to the device that read into blocks, and that write from them.
     pub(super) loads: u32,
     pub(super) writes: u32,
+    /// A read from the device failed and no waiting read was told yet.
+    pub(super) read_failed: bool,
     /// Grows with each fsync, so that one waits for what was dirty before it and no more.
     pub(super) epoch: u64,
     /// How many writes of each epoch are at the device.
