@@ -7,6 +7,7 @@
 
 pub mod acl;
 pub mod allocator;
+pub mod config;
 pub mod error;
 pub mod types;
 pub mod volume;
