@@ -69,7 +69,14 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { pool, blocks: BTreeMap::new(), clean: BTreeMap::new(), next_id: 0, next_stamp: 0, dirty_bytes: 0 }
+        Self {
+            pool,
+            blocks: BTreeMap::new(),
+            clean: BTreeMap::new(),
+            next_id: 0,
+            next_stamp: 0,
+            dirty_bytes: 0,
+        }
     }
 
     pub(super) fn get(&self, id: BlockId) -> Option<&CacheBlock> {

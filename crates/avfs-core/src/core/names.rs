@@ -126,7 +126,10 @@ impl Core {
 
     /// Removes an inode that has no name and that nobody uses.
     pub(super) fn reap(&mut self, now: Now, ino: Ino) {
-        if !self.metadata.orphans().contains(&ino) || self.lookups.contains_key(&ino) || self.check_writable().is_err() {
+        if !self.metadata.orphans().contains(&ino)
+            || self.lookups.contains_key(&ino)
+            || self.check_writable().is_err()
+        {
             return;
         }
         if let Some(file) = self.files.get(&ino) {
@@ -158,7 +161,14 @@ impl Core {
         Ok(Record::Attributes { ino, attributes })
     }
 
-    fn make(&mut self, now: Now, caller: Caller, parent: Ino, name: &[u8], new: &NewInode<'_>) -> Result<Ino> {
+    fn make(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Ino> {
         self.check_writable()?;
         check_name(name)?;
         match self.child(parent, name) {
@@ -460,7 +470,12 @@ impl Core {
     }
 
     /// Owner, mode and times as `changes` want them; the size is somebody else's.
-    pub(super) fn changed_attributes(&self, now: Now, ino: Ino, changes: &SetAttributes) -> Result<Vec<Record>> {
+    pub(super) fn changed_attributes(
+        &self,
+        now: Now,
+        ino: Ino,
+        changes: &SetAttributes,
+    ) -> Result<Vec<Record>> {
         let inode = self.inode(ino)?;
         let visible = self.attributes_of(ino, inode);
         let mut core = inode.attributes;
@@ -516,8 +531,13 @@ impl Core {
         let parent = self.parent(ino)?;
         let dots: [(u64, &[u8], Ino); 2] = [(1, b".", ino), (2, b"..", parent)];
         for (own, name, ino) in dots {
-            let entry =
-                DirectoryEntry { name: name.into(), ino, kind: FileKind::Directory, cookie: own, entry: None };
+            let entry = DirectoryEntry {
+                name: name.into(),
+                ino,
+                kind: FileKind::Directory,
+                cookie: own,
+                entry: None,
+            };
             if cookie < own && !each(entry) {
                 return Ok(());
             }
@@ -541,7 +561,14 @@ impl Core {
     // Extended attributes.
 
     /// See setxattr(2).
-    pub fn set_xattr(&mut self, now: Now, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub fn set_xattr(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         self.check_writable()?;
         check_xattr_name(name)?;
         if value.len() > MAX_XATTR_VALUE {
@@ -731,7 +758,8 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
     }
-    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == 0 || byte == b'/') {
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == 0 || byte == b'/')
+    {
         return Err(Error::InvalidArgument);
     }
     Ok(())

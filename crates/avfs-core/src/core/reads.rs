@@ -4,7 +4,7 @@ use super::cache::BlockId;
 use super::file::FileState;
 use super::{Core, Progress, Purpose, Ticket};
 use crate::allocator::BlockRun;
-use crate::config::{Class as PolicyClass, Rate};
+use crate::config::Rate;
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
@@ -51,7 +51,13 @@ pub(super) fn page_ceil(at: u64) -> u64 {
 
 impl Core {
     /// Reads what the cache holds; `None` when the device is needed: then [`start`](Core::start) it.
-    pub fn read(&mut self, now: Now, handle: HandleId, offset: u64, length: usize) -> Option<Result<ReadData>> {
+    pub fn read(
+        &mut self,
+        now: Now,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+    ) -> Option<Result<ReadData>> {
         let (ino, flags) = match self.handle(handle) {
             Ok(handle) => handle,
             Err(error) => return Some(Err(error)),
@@ -83,8 +89,11 @@ impl Core {
         {
             let valid_end = block.valid.end_of(at - start)?;
             let length = (end - at).min(start + valid_end - at);
-            let slice =
-                ReadSlice::Buffer { buffer: block.buffer.clone(), start: (at - start) as usize, length: length as usize };
+            let slice = ReadSlice::Buffer {
+                buffer: block.buffer.clone(),
+                start: (at - start) as usize,
+                length: length as usize,
+            };
             data.slices.push(slice);
             self.cache.touch(id);
             return Some(length);
@@ -140,23 +149,19 @@ impl Core {
         if std::mem::take(&mut self.file_mut(ino).read_failed) {
             return Progress::Ready(Err(Error::Device));
         }
-        let end = self.file_mut(ino).size.min(offset + length as u64);
-        let held = self.file_mut(ino).exclusive > 0;
-        let sequential = offset == 0 || self.is_sequential(ino, offset);
-        let loaded = held || self.load(now, ino, offset..end, sequential, Bytes::ZERO);
-        if loaded {
-            self.wait_for_file(ino, ticket);
-            if self.files.get(&ino).is_some_and(FileState::is_idle) {
-                // Everything missing was filled without the device.
-                self.file_mut(ino).waiting.retain(|&waiting| waiting != ticket);
-                if let Some(result) = self.read(now, handle, offset, length) {
-                    return Progress::Ready(result);
-                }
-                self.wait_for_file(ino, ticket);
+        let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
+        if self.file_mut(ino).exclusive == 0 {
+            let sequential = offset == 0 || self.is_sequential(ino, offset);
+            if !self.load(now, ino, offset..end, sequential, Bytes::ZERO) {
+                self.buffer_waiters.push_back(ticket);
+                return Progress::Wait;
             }
-        } else {
-            self.buffer_waiters.push_back(ticket);
+            // Perhaps everything missing was filled without the device.
+            if let Some(result) = self.read(now, handle, offset, length) {
+                return Progress::Ready(result);
+            }
         }
+        self.wait_for_file(ino, ticket);
         Progress::Wait
     }
 
@@ -178,9 +183,11 @@ impl Core {
         let mut at = next;
         while at < until {
             let block_end = (at + block).min(until);
-            let present = self.files.get(&ino).and_then(|file| file.block_before(at)).is_some_and(|(_, id)| {
-                self.cache.get(id).is_some_and(|held| at < held.end())
-            });
+            let present = self
+                .files
+                .get(&ino)
+                .and_then(|file| file.block_before(at))
+                .is_some_and(|(_, id)| self.cache.get(id).is_some_and(|held| at < held.end()));
             if !present && !self.load(now, ino, at..block_end, true, Bytes(at.saturating_sub(end))) {
                 return;
             }
@@ -193,12 +200,17 @@ impl Core {
         let mut at = range.start;
         while at < range.end {
             let Some(file) = self.files.get(&ino) else { return true };
-            let held = file.block_before(at).filter(|&(_, id)| self.cache.get(id).is_some_and(|b| at < b.end()));
+            let held =
+                file.block_before(at).filter(|&(_, id)| self.cache.get(id).is_some_and(|b| at < b.end()));
             if let Some((_, id)) = held {
                 let Some(block) = self.cache.get(id) else { return true };
                 let block_end = block.end();
-                let missing: Vec<_> =
-                    block.valid.gaps(block.relative(at, range.end)).into_iter().map(|gap| (id, gap)).collect();
+                let missing: Vec<_> = block
+                    .valid
+                    .gaps(block.relative(at, range.end))
+                    .into_iter()
+                    .map(|gap| (id, gap))
+                    .collect();
                 for (id, gap) in missing {
                     if !self.fill(now, ino, id, gap, ahead) {
                         return false;
@@ -236,10 +248,12 @@ impl Core {
         let mut size = wanted.max(BLOCK).next_power_of_two().min(MAX_BUFFER as u64);
         let fits = |file: &FileState, size: u64| {
             let start = at / size * size;
-            let before = file.block_before(at).is_none_or(|(_, id)| {
-                self.cache.get(id).is_none_or(|block| block.end() <= start)
-            });
-            before && file.next_block(start).is_none_or(|next| next >= start + size) && !file.blocks.contains_key(&start)
+            let before = file
+                .block_before(at)
+                .is_none_or(|(_, id)| self.cache.get(id).is_none_or(|block| block.end() <= start));
+            before
+                && file.next_block(start).is_none_or(|next| next >= start + size)
+                && !file.blocks.contains_key(&start)
         };
         let file = self.files.get(&ino)?;
         // Not larger than the file needs, unless it is growing.
@@ -334,7 +348,10 @@ impl Core {
         let partial = block.valid.overlaps(cut.clone());
         let target = block.buffer.clone();
         let (buffer, start, bounce): (Buffer, usize, Option<Buffer>) = if partial {
-            match self.data_buffer(length) {
+            self.hold(id, true);
+            let bounce = self.data_buffer(length);
+            self.hold(id, false);
+            match bounce {
                 Some(bounce) => (bounce.clone(), 0, Some(bounce)),
                 None => return false,
             }
@@ -359,6 +376,13 @@ impl Core {
             Some(run),
         );
         true
+    }
+
+    /// Keeps a block from being evicted, or no longer.
+    fn hold(&mut self, id: BlockId, held: bool) {
+        if let Some(block) = self.cache.get_mut(id) {
+            block.filling = if held { block.filling + 1 } else { block.filling - 1 };
+        }
     }
 
     pub(super) fn load_completed(
@@ -402,17 +426,16 @@ impl Core {
         let none = Ranking { class: Class::BestEffort, stream: None, window: None, rate: None };
         let Some(policy) = self.files.get(&ino).and_then(|file| file.policy.as_ref()) else { return none };
         let rate = match policy.rate {
-            Some(Rate::Bits(rate)) => Some(rate),
+            Some(Rate::Bitrate(rate)) => Some(rate),
             _ => None,
         };
         let stream = Some(StreamId(ino.0));
         match policy.class {
-            PolicyClass::RealTime => {
+            Class::RealTime => {
                 let window = Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW));
                 Ranking { class: Class::RealTime, stream, window, rate }
             }
-            PolicyClass::BestEffort => none,
-            PolicyClass::Idle => Ranking { class: Class::Idle, ..none },
+            class => Ranking { class, ..none },
         }
     }
 
