@@ -91,7 +91,7 @@ impl Claim {
             match Holder::parse(&holder) {
                 Holder::Daemon(mounted) => {
                     if let Some(directory) = serves(mounted) {
-                        return Err(ClaimError::Mounted { path, directory: printable(&directory) });
+                        return Err(ClaimError::Mounted { path, directory });
                     }
                 }
                 Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
@@ -156,11 +156,14 @@ impl Holder {
     }
 }
 
-/// Where the daemon of a mount says it is mounted; `None` when it is ending, or does not answer any more.
-fn serves(mounted: DeviceNumber) -> Option<PathBuf> {
+/// Where the daemon of a mount serves it; `None` when the kernel has let go of it and the daemon is about to end.
+pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
     let mut client = Client::connect(&control::socket_path(mounted)).ok()?;
     match client.ask(&Request::Info {}) {
-        Ok(Answer::Info(info)) => info.mounted_on,
+        Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
+            Some(directory) => printable(&directory),
+            None => format!("a directory that others see, or has files open (served by process {})", info.process),
+        }),
         _ => None,
     }
 }

@@ -68,7 +68,10 @@ pub enum Answer {
 pub struct Info {
     /// The volume's.
     pub volume: VolumeReport,
-    /// Where it is mounted; absent when it is no more and the daemon is about to end.
+    /// Whether the kernel still has it. False between the last umount and the daemon's end, in which everything
+    /// is written.
+    pub connected: bool,
+    /// Where it is mounted, as the daemon sees it: absent when it was unmounted lazily.
     pub mounted_on: Option<PathBuf>,
     /// Process that serves it.
     pub process: u32,

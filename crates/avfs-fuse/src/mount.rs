@@ -1,11 +1,12 @@
 //! `/dev/fuse` and mount(2): attaching a filesystem to a directory, and what the kernel says of mounts.
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -79,6 +80,14 @@ pub fn mount(source: &Path, directory: &Path, flags: MountFlags) -> io::Result<O
     Ok(connection)
 }
 
+/// Whether the kernel still has the filesystem of this connection. It lets go in the same moment in which the last
+/// umount(2) returns, before anybody who reads from the connection notices.
+pub fn is_connected(connection: impl AsFd) -> bool {
+    let mut poll = [PollFd::new(&connection, PollFlags::empty())];
+    let polled = rustix::event::poll(&mut poll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok() && !poll[0].revents().contains(PollFlags::ERR)
+}
+
 /// Changes the flags of a mount and of its filesystem.
 ///
 /// # Errors
@@ -87,13 +96,13 @@ pub fn remount(directory: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, flags, "")?)
 }
 
-/// Unmounts `directory`. With `lazily` it disappears at once, and the filesystem ends with its last open file.
+/// Unmounts `directory`. With DETACH it disappears at once, and the filesystem ends with its last open file; with
+/// FORCE what clients wait for fails.
 ///
 /// # Errors
-/// What umount(2) says: EBUSY when it is in use and not `lazily`.
-pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
-    let detach = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    Ok(rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW | detach)?)
+/// What umount(2) says: EBUSY when it is in use and `flags` has no DETACH.
+pub fn unmount(directory: &Path, flags: UnmountFlags) -> io::Result<()> {
+    Ok(rustix::mount::unmount(directory, UnmountFlags::NOFOLLOW | flags)?)
 }
 
 /// One line of the kernel's table of mounts (proc_pid_mountinfo(5)).

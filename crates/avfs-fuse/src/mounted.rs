@@ -8,8 +8,9 @@ use crate::mount::{self, DeviceNumber};
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use parking_lot::Mutex;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl Mounted {
         })?;
         let served = Self::serve(volume, connection, directory);
         if served.is_err()
-            && let Err(error) = mount::unmount(directory, true)
+            && let Err(error) = mount::unmount(directory, UnmountFlags::DETACH)
         {
             tracing::warn!(%error, "cannot unmount again");
         }
@@ -103,7 +104,7 @@ impl Mounted {
 
     fn serve(
         volume: &Arc<Volume>,
-        connection: std::os::fd::OwnedFd,
+        connection: OwnedFd,
         directory: &Path,
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
@@ -111,6 +112,7 @@ impl Mounted {
         config.n_threads =
             Some(thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS)));
         config.clone_fd = true;
+        let kernel = connection.try_clone().map_err(MountError::Handshake)?;
         let fuse = Fuse::new(Arc::clone(volume), Arc::clone(&errors));
         let session = fuser::Session::from_fd(fuse, connection, fuser::SessionACL::All, config)
             .map_err(MountError::Handshake)?;
@@ -128,7 +130,7 @@ impl Mounted {
         let handler = {
             let served = Arc::clone(&served);
             move |request| match served.lock().clone() {
-                Some(volume) => answer(&volume, &errors, device, request),
+                Some(volume) => answer(&volume, &errors, &kernel, device, request),
                 None => Answer::Error("the volume is being unmounted".into()),
             }
         };
@@ -179,10 +181,10 @@ impl Mounted {
                     std::process::exit(1);
                 }
                 tracing::info!("signal: unmounting {}", mount::printable(&directory));
-                match mount::unmount(&directory, false) {
+                match mount::unmount(&directory, UnmountFlags::empty()) {
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                         tracing::warn!("files are open: unmounted lazily, ending with the last of them");
-                        if let Err(error) = mount::unmount(&directory, true) {
+                        if let Err(error) = mount::unmount(&directory, UnmountFlags::DETACH) {
                             tracing::error!(%error, "cannot unmount");
                         }
                     }
@@ -213,13 +215,20 @@ impl Mounted {
     }
 }
 
-fn answer(volume: &Volume, errors: &Errors, device: DeviceNumber, request: Request) -> Answer {
+fn answer(
+    volume: &Volume,
+    errors: &Errors,
+    kernel: &OwnedFd,
+    device: DeviceNumber,
+    request: Request,
+) -> Answer {
     let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
     let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
     match request {
         Request::Extents { ino } => volume.extents(Ino(ino)).map_or_else(refuse, Answer::Extents),
         Request::Info {} => Answer::Info(Box::new(Info {
             volume: volume.report(),
+            connected: mount::is_connected(kernel),
             mounted_on: mount::mounted_on(device).unwrap_or_default(),
             process: std::process::id(),
             errors: errors.counts(),

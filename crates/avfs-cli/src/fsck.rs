@@ -1,0 +1,1 @@
+//! `fsck.avfs`: checks and repairs a volume.
