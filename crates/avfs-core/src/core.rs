@@ -111,10 +111,8 @@ pub enum Operation {
 enum Stage {
     /// To be tried (again).
     Try,
-    /// An fsync whose data up to this epoch must reach the device.
-    Data { epoch: u64 },
-    /// A sync whose data of these files must reach the device.
-    AllData { epochs: BTreeMap<Ino, u64> },
+    /// Data of these files up to these epochs must reach the device.
+    Data { epochs: BTreeMap<Ino, u64> },
     /// Waits for the journal.
     Journal,
     /// Waits for a checkpoint that began after it.
@@ -173,7 +171,7 @@ enum Purpose {
     Data { ino: Ino, block: BlockId, epoch: u64, pieces: SmallVec<[writeback::WrittenPiece; 1]> },
     FlushData { data: u64 },
     Log,
-    Shard,
+    Shard { bytes: u64 },
     CheckpointFlush,
     Superblock,
     MultiMount,
@@ -288,8 +286,8 @@ impl Core {
             mmp_sequence: 1,
             next_aging: Instant::FAR_FUTURE,
         };
-        core.update_reserve();
         if !core.read_only {
+            core.keep_spares();
             let orphans: Vec<Ino> = core.metadata.orphans().iter().copied().collect();
             for ino in orphans {
                 core.reap(now, ino);
@@ -406,9 +404,8 @@ impl Core {
             }
             Purpose::FlushData { data } => self.data_flushed(now, data, result),
             Purpose::Log => self.log_written(now, result),
-            Purpose::Shard | Purpose::CheckpointFlush | Purpose::Superblock => {
-                self.checkpoint_io_completed(now, result);
-            }
+            Purpose::Shard { bytes } => self.checkpoint_io_completed(bytes, result),
+            Purpose::CheckpointFlush | Purpose::Superblock => self.checkpoint_io_completed(0, result),
             Purpose::MultiMount => {
                 if let Err(error) = result {
                     self.fail(&format!("multi-mount protection block: {error}"));
@@ -506,8 +503,7 @@ impl Core {
 
     /// Refuses what makes metadata grow on a full volume.
     fn check_metadata_space(&mut self) -> Result<()> {
-        self.update_reserve();
-        if self.allocator.available() == 0 { Err(Error::NoSpace) } else { Ok(()) }
+        if self.keep_spares() && self.allocator.available() > 0 { Ok(()) } else { Err(Error::NoSpace) }
     }
 
     /// From now on nothing is written: read-only rather than wrong.
@@ -677,13 +673,6 @@ impl Core {
     /// The volume's layout.
     pub fn geometry(&self) -> Geometry {
         self.superblock.geometry
-    }
-
-    /// Claims of space for metadata: what two copies of every shard, old and new, take at most.
-    fn update_reserve(&mut self) {
-        let bytes = self.checkpoints.image_bytes() + self.journal.pending_bytes() + self.journal.used();
-        let units = 4 + 4 * bytes.div_ceil(UNIT);
-        self.allocator.set_reserve(units.min(self.superblock.geometry.units / 2) * crate::format::UNIT_BLOCKS);
     }
 
     /// Figures for statfs(2).

@@ -5,6 +5,7 @@
 //! **Excludes:** the kernel's protocol, errno values, threads that wait for clients, the ring.
 //! **State:** one [`volume::Volume`] per mounted device.
 
+pub mod acl;
 pub mod allocator;
 pub mod error;
 pub mod types;
