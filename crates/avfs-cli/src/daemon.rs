@@ -1,9 +1,7 @@
 //! Becoming a daemon: the one place that forks.
 
 use rustix::fs::{Mode, OFlags};
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 
 /// Which process this is after [`fork`].
 pub(crate) enum Side {
@@ -14,10 +12,10 @@ pub(crate) enum Side {
 }
 
 /// The parent's end.
-pub(crate) struct Waiting(File);
+pub(crate) struct Waiting(PipeReader);
 
 /// The daemon's end. Dropping it without a word tells the parent that the daemon died.
-pub(crate) struct Ready(File);
+pub(crate) struct Ready(PipeWriter);
 
 const READY: &str = "ready";
 
@@ -57,10 +55,10 @@ impl Ready {
 /// # Errors
 /// When no pipe or process can be had.
 pub(crate) fn fork() -> io::Result<Side> {
-    let (reader, writer): (OwnedFd, OwnedFd) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (reader, writer) = io::pipe()?;
     if fork_once()? {
         drop(writer);
-        return Ok(Side::Parent(Waiting(File::from(reader))));
+        return Ok(Side::Parent(Waiting(reader)));
     }
     drop(reader);
     rustix::process::setsid()?;
@@ -69,7 +67,7 @@ pub(crate) fn fork() -> io::Result<Side> {
         std::process::exit(0);
     }
     rustix::process::chdir("/")?;
-    Ok(Side::Daemon(Ready(File::from(writer))))
+    Ok(Side::Daemon(Ready(writer)))
 }
 
 /// True in the parent.

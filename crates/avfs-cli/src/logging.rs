@@ -1,7 +1,7 @@
 //! Where messages go: standard error, a file, or the system's log.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ pub(crate) fn start(target: &Target) -> io::Result<()> {
     let filter = EnvFilter::try_from_env("AVFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
     match target {
-        Target::StandardError => builder.with_writer(io::stderr).init(),
+        Target::StandardError => {
+            builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init();
+        }
         Target::File(path) => {
             let file = open(path)?;
             builder.with_ansi(false).with_writer(Arc::new(file)).init();

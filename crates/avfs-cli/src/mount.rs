@@ -4,20 +4,19 @@ use crate::claim::Claim;
 use crate::daemon::{self, Side};
 use crate::logging::{self, Target};
 use crate::mount_options::MountOptions;
-use crate::{fail, size};
+use crate::fail;
 use avfs_core::config::Config;
 use avfs_core::volume::{OpenOptions, Volume};
 use avfs_fuse::control::{self, Client, Request};
 use avfs_fuse::mount::{self, printable};
 use avfs_fuse::signals::Signals;
-use avfs_fuse::{Mounted, mounted};
+use avfs_fuse::Mounted;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use units::Bytes;
 
 const NAME: &str = "mount.avfs";
 
@@ -156,7 +155,7 @@ impl Job {
             cache_size: self.options.cache_size,
             config: self.config,
         };
-        let volume = Volume::open(&device, open).map_err(|error| error.to_string())?;
+        let volume = Volume::mount(&device, open).map_err(|error| error.to_string())?;
         let flags = self.options.flags(MountFlags::empty());
         let mounted = match Mounted::start(&volume, &device, &self.directory, flags) {
             Ok(mounted) => mounted,
@@ -243,7 +242,7 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     let present = present_flags(directory).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
     let wanted = options.flags(present);
     let change = |flags| {
-        mount::remount(directory, flags).map_err(|error| match error.raw_os_error() {
+        change_flags(directory, flags).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => failed(format!("{}: files are open for writing", printable(directory))),
             _ => failed(format!("{}: {error}", printable(directory))),
         })
@@ -265,6 +264,20 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
             }
         })
     }
+}
+
+/// Changes the flags of a mount. The kernel calls a filesystem busy while a deleted file waits for the answer to its
+/// RELEASE, which the kernel sends in the background, after close(2) has returned. So each further try first takes
+/// its turn in the daemon's queue, behind those requests; a filesystem that is busy after all of them is in use.
+fn change_flags(directory: &Path, flags: MountFlags) -> io::Result<()> {
+    const TRIES: usize = 200;
+    for _ in 1..TRIES {
+        match mount::remount(directory, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => rustix::fs::statvfs(directory)?,
+            result => return result,
+        };
+    }
+    mount::remount(directory, flags)
 }
 
 /// The flags a mount has now.
