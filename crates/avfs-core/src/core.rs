@@ -24,7 +24,7 @@ use crate::metadata::Metadata;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
-use avfs_io::{Completion, IoError, IoOperation, IoRequest, IoTag, Segment};
+use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
 use cache::{BlockId, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
-pub use writes::WritePlan;
+pub use writes::{WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -153,6 +153,8 @@ pub struct Outbox {
     pub requests: Vec<IoRequest>,
     /// Requests that somebody now waits for.
     pub promotions: Vec<(IoTag, Class, Instant)>,
+    /// Pages the kernel must forget, whoever waits.
+    pub stale: Vec<Stale>,
     /// Operations that ended; before the answer is given, the kernel must forget what is stale.
     pub finished: Vec<(Ticket, Outcome, Option<Stale>)>,
 }
@@ -160,7 +162,10 @@ pub struct Outbox {
 impl Outbox {
     /// True when there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.promotions.is_empty() && self.finished.is_empty()
+        self.requests.is_empty()
+            && self.promotions.is_empty()
+            && self.stale.is_empty()
+            && self.finished.is_empty()
     }
 }
 
@@ -229,6 +234,8 @@ pub struct Core {
     /// Space that is free as soon as the record that freed it is durable.
     freed: VecDeque<(u64, BlockRun)>,
     freed_blocks: u64,
+    /// Bytes of file data on their way to the device.
+    writing_bytes: u64,
     /// Inodes without a name that could not be removed yet because the device was busy with them.
     unreaped: BTreeSet<Ino>,
     read_only: bool,
@@ -280,6 +287,7 @@ impl Core {
             checkpoints,
             freed: VecDeque::new(),
             freed_blocks: 0,
+            writing_bytes: 0,
             unreaped: BTreeSet::new(),
             failure: None,
             next_mmp: now.monotonic,
@@ -311,9 +319,8 @@ impl Core {
 
     /// Takes an operation as far as it goes.
     fn attempt(&mut self, now: Now, ticket: Ticket, mut waiting: Waiting) {
-        if let Some(ino) = waiting.exclusive.take()
-            && let Some(file) = self.files.get_mut(&ino)
-        {
+        let was_exclusive = waiting.exclusive.take();
+        if let Some(file) = was_exclusive.and_then(|ino| self.files.get_mut(&ino)) {
             file.exclusive -= 1;
         }
         let outcome = match &waiting.operation {
@@ -333,7 +340,7 @@ impl Core {
                 match self.try_set_attributes(now, ticket, ino, changes) {
                     Progress::Ready(result) => Some(Outcome::Attributes(result)),
                     Progress::Wait => {
-                        waiting.exclusive = self.count_exclusive(ino);
+                        waiting.exclusive = self.count_exclusive(ino, ticket);
                         None
                     }
                 }
@@ -344,7 +351,7 @@ impl Core {
                     Progress::Ready(result) => Some(Outcome::Done(result)),
                     Progress::Wait => {
                         let ino = self.handles.get(&handle.0).map(|handle| handle.ino);
-                        waiting.exclusive = ino.and_then(|ino| self.count_exclusive(ino));
+                        waiting.exclusive = ino.and_then(|ino| self.count_exclusive(ino, ticket));
                         None
                     }
                 }
@@ -356,13 +363,17 @@ impl Core {
                 self.waiting.insert(ticket, waiting);
             }
         }
+        if let Some(ino) = was_exclusive {
+            // What was held back while the file had to be quiet goes on.
+            self.wake_file(now, ino);
+        }
     }
 
-    fn count_exclusive(&mut self, ino: Ino) -> Option<Ino> {
-        self.files.get_mut(&ino).map(|file| {
-            file.exclusive += 1;
-            ino
-        })
+    /// Holds back new requests of a file for an operation that waits for the file to be quiet.
+    fn count_exclusive(&mut self, ino: Ino, ticket: Ticket) -> Option<Ino> {
+        let file = self.files.get_mut(&ino).filter(|file| file.waiting.contains(&ticket))?;
+        file.exclusive += 1;
+        Some(ino)
     }
 
     /// Tries a parked operation again.
@@ -395,6 +406,7 @@ impl Core {
         match purpose {
             Purpose::Load { ino, block, start, length, bounce } => {
                 self.load_completed(ino, block, start, length, bounce, result);
+                self.write_after_load(now, ino);
                 self.wake_file(now, ino);
             }
             Purpose::Data { ino, block, epoch, pieces } => {
@@ -461,7 +473,16 @@ impl Core {
         if let Some(segments) = self.system_segments(&block.encode()[..]) {
             let operation = IoOperation::Write { durable: false };
             let address = DeviceOffset(crate::format::MMP);
-            self.request(operation, address, segments, Class::Metadata, None, None, Purpose::MultiMount, None);
+            self.request(
+                operation,
+                address,
+                segments,
+                Class::Metadata,
+                None,
+                None,
+                Purpose::MultiMount,
+                None,
+            );
         }
     }
 
@@ -511,8 +532,9 @@ impl Core {
         if self.failure.is_none() {
             tracing::error!("volume turned read-only: {why}");
             self.failure = Some(why.to_owned());
-            let throttled = std::mem::take(&mut self.throttled);
-            self.outbox.finished.extend(throttled);
+            for (ticket, _, stale) in std::mem::take(&mut self.throttled) {
+                self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device)), stale));
+            }
         }
     }
 
@@ -565,7 +587,10 @@ impl Core {
 
     // Requests.
 
-    #[expect(clippy::too_many_arguments, reason = "one place that fills a request; its callers name every field")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one place that fills a request; its callers name every field"
+    )]
     fn request(
         &mut self,
         operation: IoOperation,

@@ -50,7 +50,9 @@ impl DirectoryIndex {
 
     /// Enters a name. Returns false when 256 names of the same hash stand here already.
     pub fn insert(&mut self, name: &[u8], ino: Ino, is_directory: bool) -> bool {
-        let Some(cookie) = cookies(name).find(|cookie| !self.entries.contains_key(cookie)) else { return false };
+        let Some(cookie) = cookies(name).find(|cookie| !self.entries.contains_key(cookie)) else {
+            return false;
+        };
         self.entries.insert(cookie, ino);
         self.subdirectories += u32::from(is_directory);
         true

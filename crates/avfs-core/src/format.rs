@@ -205,7 +205,7 @@ pub struct DiskSuperblock {
     log_previous_checksum: U32,
     reserved_word: U32,
     lsn: U64,
-    reserved: [u8; 3848],
+    reserved: [u8; 3864],
 }
 
 const _: () = assert!(size_of::<DiskSuperblock>() == BLOCK as usize);
@@ -215,7 +215,7 @@ const _: () = assert!(std::mem::offset_of!(DiskSuperblock, label) == 32);
 const _: () = assert!(std::mem::offset_of!(DiskSuperblock, generation) == 120);
 const _: () = assert!(std::mem::offset_of!(DiskSuperblock, table_address) == 176);
 const _: () = assert!(std::mem::offset_of!(DiskSuperblock, log_offset) == 200);
-const _: () = assert!(std::mem::offset_of!(DiskSuperblock, reserved) == 248);
+const _: () = assert!(std::mem::offset_of!(DiskSuperblock, reserved) == 232);
 
 /// Why a block is not a superblock this code can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -269,7 +269,7 @@ impl Superblock {
             log_previous_checksum: self.log.previous_checksum.into(),
             reserved_word: 0.into(),
             lsn: self.lsn.into(),
-            reserved: [0; 3848],
+            reserved: [0; 3864],
         };
         let mut block = Box::new([0; BLOCK as usize]);
         block.copy_from_slice(disk.as_bytes());
@@ -305,7 +305,8 @@ impl Superblock {
             data_start: DeviceOffset(disk.data_start.get()),
             units: disk.units.get(),
         };
-        if Geometry::new(geometry.device, geometry.stripe) != Some(geometry) || disk.unit_bytes.get() != UNIT {
+        if Geometry::new(geometry.device, geometry.stripe) != Some(geometry) || disk.unit_bytes.get() != UNIT
+        {
             return Err(SuperblockError::Nonsense);
         }
         let label_end = disk.label.iter().position(|&byte| byte == 0).unwrap_or(64);
@@ -439,8 +440,7 @@ pub(crate) fn decode_table(bytes: &[u8]) -> Result<Vec<(u64, ShardLocation)>, Ma
         }
         let mut pieces = Vec::with_capacity(count);
         for _ in 0..count {
-            let mut address =
-                || Ok(DeviceOffset(reader.number()?.checked_mul(BLOCK).ok_or(Malformed)?));
+            let mut address = || Ok(DeviceOffset(reader.number()?.checked_mul(BLOCK).ok_or(Malformed)?));
             let (address, copy) = (address()?, address()?);
             pieces.push(Piece { address, copy, length: reader.small()?, checksum: reader.u32()? });
         }
@@ -461,7 +461,12 @@ mod tests {
             features: Features::default(),
             generation: 41,
             geometry: Geometry::new(Bytes::from_mib(1024), Bytes::from_kib(256)).unwrap(),
-            table: Piece { address: DeviceOffset(1 << 27), copy: DeviceOffset(1 << 28), length: 99, checksum: 5 },
+            table: Piece {
+                address: DeviceOffset(1 << 27),
+                copy: DeviceOffset(1 << 28),
+                length: 99,
+                checksum: 5,
+            },
             log: LogPosition { offset: 8192, sequence: 12, previous_checksum: 9 },
             lsn: 1234,
         }

@@ -7,7 +7,18 @@
 
 pub mod acl;
 pub mod allocator;
+mod codec;
+pub mod config;
+pub mod core;
+mod directory;
 pub mod error;
+mod extent;
+pub mod format;
+pub mod inode;
+pub mod journal;
+pub mod metadata;
+mod ranges;
+pub mod record;
 pub mod types;
 pub mod volume;
 

@@ -78,8 +78,15 @@ impl Metadata {
     /// A volume with nothing but a root directory, made at `now`: what mkfs writes.
     pub fn with_root(now: Timestamp) -> Self {
         let time = now.into();
-        let attributes =
-            CoreAttributes { permissions: 0o755, uid: 0, gid: 0, atime: time, mtime: time, ctime: time, btime: time };
+        let attributes = CoreAttributes {
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
         let mut metadata = Self::default();
         let record = Record::Create {
             ino: Ino::ROOT,
@@ -105,8 +112,9 @@ impl Metadata {
     /// The inode that `name` stands for in `parent`.
     pub fn child(&self, parent: &Inode, parent_ino: Ino, name: &[u8]) -> Option<Ino> {
         parent.directory()?.candidates(name).map(|(_, ino)| ino).find(|&ino| {
-            self.get(ino)
-                .is_some_and(|inode| inode.names.iter().any(|own| own.parent == parent_ino && *own.name == *name))
+            self.get(ino).is_some_and(|inode| {
+                inode.names.iter().any(|own| own.parent == parent_ino && *own.name == *name)
+            })
         })
     }
 
@@ -339,8 +347,11 @@ impl Metadata {
             .iter()
             .flat_map(|(ino, inode)| inode.names.iter().map(move |name| (ino, name.clone())))
             .collect();
-        self.orphans =
-            self.iter().filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT).map(|(ino, _)| ino).collect();
+        self.orphans = self
+            .iter()
+            .filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT)
+            .map(|(ino, _)| ino)
+            .collect();
         for (ino, name) in names {
             if !self.enter(ino, name.parent, &name.name) {
                 lost.push((ino, name));
@@ -413,7 +424,12 @@ impl Metadata {
     }
 
     /// Takes in a shard's image.
-    pub(crate) fn load(&mut self, number: u64, location: ShardLocation, image: &[u8]) -> Result<(), Malformed> {
+    pub(crate) fn load(
+        &mut self,
+        number: u64,
+        location: ShardLocation,
+        image: &[u8],
+    ) -> Result<(), Malformed> {
         let mut reader = Reader::new(image);
         if reader.number()? != number || number >= 1 << 40 {
             return Err(Malformed);

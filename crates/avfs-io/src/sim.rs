@@ -3,7 +3,7 @@
 //! **For:** crash tests and deterministic simulation: [`SimDisk`] is a sparse device in memory with a volatile write
 //! cache, [`SimEngine`] serves requests to it in an order drawn from a seed, [`CrashImages`] are the disks that a
 //! loss of power could leave behind. **Excludes:** threads, clocks and timing. **State:** the disk owns what is
-//! visible and the [`History`](history::History) of what was durable when. **Invariants:** the same calls with the
+//! visible and the history of what was durable when. **Invariants:** the same calls with the
 //! same seeds give the same bytes; what was flushed is in every image; an image differs from the durable state only
 //! where a write was in flight or unflushed.
 //!

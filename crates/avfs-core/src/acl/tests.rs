@@ -108,11 +108,13 @@ fn setgid_goes_with_an_acl_set_by_a_stranger_to_the_group() {
 
 fn any_acl() -> impl Strategy<Value = Acl> {
     let names = || {
-        proptest::collection::btree_map(0..UNDEFINED_ID, 0u8..8, 0..5)
-            .prop_map(|names| names.into_iter().map(|(id, permissions)| Named { id, permissions }).collect())
+        proptest::collection::btree_map(0..UNDEFINED_ID, 0u8..8, 0..5).prop_map(|names| {
+            names.into_iter().map(|(id, permissions)| Named { id, permissions }).collect::<Box<[_]>>()
+        })
     };
-    (0u8..8, names(), 0u8..8, names(), proptest::option::of(0u8..8), 0u8..8).prop_map(
-        |(owner, users, group, groups, mask, other): (u8, Box<[Named]>, u8, Box<[Named]>, _, u8)| {
+    let three = (0u8..8, 0u8..8, 0u8..8);
+    (three, names(), names(), proptest::option::of(0u8..8)).prop_map(
+        |((owner, group, other), users, groups, mask)| {
             let mask = if users.is_empty() && groups.is_empty() { mask } else { mask.or(Some(7)) };
             Acl { owner, users, group, groups, mask, other }
         },

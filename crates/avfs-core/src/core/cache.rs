@@ -31,8 +31,9 @@ pub(super) struct CacheBlock {
     pub(super) dirty_epoch: u64,
     /// Bytes being read from the device.
     pub(super) loading: RangeSet,
-    /// Requests to the device that write it.
+    /// Requests to the device that write it, and the bytes they write.
     pub(super) writing: u32,
+    pub(super) in_writing: RangeSet,
     /// Clients that copy into it now.
     pub(super) filling: u32,
     stamp: u64,
@@ -68,7 +69,14 @@ pub(super) struct Cache {
 
 impl Cache {
     pub(super) fn new(pool: Pool) -> Self {
-        Self { pool, blocks: BTreeMap::new(), clean: BTreeMap::new(), next_id: 0, next_stamp: 0, dirty_bytes: 0 }
+        Self {
+            pool,
+            blocks: BTreeMap::new(),
+            clean: BTreeMap::new(),
+            next_id: 0,
+            next_stamp: 0,
+            dirty_bytes: 0,
+        }
     }
 
     pub(super) fn get(&self, id: BlockId) -> Option<&CacheBlock> {
@@ -114,6 +122,7 @@ impl Cache {
             dirty_epoch: u64::MAX,
             loading: RangeSet::default(),
             writing: 0,
+            in_writing: RangeSet::default(),
             filling: 0,
             stamp,
         };

@@ -92,7 +92,8 @@ impl Checkpoints {
             let unit = self.units.entry(block / UNIT_BLOCKS * UNIT_BLOCKS).or_default();
             *unit = if live { *unit + space } else { unit.saturating_sub(space) };
         }
-        self.image_bytes = if live { self.image_bytes + space } else { self.image_bytes.saturating_sub(space) };
+        self.image_bytes =
+            if live { self.image_bytes + space } else { self.image_bytes.saturating_sub(space) };
     }
 
     /// Units that hold nothing live and are not being filled.
@@ -101,7 +102,9 @@ impl Checkpoints {
         let empty: Vec<u64> = self
             .units
             .iter()
-            .filter(|&(&unit, &live)| live == 0 && !open.iter().flatten().any(|&(filling, _)| filling == unit))
+            .filter(|&(&unit, &live)| {
+                live == 0 && !open.iter().flatten().any(|&(filling, _)| filling == unit)
+            })
             .map(|(&unit, _)| unit)
             .collect();
         for unit in &empty {
@@ -113,10 +116,14 @@ impl Checkpoints {
 
 impl Core {
     pub(super) fn checkpoint_due(&self) -> Instant {
-        if self.read_only || self.failure.is_some() || self.checkpoints.running.is_some() || !self.metadata.is_dirty() {
+        if self.read_only
+            || self.failure.is_some()
+            || self.checkpoints.running.is_some()
+            || !self.metadata.is_dirty()
+        {
             return Instant::FAR_FUTURE;
         }
-        self.checkpoints.last + self.options.config.checkpoint_interval()
+        self.checkpoints.last + self.options.config.journal.checkpoint_interval
     }
 
     /// Units a checkpoint of everything may need: images and copies, and two being filled.
@@ -186,7 +193,8 @@ impl Core {
         if excess == 0 {
             return;
         }
-        let mut by_live: Vec<(u64, u64)> = self.checkpoints.units.iter().map(|(&unit, &live)| (live, unit)).collect();
+        let mut by_live: Vec<(u64, u64)> =
+            self.checkpoints.units.iter().map(|(&unit, &live)| (live, unit)).collect();
         by_live.sort_unstable();
         let mut moved = 0;
         let sparse: Vec<u64> = by_live
@@ -199,12 +207,16 @@ impl Core {
             .collect();
         let geometry = self.superblock.geometry;
         let in_sparse = |address: DeviceOffset| {
-            geometry.block_at(address).is_some_and(|block| sparse.contains(&(block / UNIT_BLOCKS * UNIT_BLOCKS)))
+            geometry
+                .block_at(address)
+                .is_some_and(|block| sparse.contains(&(block / UNIT_BLOCKS * UNIT_BLOCKS)))
         };
         let shards: Vec<u64> = self
             .metadata
             .shards()
-            .filter(|(_, shard)| shard.location.pieces.iter().any(|p| in_sparse(p.address) || in_sparse(p.copy)))
+            .filter(|(_, shard)| {
+                shard.location.pieces.iter().any(|p| in_sparse(p.address) || in_sparse(p.copy))
+            })
             .map(|(number, _)| number)
             .collect();
         for number in shards {
@@ -377,7 +389,13 @@ impl Core {
             }
             for address in addresses {
                 let operation = IoOperation::Write { durable: false };
-                self.checkpoint_request(operation, address, segments.clone(), Purpose::Shard { bytes: space }, space);
+                self.checkpoint_request(
+                    operation,
+                    address,
+                    segments.clone(),
+                    Purpose::Shard { bytes: space },
+                    space,
+                );
             }
             let piece = Piece {
                 address: addresses[0],

@@ -9,7 +9,7 @@ use crate::journal::Batch;
 use avfs_io::{IoError, IoOperation};
 use rtsched::Class;
 use smallvec::SmallVec;
-use units::{DeviceOffset, Duration, Instant, Now};
+use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
 /// So much pending is committed without anybody waiting for it.
 const LARGE_BATCH: u64 = 1 << 20;
@@ -91,7 +91,7 @@ impl Core {
     }
 
     fn commit_age(&self) -> Duration {
-        self.options.config.commit_age()
+        self.options.config.journal.commit_age
     }
 
     pub(super) fn pump_commit(&mut self, now: Now) {
@@ -189,6 +189,7 @@ impl Core {
     }
 
     fn fail_waiters(&mut self, now: Now) {
+        self.wake_throttled();
         let waiters = std::mem::take(&mut self.commit.waiters);
         let parked = std::mem::take(&mut self.space_waiters);
         let unbuffered = std::mem::take(&mut self.buffer_waiters);
@@ -197,6 +198,10 @@ impl Core {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 let outcome = failed(&waiting);
                 self.outbox.finished.push((ticket, outcome, None));
+                if let Some(ino) = waiting.exclusive {
+                    self.file_mut(ino).exclusive -= 1;
+                    self.wake_file(now, ino);
+                }
             }
         }
     }
@@ -229,12 +234,13 @@ impl Core {
                     false
                 }
                 Stage::Data { epochs } => {
-                    let behind = epochs.iter().find(|&(&ino, &epoch)| !self.is_written(ino, epoch)).map(|(&ino, _)| ino);
-                    if let Some(ino) = behind {
+                    let files: Vec<(Ino, u64)> = epochs.iter().map(|(&ino, &epoch)| (ino, epoch)).collect();
+                    let behind = files.iter().find(|&&(ino, epoch)| !self.is_written(now, ino, epoch));
+                    if let Some(&(ino, _)) = behind {
                         self.wait_for_file(ino, ticket);
                         true
                     } else {
-                        for ino in epochs.keys().copied().collect::<Vec<_>>() {
+                        for (ino, _) in files {
                             self.record_file(now, ino);
                         }
                         waiting.stage = Stage::Journal;

@@ -1,9 +1,10 @@
 //! What the core knows of a file beyond its inode, while it is open or has blocks in the cache.
 
-use super::cache::BlockId;
 use super::Ticket;
+use super::cache::BlockId;
 use crate::config::StreamPolicy;
 use crate::ranges::RangeSet;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use units::Timestamp;
 
@@ -28,6 +29,15 @@ pub(super) struct FileState {
     /// Requests to the device that read into blocks, and that write from them.
     pub(super) loads: u32,
     pub(super) writes: u32,
+    /// A read from the device failed and no waiting read was told yet.
+    pub(super) read_failed: bool,
+    /// Pages wait for a load to be complete enough to be written.
+    pub(super) write_after_load: bool,
+    /// Pages on the device that hold something behind this old end of the file: a longer size is recorded only after
+    /// they have been written again.
+    pub(super) tails: SmallVec<[(u64, u64); 1]>,
+    /// File block and device block behind the space that was given out last.
+    pub(super) last_placed: Option<(u64, u64)>,
     /// Grows with each fsync, so that one waits for what was dirty before it and no more.
     pub(super) epoch: u64,
     /// How many writes of each epoch are at the device.
