@@ -5,7 +5,23 @@
 //! **Excludes:** the kernel's protocol, errno values, threads that wait for clients, the ring.
 //! **State:** one [`volume::Volume`] per mounted device.
 
+pub mod acl;
+pub mod allocator;
+mod codec;
+pub mod config;
+pub mod core;
+mod directory;
 pub mod error;
+mod extent;
+pub mod format;
+pub mod inode;
+pub mod journal;
+pub mod metadata;
+pub mod mkfs;
+mod ranges;
+pub mod record;
+pub mod recovery;
+pub mod simulation;
 pub mod types;
 pub mod volume;
 

@@ -1,1 +1,23 @@
-//! Placeholder for the frontend.
+//! Kernel protocol in, errno out: how a volume becomes a directory of this machine.
+//!
+//! **For:** decoding the kernel's requests and encoding its replies, mapping causes to errno, passing
+//! invalidations on, mounting, the daemon's life from mount to unmount, its control socket. **Excludes:** every
+//! decision about files, names and space; those are the [`avfs_core::volume::Volume`]'s. **State:** a [`Mounted`]
+//! owns the kernel connection, the control socket and the last reference to the volume's shutdown.
+//!
+//! **Invariants:** each request is answered exactly once; no thread that reads requests waits for the device; the
+//! volume is shut down once, after the kernel has let go of it.
+//!
+//! What a transport other than `/dev/fuse` would replace is [`fuse`] alone: [`protocol`], [`errno`],
+//! [`invalidate`], [`mount`] and [`control`] know nothing of the crate that reads the requests.
+
+pub mod control;
+pub mod errno;
+pub mod fuse;
+pub mod invalidate;
+pub mod mount;
+pub mod mounted;
+pub mod protocol;
+pub mod signals;
+
+pub use mounted::{MountError, Mounted};

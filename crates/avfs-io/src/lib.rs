@@ -6,7 +6,12 @@
 //! **Invariants:** every device request passes the scheduler; a buffer cannot be freed while a request or a reader
 //! holds it; each submitted request completes exactly once, also when it fails or the engine stops.
 
+pub mod device;
+pub mod engine;
 pub mod pool;
 pub mod request;
+pub mod sim;
 
+pub use device::{Device, FileDevice, Geometry, OpenError, OpenMode};
+pub use engine::{Engine, StartError, Statistics};
 pub use request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};

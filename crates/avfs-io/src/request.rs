@@ -1,9 +1,12 @@
 //! The seam between the filesystem and the engine.
 
 use crate::pool::Buffer;
-use rtsched::{Class, StreamId};
+use rtsched::{Class, Direction, RequestId, StreamId};
 use smallvec::SmallVec;
 use units::{Bytes, DeviceOffset, Instant};
+
+/// What every start, length and device offset of a request is a multiple of, in bytes.
+pub const ALIGNMENT: usize = 4096;
 
 /// Names a request from submission to completion. Chosen by the submitter, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,6 +60,58 @@ impl IoRequest {
     /// Total length of the segments.
     pub fn length(&self) -> Bytes {
         Bytes(self.segments.iter().map(|segment| segment.length as u64).sum())
+    }
+
+    /// What the engine refuses before the scheduler sees it: misuse of the seam, and a place that a device of
+    /// `size` does not have.
+    pub(crate) fn check(&self, size: Bytes) -> Result<(), IoError> {
+        let aligned = |value: usize| value.is_multiple_of(ALIGNMENT);
+        let well_formed = match self.operation {
+            IoOperation::Flush => self.segments.is_empty(),
+            IoOperation::Read | IoOperation::Write { .. } => {
+                !self.segments.is_empty()
+                    && self.offset.as_u64().is_multiple_of(ALIGNMENT as u64)
+                    && self.segments.iter().all(|segment| {
+                        segment.length != 0
+                            && aligned(segment.start)
+                            && aligned(segment.length)
+                            && segment.length <= segment.buffer.len()
+                            && segment.start <= segment.buffer.len() - segment.length
+                    })
+            }
+        };
+        if !well_formed {
+            return Err(IoError::Device(libc::EINVAL));
+        }
+        match self.offset.as_u64().checked_add(self.length().as_u64()) {
+            Some(end) if end <= size.as_u64() => Ok(()),
+            _ if self.operation == IoOperation::Flush => Ok(()),
+            _ => Err(IoError::PastEnd),
+        }
+    }
+
+    /// The request as the scheduler knows it: by its tag, without its memory.
+    pub(crate) fn describe(&self) -> rtsched::Request {
+        let (direction, offset) = match self.operation {
+            IoOperation::Read => (Direction::Read, self.offset),
+            IoOperation::Write { .. } => (Direction::Write, self.offset),
+            IoOperation::Flush => (Direction::Flush, DeviceOffset(0)),
+        };
+        rtsched::Request {
+            id: self.tag.into(),
+            class: self.class,
+            stream: self.stream,
+            direction,
+            offset,
+            length: self.length(),
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl From<IoTag> for RequestId {
+    fn from(tag: IoTag) -> Self {
+        Self(tag.0)
     }
 }
 

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Installs the command line tools under the names by which mount(8), umount(8), mkfs(8) and fsck(8) call them.
+# Usage: install.sh DIRECTORY_OF_BINARIES [DESTDIR]
+set -eu
+[ $# -ge 1 ] || { echo "usage: $0 DIRECTORY_OF_BINARIES [DESTDIR]" >&2; exit 2; }
+binaries=$1
+root=${2:-}
+manual=$(dirname "$0")/../../doc/man
+install -d "$root/sbin" "$root/usr/bin" "$root/usr/share/man/man8"
+for tool in mkfs mount umount fsck; do
+    install -m 755 "$binaries/$tool-avfs" "$root/sbin/$tool.avfs"
+done
+install -m 755 "$binaries/avfsctl" "$root/usr/bin/avfsctl"
+# The kernel knows the filesystem as "fuse.avfs"; remounting and unmounting look for helpers by that name.
+ln -sf mount.avfs "$root/sbin/mount.fuse.avfs"
+ln -sf umount.avfs "$root/sbin/umount.fuse.avfs"
+for page in "$manual"/*.8; do
+    install -m 644 "$page" "$root/usr/share/man/man8/"
+done

@@ -1,0 +1,184 @@
+//! `avfsctl`: asks the daemon of a mounted volume.
+
+use crate::fail;
+use avfs_core::types::ExtentReport;
+use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
+use avfs_fuse::mount::{DeviceNumber, printable};
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+use std::fs::Metadata;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use units::Bytes;
+
+const NAME: &str = "avfsctl";
+
+/// Ask the daemon of a mounted AVFS volume.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show where a file lies on the device
+    Extents {
+        /// A file of the volume
+        file: PathBuf,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show figures of a volume
+    Info {
+        /// Any file or directory of the volume
+        path: PathBuf,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write everything that was accepted so far to the device
+    Sync {
+        /// Any file or directory of the volume
+        path: PathBuf,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CtlError {
+    #[error("{path}: {error}")]
+    Path { path: String, error: io::Error },
+    #[error("{path}: {error}")]
+    Daemon { path: String, error: ClientError },
+    #[error("the daemon answered something else than was asked: is it of another version?")]
+    OtherAnswer,
+    #[error("cannot write the answer: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Runs the command. Exit codes: 0 done, 1 not done, 2 wrong usage.
+pub fn main() -> ExitCode {
+    match run(&Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the first lines only wants no more.
+        Err(CtlError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(NAME, error, 1),
+    }
+}
+
+fn run(command: &Command) -> Result<(), CtlError> {
+    let mut output = io::stdout().lock();
+    match command {
+        Command::Extents { file, json } => {
+            let metadata = metadata(file)?;
+            match ask(file, &metadata, &Request::Extents { ino: metadata.ino() })? {
+                Answer::Extents(extents) if *json => print_json(&mut output, &extents)?,
+                Answer::Extents(extents) => print_extents(&mut output, file, &extents)?,
+                _ => return Err(CtlError::OtherAnswer),
+            }
+        }
+        Command::Info { path, json } => match ask(path, &metadata(path)?, &Request::Info {})? {
+            Answer::Info(info) if *json => print_json(&mut output, &info)?,
+            Answer::Info(info) => print_info(&mut output, &info)?,
+            _ => return Err(CtlError::OtherAnswer),
+        },
+        Command::Sync { path } => match ask(path, &metadata(path)?, &Request::Sync {})? {
+            Answer::Done {} => {}
+            _ => return Err(CtlError::OtherAnswer),
+        },
+    }
+    Ok(())
+}
+
+fn metadata(path: &Path) -> Result<Metadata, CtlError> {
+    path.symlink_metadata().map_err(|error| CtlError::Path { path: printable(path), error })
+}
+
+fn ask(path: &Path, metadata: &Metadata, request: &Request) -> Result<Answer, CtlError> {
+    let socket = control::socket_path(DeviceNumber::from_raw(metadata.dev()));
+    Client::connect(&socket)
+        .and_then(|mut client| client.ask(request))
+        .map_err(|error| CtlError::Daemon { path: printable(path), error })
+}
+
+fn print_json(output: &mut impl Write, answer: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *output, answer)?;
+    writeln!(output)
+}
+
+fn print_extents(output: &mut impl Write, file: &Path, extents: &[ExtentReport]) -> io::Result<()> {
+    let total: u64 = extents.iter().map(|extent| extent.length).sum();
+    writeln!(output, "{}: {} extents, {}", printable(file), extents.len(), Bytes(total))?;
+    if !extents.is_empty() {
+        writeln!(output, "{:>20} {:>20} {:>20}", "file offset", "device offset", "length")?;
+    }
+    for extent in extents {
+        let state = if extent.unwritten { "  unwritten" } else { "" };
+        writeln!(
+            output,
+            "{:>20} {:>20} {:>20}{state}",
+            extent.file_offset, extent.device_offset, extent.length
+        )?;
+    }
+    Ok(())
+}
+
+fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
+    let volume = &info.volume;
+    let mut line = |name: &str, value: &dyn std::fmt::Display| writeln!(output, "{name:<18} {value}");
+    line("uuid", &volume.uuid)?;
+    line("label", &volume.label)?;
+    let mounted_on = info.mounted_on.as_deref().map_or("nowhere any more".into(), printable);
+    line("mounted on", &mounted_on)?;
+    line("process", &info.process)?;
+    line("device", &Bytes(volume.device_bytes))?;
+    line("unit", &Bytes(volume.unit_bytes))?;
+    line("stripe", &Bytes(volume.stripe_bytes))?;
+    line("free", &Bytes(volume.free_bytes))?;
+    line("free units", &volume.free_units)?;
+    line("longest free run", &Bytes(volume.longest_free_run_bytes))?;
+    line("inodes", &volume.inodes)?;
+    line("cache", &format_args!("{} of {} in use", Bytes(volume.cache_used_bytes), Bytes(volume.cache_bytes)))?;
+    line("dirty", &Bytes(volume.dirty_bytes))?;
+    line("commits", &volume.commits)?;
+    line("checkpoints", &volume.checkpoints)?;
+    line("writes", &if volume.read_only { "refused" } else { "accepted" })?;
+    if let Some(failure) = &volume.failure {
+        line("failure", failure)?;
+    }
+    for (cause, count) in &info.errors {
+        line(&format!("errors {cause}"), count)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_a_table() {
+        let extents = [
+            ExtentReport { file_offset: 0, device_offset: 8 << 20, length: 8 << 20, unwritten: false },
+            ExtentReport { file_offset: 8 << 20, device_offset: 64 << 20, length: 4096, unwritten: true },
+        ];
+        let mut printed = Vec::new();
+        print_extents(&mut printed, Path::new("a.mxf"), &extents).unwrap();
+        let expected = "a.mxf: 2 extents, 8196 KiB
+         file offset        device offset               length
+                   0              8388608              8388608
+             8388608             67108864                 4096  unwritten
+";
+        assert_eq!(String::from_utf8(printed).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

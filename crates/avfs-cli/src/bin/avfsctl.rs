@@ -1,0 +1,5 @@
+//! `avfsctl`.
+
+fn main() -> std::process::ExitCode {
+    avfs_cli::avfsctl::main()
+}

@@ -1,0 +1,5 @@
+//! `fsck.avfs`.
+
+fn main() -> std::process::ExitCode {
+    avfs_cli::fsck::main()
+}

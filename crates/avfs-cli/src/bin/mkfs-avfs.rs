@@ -1,0 +1,5 @@
+//! `mkfs.avfs`.
+
+fn main() -> std::process::ExitCode {
+    avfs_cli::mkfs::main()
+}

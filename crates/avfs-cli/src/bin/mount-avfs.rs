@@ -1,0 +1,5 @@
+//! `mount.avfs`.
+
+fn main() -> std::process::ExitCode {
+    avfs_cli::mount::main()
+}

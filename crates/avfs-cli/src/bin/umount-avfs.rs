@@ -1,0 +1,5 @@
+//! `umount.avfs`.
+
+fn main() -> std::process::ExitCode {
+    avfs_cli::umount::main()
+}

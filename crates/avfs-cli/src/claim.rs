@@ -1,0 +1,226 @@
+//! Who has a device: found out before anything touches it, and made known to others.
+//!
+//! The claim is a lock on a file in `/run/avfs`, named after the device. It ends with the process, however that
+//! ends. A plain umount(8) returns before the daemon has written the last bytes; whoever comes next finds the claim
+//! of a daemon that is mounted nowhere, and waits for it instead of failing.
+
+use avfs_fuse::control::{self, Answer, Client, RUN_DIRECTORY, Request};
+use avfs_fuse::mount::{self, DeviceNumber, printable};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a device cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// It is not there, or not readable.
+    #[error("{path}: {error}")]
+    NotFound {
+        /// Device or image file.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A directory, a terminal.
+    #[error("{path}: not a block device and not an image file")]
+    NotADevice {
+        /// What it is called.
+        path: String,
+    },
+    /// By this or another filesystem.
+    #[error("{path} is mounted on {directory}: unmount it first")]
+    Mounted {
+        /// Device or image file.
+        path: String,
+        /// Where.
+        directory: String,
+    },
+    /// By another AVFS tool.
+    #[error("{path} is in use by {holder}")]
+    InUse {
+        /// Device or image file.
+        path: String,
+        /// Command and process.
+        holder: String,
+    },
+    /// The lock's file.
+    #[error("cannot lock {}: {error}", .path.display())]
+    Lock {
+        /// The lock's file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A device that is ours as long as this value, or a copy of its descriptor in a child process, lives.
+#[derive(Debug)]
+pub struct Claim {
+    lock: File,
+    device: PathBuf,
+}
+
+impl Claim {
+    /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes; `waiting` is called
+    /// once before that.
+    ///
+    /// # Errors
+    /// As [`ClaimError`] says.
+    pub fn take(device: &Path, command: &str, waiting: impl FnOnce()) -> Result<Self, ClaimError> {
+        let path = printable(device);
+        let (canonical, identity) = identify(device)?;
+        if let Some(directory) = mounted_elsewhere(&canonical)? {
+            return Err(ClaimError::Mounted { path, directory: printable(&directory) });
+        }
+        let lock_path = Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"));
+        let locked = |error| ClaimError::Lock { path: lock_path.clone(), error };
+        std::fs::create_dir_all(RUN_DIRECTORY).map_err(locked)?;
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(locked)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut holder = String::new();
+            lock.read_to_string(&mut holder).map_err(locked)?;
+            match Holder::parse(&holder) {
+                Holder::Daemon(mounted) => {
+                    if let Some(directory) = serves(mounted) {
+                        return Err(ClaimError::Mounted { path, directory });
+                    }
+                }
+                Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
+            }
+            waiting();
+            flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
+        }
+        let mut claim = Self { lock, device: canonical };
+        claim
+            .write(&format!("{command} (process {})", std::process::id()))
+            .map_err(|error| ClaimError::Lock { path: lock_path, error })?;
+        Ok(claim)
+    }
+
+    /// Waits until nobody has `device`. A device that cannot be found is nobody's.
+    pub fn wait_until_free(device: &Path) {
+        let Ok((_, identity)) = identify(device) else { return };
+        if let Ok(lock) = File::open(Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"))) {
+            // Without the lock there is nothing to wait for.
+            let _ = flock(&lock, FlockOperation::LockShared);
+        }
+    }
+
+    /// The device's path without symbolic links: what the mount shows as its source.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// Makes known that the device is mounted, its files having `st_dev` = `mounted`.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn mounted(&mut self, mounted: DeviceNumber) -> io::Result<()> {
+        self.write(&format!("{DAEMON}{mounted}"))
+    }
+
+    fn write(&mut self, holder: &str) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        self.lock.seek(SeekFrom::Start(0))?;
+        self.lock.write_all(holder.as_bytes())
+    }
+}
+
+const DAEMON: &str = "mounted as ";
+
+/// What a lock's file says of who holds it.
+#[derive(Debug, PartialEq, Eq)]
+enum Holder {
+    /// A daemon whose files have this `st_dev`.
+    Daemon(DeviceNumber),
+    /// Something else.
+    Other(String),
+}
+
+impl Holder {
+    fn parse(text: &str) -> Self {
+        match text.strip_prefix(DAEMON).and_then(DeviceNumber::parse) {
+            Some(device) => Self::Daemon(device),
+            None if text.is_empty() => Self::Other("another process".into()),
+            None => Self::Other(text.to_owned()),
+        }
+    }
+}
+
+/// Where the daemon of a mount serves it; `None` when the kernel has let go of it and the daemon is about to end.
+pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
+    let mut client = Client::connect(&control::socket_path(mounted)).ok()?;
+    match client.ask(&Request::Info {}) {
+        Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
+            Some(directory) => printable(&directory),
+            None => format!("a directory that others see, or has files open (served by process {})", info.process),
+        }),
+        _ => None,
+    }
+}
+
+/// Path without symbolic links, and a name that all paths to the same device share.
+fn identify(device: &Path) -> Result<(PathBuf, String), ClaimError> {
+    let not_found = |error| ClaimError::NotFound { path: printable(device), error };
+    let canonical = device.canonicalize().map_err(not_found)?;
+    let metadata = canonical.metadata().map_err(not_found)?;
+    let kind: FileType = metadata.file_type();
+    let identity = if kind.is_block_device() {
+        DeviceNumber::from_raw(metadata.rdev()).to_string()
+    } else if kind.is_file() {
+        format!("{}-{}", DeviceNumber::from_raw(metadata.dev()), metadata.ino())
+    } else {
+        return Err(ClaimError::NotADevice { path: printable(device) });
+    };
+    Ok((canonical, identity))
+}
+
+/// Where another filesystem has `device` mounted. Mounts of AVFS are its lock's business: one that was unmounted
+/// lazily is no more in the table and still alive.
+fn mounted_elsewhere(device: &Path) -> Result<Option<PathBuf>, ClaimError> {
+    let failed = |error| ClaimError::NotFound { path: printable(device), error };
+    let metadata = device.metadata().map_err(failed)?;
+    let number = metadata.file_type().is_block_device().then(|| DeviceNumber::from_raw(metadata.rdev()));
+    let entry = mount::mounts().map_err(failed)?.into_iter().find(|entry| {
+        entry.filesystem != mount::FILESYSTEM_TYPE && (Some(entry.device) == number || entry.source == device)
+    });
+    Ok(entry.map(|entry| entry.directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_says_who_holds_it() {
+        let number = DeviceNumber { major: 0, minor: 45 };
+        assert_eq!(Holder::parse("mounted as 0:45"), Holder::Daemon(number));
+        assert_eq!(Holder::parse("mkfs.avfs (process 7)"), Holder::Other("mkfs.avfs (process 7)".into()));
+        assert_eq!(Holder::parse("mounted as x"), Holder::Other("mounted as x".into()));
+        assert_eq!(Holder::parse(""), Holder::Other("another process".into()));
+    }
+
+    #[test]
+    fn a_directory_is_no_device() {
+        assert!(matches!(identify(Path::new("/tmp")), Err(ClaimError::NotADevice { .. })));
+        assert!(matches!(identify(Path::new("/no/such")), Err(ClaimError::NotFound { .. })));
+    }
+
+    #[test]
+    fn all_paths_to_an_image_share_a_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (image, link) = (directory.path().join("image"), directory.path().join("link"));
+        std::fs::write(&image, "").unwrap();
+        std::os::unix::fs::symlink(&image, &link).unwrap();
+        assert_eq!(identify(&image).unwrap(), identify(&link).unwrap());
+    }
+}

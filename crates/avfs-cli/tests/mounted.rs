@@ -1,0 +1,442 @@
+//! The tools and the frontend together, on a real mount of an image file. Without root or `/dev/fuse` each test says
+//! so and ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// An image file with a volume, and a directory to mount it on.
+struct Rig {
+    directory: tempfile::TempDir,
+}
+
+impl Rig {
+    /// `None`, with the reason printed, where nothing can be mounted.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("not tested: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let rig = Self { directory: tempfile::tempdir().unwrap() };
+        fs::create_dir(rig.mount_point()).unwrap();
+        succeed(rig.mkfs(&["--size", "512M", "--label", "test"]));
+        Some(rig)
+    }
+
+    /// The same, mounted.
+    fn mounted() -> Option<Self> {
+        let rig = Self::new()?;
+        succeed(rig.mount(""));
+        Some(rig)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    fn mount_point(&self) -> PathBuf {
+        self.directory.path().join("mount point")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mount_point().join(name)
+    }
+
+    fn mkfs(&self, arguments: &[&str]) -> Output {
+        run(Command::new(env!("CARGO_BIN_EXE_mkfs-avfs")).args(arguments).arg(self.image()))
+    }
+
+    fn mount(&self, options: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
+        command.arg(self.image()).arg(self.mount_point()).args(["-o", "cache_size=64M"]);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        run(&mut command)
+    }
+
+    fn umount(&self) -> Output {
+        run(Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.mount_point()))
+    }
+
+    fn info(&self) -> serde_json::Value {
+        let output = run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).arg("info").arg("--json").arg(self.mount_point()));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
+    }
+
+    fn daemon(&self) -> rustix::process::Pid {
+        let process = self.info()["process"].as_i64().unwrap();
+        rustix::process::Pid::from_raw(i32::try_from(process).unwrap()).unwrap()
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    fn open(&self, name: &str) -> File {
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.path(name)).unwrap()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Fails where the test unmounted already.
+        let _ = rustix::mount::unmount(self.mount_point(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+fn succeed(output: Output) {
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Fails with this exit code and one line that contains `message`.
+fn refuse(output: Output, code: i32, message: &str) {
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
+}
+
+/// Bytes that differ from place to place.
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_there_after_unmounting_and_mounting_again() {
+    let Some(rig) = Rig::mounted() else { return };
+    let bytes = pattern(20 << 20);
+    rig.write("media.mxf", &bytes);
+    fs::create_dir(rig.path("sequence")).unwrap();
+    for frame in 0..100 {
+        rig.write(&format!("sequence/{frame:04}.dpx"), format!("frame {frame}").as_bytes());
+    }
+    succeed(rig.umount());
+    assert!(!rig.path("media.mxf").exists());
+    succeed(rig.mount(""));
+    assert!(fs::read(rig.path("media.mxf")).unwrap() == bytes);
+    assert_eq!(fs::read_dir(rig.path("sequence")).unwrap().count(), 100);
+    assert_eq!(fs::read(rig.path("sequence/0042.dpx")).unwrap(), b"frame 42");
+}
+
+#[test]
+fn what_was_synced_survives_the_death_of_the_daemon() {
+    let Some(rig) = Rig::mounted() else { return };
+    let bytes = pattern(3 << 20);
+    let file = rig.open("synced");
+    file.write_all_at(&bytes, 0).unwrap();
+    file.sync_all().unwrap();
+    rustix::process::kill_process(rig.daemon(), rustix::process::Signal::KILL).unwrap();
+    drop(file);
+    succeed(rig.umount());
+    succeed(rig.mount(""));
+    assert!(fs::read(rig.path("synced")).unwrap() == bytes);
+}
+
+#[test]
+fn a_device_is_mounted_once() {
+    let Some(rig) = Rig::mounted() else { return };
+    refuse(rig.mount(""), 32, "is mounted on");
+    refuse(rig.mkfs(&["--force"]), 1, "is mounted on");
+    succeed(rig.umount());
+    refuse(rig.mkfs(&[]), 1, "holds an AVFS volume; use --force");
+    refuse(rig.mkfs(&["--size", "1G"]), 1, "exists already");
+    succeed(rig.mkfs(&["--force"]));
+}
+
+#[test]
+fn mounting_right_after_a_bare_umount_waits_for_the_last_byte() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", &pattern(8 << 20));
+    rustix::mount::unmount(rig.mount_point(), rustix::mount::UnmountFlags::empty()).unwrap();
+    succeed(rig.mount(""));
+    assert!(fs::read(rig.path("file")).unwrap() == pattern(8 << 20));
+}
+
+#[test]
+fn remounting_read_only_refuses_writes_and_back_accepts_them() {
+    let Some(rig) = Rig::mounted() else { return };
+    let file = rig.open("file");
+    refuse(rig.mount("remount,ro"), 32, "files are open for writing");
+    drop(file);
+    succeed(rig.mount("remount,ro"));
+    let refused = fs::write(rig.path("other"), "x").unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert_eq!(rig.info()["volume"]["read_only"], true);
+    succeed(rig.mount("remount,rw"));
+    rig.write("other", b"x");
+    assert_eq!(rig.info()["volume"]["read_only"], false);
+}
+
+#[test]
+fn a_read_only_mount_can_become_writable() {
+    let Some(rig) = Rig::new() else { return };
+    succeed(rig.mount("ro"));
+    assert!(fs::write(rig.path("file"), "x").is_err());
+    succeed(rig.mount("remount,rw"));
+    rig.write("file", b"x");
+    succeed(rig.umount());
+    succeed(rig.mount("ro"));
+    assert_eq!(fs::read(rig.path("file")).unwrap(), b"x");
+}
+
+#[test]
+fn a_mistake_is_answered_in_one_line() {
+    let Some(rig) = Rig::new() else { return };
+    refuse(rig.mount("stripes=4"), 1, "unknown mount option `stripes=4`");
+    refuse(rig.mount("config=/no/such/file"), 1, "/no/such/file");
+    refuse(rig.mount("remount,ro"), 32, "no AVFS volume is mounted on");
+    refuse(rig.umount(), 32, "no AVFS volume is mounted there");
+    let control = run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).arg("info").arg(rig.mount_point()));
+    refuse(control, 1, "no AVFS volume is mounted there");
+    fs::write(rig.image(), vec![0; 1 << 20]).unwrap();
+    refuse(rig.mount(""), 32, "");
+    refuse(rig.mkfs(&[]), 1, "");
+}
+
+#[test]
+fn sigterm_unmounts_and_writes_everything() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", &pattern(1 << 20));
+    rustix::process::kill_process(rig.daemon(), rustix::process::Signal::TERM).unwrap();
+    // Waits for the daemon.
+    succeed(rig.mount(""));
+    assert!(fs::read(rig.path("file")).unwrap() == pattern(1 << 20));
+}
+
+#[test]
+fn the_control_socket_knows_the_extents_of_a_file() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", &pattern(10 << 20));
+    let ctl = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_avfsctl"));
+        run(command.args(arguments).arg(rig.path("file")))
+    };
+    succeed(ctl(&["sync"]));
+    let output = ctl(&["extents", "--json"]);
+    let extents: Vec<avfs_core::types::ExtentReport> = serde_json::from_slice(&output.stdout).unwrap();
+    let written: u64 = extents.iter().filter(|extent| !extent.unwritten).map(|extent| extent.length).sum();
+    assert!(written >= 10 << 20, "{extents:?}");
+}
+
+/// fuser 0.18 adds what it should subtract when it decodes a time before 1970; see `fuse::timestamp`.
+#[test]
+fn times_before_1970_are_kept_to_the_nanosecond() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", b"");
+    for (seconds, nanoseconds) in [(-2, 800_000_000), (-1, 0), (-1, 999_999_999), (0, 1), (-(1 << 33), 5)] {
+        let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        rustix::fs::utimensat(rustix::fs::CWD, rig.path("file"), &times, rustix::fs::AtFlags::empty()).unwrap();
+        let found = fs::metadata(rig.path("file")).unwrap();
+        assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanoseconds));
+        assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
+    }
+}
+
+#[test]
+fn appends_of_several_writers_do_not_overwrite_each_other() {
+    let Some(rig) = Rig::mounted() else { return };
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let path = rig.path("log");
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+                for _ in 0..100 {
+                    file.write_all(&[writer; 100]).unwrap();
+                }
+            });
+        }
+    });
+    let log = fs::read(rig.path("log")).unwrap();
+    assert_eq!(log.len(), 4 * 100 * 100);
+    assert!(log.chunks(100).all(|record| record.iter().all(|&byte| byte == record[0])));
+}
+
+/// Found with a volume that appended on every write to a handle opened with O_APPEND: pwrite(2) went to the end after
+/// fcntl(2) had cleared the flag.
+#[test]
+fn clearing_o_append_takes_effect() {
+    let Some(rig) = Rig::mounted() else { return };
+    let file = OpenOptions::new().read(true).append(true).create(true).open(rig.path("file")).unwrap();
+    (&file).write_all(&[b'x'; 100]).unwrap();
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty()).unwrap();
+    file.write_all_at(b"yy", 10).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 100);
+    let mut around = [0; 4];
+    file.read_exact_at(&mut around, 9).unwrap();
+    assert_eq!(&around, b"xyyx");
+}
+
+#[test]
+fn a_mapping_and_the_file_show_the_same_bytes() {
+    let Some(rig) = Rig::mounted() else { return };
+    let file = rig.open("file");
+    file.write_all_at(&pattern(100_000), 0).unwrap();
+    let map = Mapping::new(&file, 65536);
+    assert!(map.bytes()[..65536] == pattern(100_000)[..65536]);
+    file.write_all_at(b"through the file", 5000).unwrap();
+    assert_eq!(&map.bytes()[5000..5016], b"through the file");
+    map.write(9000, b"through the mapping");
+    let mut found = [0; 19];
+    file.read_exact_at(&mut found, 9000).unwrap();
+    assert_eq!(&found, b"through the mapping");
+}
+
+#[test]
+fn a_synchronous_write_and_an_unaligned_large_read_work() {
+    let Some(rig) = Rig::mounted() else { return };
+    let bytes = pattern(17 << 20);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .custom_flags(libc::O_SYNC)
+        .open(rig.path("file"))
+        .unwrap();
+    file.write_all_at(&bytes, 12_345).unwrap();
+    let mut found = vec![1; bytes.len() + 12_345];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert!(found[..12_345].iter().all(|&byte| byte == 0) && found[12_345..] == bytes);
+    assert_eq!(file.read_at(&mut found, 1 << 30).unwrap(), 0);
+}
+
+#[test]
+fn a_name_that_was_not_there_appears_when_it_is_made() {
+    let Some(rig) = Rig::mounted() else { return };
+    for name in ["file", "directory", "link", "renamed"] {
+        assert!(fs::symlink_metadata(rig.path(name)).is_err());
+    }
+    rig.write("file", b"");
+    fs::create_dir(rig.path("directory")).unwrap();
+    std::os::unix::fs::symlink("file", rig.path("link")).unwrap();
+    fs::rename(rig.path("file"), rig.path("renamed")).unwrap();
+    for name in ["directory", "renamed"] {
+        assert!(fs::symlink_metadata(rig.path(name)).is_ok(), "{name}");
+    }
+    assert!(fs::metadata(rig.path("link")).is_err());
+    assert_eq!(fs::read_link(rig.path("link")).unwrap(), Path::new("file"));
+}
+
+#[test]
+fn a_large_directory_is_listed_whole_before_and_after_deletions() {
+    let Some(rig) = Rig::mounted() else { return };
+    let directory = rig.path("frames");
+    fs::create_dir(&directory).unwrap();
+    for frame in 0..2000 {
+        File::create(directory.join(format!("{frame:05}.dpx"))).unwrap();
+    }
+    let names = || {
+        let mut names: Vec<_> =
+            fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(), (0..2000).map(|frame| format!("{frame:05}.dpx")).collect::<Vec<_>>());
+    for frame in (0..2000).step_by(2) {
+        fs::remove_file(directory.join(format!("{frame:05}.dpx"))).unwrap();
+    }
+    let odd: Vec<_> = (1..2000).step_by(2).map(|frame| format!("{frame:05}.dpx")).collect();
+    assert_eq!(names(), odd);
+    assert!(odd.iter().all(|name| fs::metadata(directory.join(name)).unwrap().len() == 0));
+}
+
+#[test]
+fn requests_this_filesystem_does_not_have_are_refused_by_their_own_errno() {
+    let Some(rig) = Rig::mounted() else { return };
+    let file = rig.open("file");
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    let collapse = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::COLLAPSE_RANGE, 0, 4096);
+    assert_eq!(collapse, Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(rustix::termios::tcgetattr(&file).unwrap_err(), rustix::io::Errno::NOTTY);
+    let past = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(1 << 40));
+    assert_eq!(past, Err(rustix::io::Errno::NXIO));
+}
+
+#[test]
+fn writing_takes_setuid_away() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("tool", b"#!");
+    fs::set_permissions(rig.path("tool"), fs::Permissions::from_mode(0o6777)).unwrap();
+    let script = format!("echo x >> '{}'", rig.path("tool").display());
+    fs::set_permissions(rig.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    succeed(run(Command::new("setpriv").args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", &script])));
+    assert_eq!(fs::metadata(rig.path("tool")).unwrap().mode() & 0o7777, 0o777);
+}
+
+#[test]
+fn a_lock_is_the_kernels() {
+    let Some(rig) = Rig::mounted() else { return };
+    let (one, other) = (rig.open("file"), rig.open("file"));
+    use rustix::fs::{FlockOperation, flock};
+    flock(&one, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(flock(&other, FlockOperation::NonBlockingLockExclusive), Err(rustix::io::Errno::WOULDBLOCK));
+    drop(one);
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+#[test]
+fn an_open_file_outlives_its_name() {
+    let Some(rig) = Rig::mounted() else { return };
+    let mut file = rig.open("file");
+    fs::remove_file(rig.path("file")).unwrap();
+    file.write_all(b"still here").unwrap();
+    let mut found = [0; 10];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"still here");
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(file.read(&mut found).unwrap(), 0);
+}
+
+/// A shared mapping of the start of a file.
+struct Mapping {
+    address: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    fn new(file: &File, length: usize) -> Self {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no other memory.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        assert_ne!(address, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Self { address: address.cast(), length }
+    }
+
+    /// What the mapping shows now.
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: the mapping is `length` long, the file at least as long, and nobody writes meanwhile.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }.to_vec()
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.length);
+        // SAFETY: within the mapping, as just checked; nobody reads it meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address.add(at), bytes.len()) };
+        // SAFETY: the range is the mapping's own.
+        let synced = unsafe { libc::msync(self.address.cast(), self.length, libc::MS_SYNC) };
+        assert_eq!(synced, 0, "{}", io::Error::last_os_error());
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nobody uses it after this.
+        unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}

@@ -1,0 +1,242 @@
+//! What an administrator may set, in one TOML file.
+//!
+//! **For:** reading the file, refusing every mistake with one line that says where and what, and answering which
+//! stream policy a path falls under. **Excludes:** acting on any of it. **State:** none; a [`Config`] is a value,
+//! read once at mount. **Invariants:** every value of a parsed [`Config`] is inside the range its field documents.
+//!
+//! The file with all settings, their meaning and their defaults is `config/avfs.toml`.
+
+mod pattern;
+mod quantity;
+
+pub use pattern::{Pattern, PatternError};
+
+use rtsched::Class;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use units::{Bitrate, Bytes, Duration};
+
+/// Why a configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}", file.display())]
+    Read {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A mistake in the text: the first one found.
+    #[error("{}{message}", place(file.as_deref(), *line))]
+    Invalid {
+        /// The file, where it is known.
+        file: Option<PathBuf>,
+        /// The line, counted from 1, where it is known.
+        line: Option<usize>,
+        /// What is wrong and what is expected, in one line.
+        message: String,
+    },
+}
+
+/// `avfs.toml:12: `, or as much of it as is known.
+fn place(file: Option<&Path>, line: Option<usize>) -> String {
+    match (file, line) {
+        (Some(file), Some(line)) => format!("{}:{line}: ", file.display()),
+        (Some(file), None) => format!("{}: ", file.display()),
+        (None, Some(line)) => format!("line {line}: "),
+        (None, None) => String::new(),
+    }
+}
+
+/// The whole configuration of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The cache of file data.
+    pub cache: CacheConfig,
+    /// The journal of metadata.
+    pub journal: JournalConfig,
+    /// The scheduler of the device.
+    pub scheduler: SchedulerConfig,
+    /// Stream policies, in the order in which they are tried.
+    #[serde(rename = "stream")]
+    pub streams: Vec<StreamPolicy>,
+}
+
+/// `[cache]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Pinned memory for file data: 64 MiB to 16 TiB.
+    #[serde(deserialize_with = "quantity::cache_size")]
+    pub size: Bytes,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self { size: Bytes::from_mib(1024) }
+    }
+}
+
+/// `[journal]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JournalConfig {
+    /// The longest that a change of metadata which nobody waits for stays unlogged: 10 ms to 60 s. What a crash
+    /// may cost without fsync.
+    #[serde(deserialize_with = "quantity::commit_age")]
+    pub commit_age: Duration,
+    /// Time from one checkpoint to the next, unless the log fills before: 1 s to 60 min.
+    #[serde(deserialize_with = "quantity::checkpoint_interval")]
+    pub checkpoint_interval: Duration,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { commit_age: Duration::from_secs(1), checkpoint_interval: Duration::from_secs(60) }
+    }
+}
+
+/// `[scheduler]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// Commands at the device at once: 1 to 1024.
+    #[serde(deserialize_with = "quantity::queue_depth")]
+    pub queue_depth: u32,
+    /// Deadline of a metadata request that names none, from its arrival: 1 ms to 10 s.
+    #[serde(deserialize_with = "quantity::metadata_latency")]
+    pub metadata_latency: Duration,
+    /// Deadline of a best-effort request that names none, from its arrival: 10 ms to 5 min.
+    #[serde(deserialize_with = "quantity::best_effort_latency")]
+    pub best_effort_latency: Duration,
+    /// Share of the device's time that best effort keeps however much real time asks for: 0 to 50 percent.
+    #[serde(deserialize_with = "quantity::floor_percent")]
+    pub best_effort_floor_percent: u32,
+    /// Share that idle work, such as checkpoints, keeps: 0 to 50 percent.
+    #[serde(deserialize_with = "quantity::floor_percent")]
+    pub idle_floor_percent: u32,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            queue_depth: 32,
+            metadata_latency: Duration::from_millis(50),
+            best_effort_latency: Duration::from_secs(2),
+            best_effort_floor_percent: 10,
+            idle_floor_percent: 1,
+        }
+    }
+}
+
+/// How fast a stream is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// A file that holds many frames, at so many bits per second: 1 kbit/s to 1 Tbit/s.
+    Bitrate(Bitrate),
+    /// A sequence with one file for each frame; the time of one frame, 1 ms to 1 s.
+    FramePeriod(Duration),
+}
+
+/// `[[stream]]`: what the files under a pattern are worth.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "StreamTable")]
+pub struct StreamPolicy {
+    /// Which paths, relative to the root of the volume.
+    pub path: Pattern,
+    /// Upper and lower case are the same.
+    pub case_insensitive: bool,
+    /// The rate; `None`: it is to be observed.
+    pub rate: Option<Rate>,
+    /// Real-time, best-effort or idle.
+    pub class: Class,
+    /// How long before its deadline a request is made, 1 ms to 60 s; `None`: the reader's or writer's own choice.
+    pub deadline_window: Option<Duration>,
+}
+
+/// A `[[stream]]` table as written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamTable {
+    path: Pattern,
+    #[serde(default)]
+    case_insensitive: bool,
+    #[serde(default, deserialize_with = "quantity::bitrate")]
+    bitrate: Option<Bitrate>,
+    #[serde(default, deserialize_with = "quantity::frame_period")]
+    frames_per_second: Option<Duration>,
+    #[serde(default = "real_time", deserialize_with = "quantity::class")]
+    class: Class,
+    #[serde(default, deserialize_with = "quantity::deadline_window")]
+    deadline_window: Option<Duration>,
+}
+
+fn real_time() -> Class {
+    Class::RealTime
+}
+
+impl TryFrom<StreamTable> for StreamPolicy {
+    type Error = &'static str;
+
+    fn try_from(table: StreamTable) -> Result<Self, Self::Error> {
+        let rate = match (table.bitrate, table.frames_per_second) {
+            (Some(_), Some(_)) => {
+                return Err(
+                    "bitrate and frames_per_second in one [[stream]]: keep bitrate for files of many \
+                            frames, frames_per_second for sequences of one file a frame",
+                );
+            }
+            (Some(bitrate), None) => Some(Rate::Bitrate(bitrate)),
+            (None, Some(period)) => Some(Rate::FramePeriod(period)),
+            (None, None) => None,
+        };
+        Ok(Self {
+            path: table.path,
+            case_insensitive: table.case_insensitive,
+            rate,
+            class: table.class,
+            deadline_window: table.deadline_window,
+        })
+    }
+}
+
+impl Config {
+    /// Reads the text of a configuration. What it does not mention has its default.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with the first mistake.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| {
+            let line =
+                error.span().map(|span| 1 + text.bytes().take(span.start).filter(|b| *b == b'\n').count());
+            let message = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
+            ConfigError::Invalid { file: None, line, message }
+        })
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`], or [`ConfigError::Invalid`] with the first mistake.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        Self::parse(&text).map_err(|error| match error {
+            ConfigError::Invalid { line, message, .. } => {
+                ConfigError::Invalid { file: Some(file.to_owned()), line, message }
+            }
+            read @ ConfigError::Read { .. } => read,
+        })
+    }
+
+    /// The first policy whose pattern matches a path relative to the root of the volume, with or without a leading
+    /// slash.
+    pub fn policy_for(&self, path: &[u8]) -> Option<&StreamPolicy> {
+        self.streams.iter().find(|policy| policy.path.matches(path, policy.case_insensitive))
+    }
+}
+
+#[cfg(test)]
+mod tests;

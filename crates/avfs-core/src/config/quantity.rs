@@ -1,0 +1,202 @@
+//! Single values: numbers with units in text, each within its range.
+
+use rtsched::Class;
+use serde::de::{Deserializer, Error, Visitor};
+use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
+use units::{Bitrate, Bytes, Duration};
+
+/// Units by name, with their value in the smallest one.
+type Units = &'static [(&'static str, u64)];
+
+const BYTES: Units = &[
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+const BITS_PER_SECOND: Units = &[
+    ("bit/s", 1),
+    ("kbit/s", 1_000),
+    ("Mbit/s", 1_000_000),
+    ("Gbit/s", 1_000_000_000),
+    ("kB/s", 8_000),
+    ("MB/s", 8_000_000),
+    ("GB/s", 8_000_000_000),
+    ("MiB/s", 8 << 20),
+    ("GiB/s", 8 << 30),
+];
+
+const NANOSECONDS: Units = &[("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
+
+/// A value of any of TOML's simple types.
+enum Scalar {
+    Text(String),
+    Integer(i64),
+    Float(f64),
+}
+
+struct ScalarVisitor {
+    /// What the message about a wrong type asks for.
+    expected: &'static str,
+}
+
+impl Visitor<'_> for ScalarVisitor {
+    type Value = Scalar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar::Text(text.to_owned()))
+    }
+
+    fn visit_i64<E>(self, integer: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Integer(integer))
+    }
+
+    fn visit_f64<E>(self, float: f64) -> Result<Scalar, E> {
+        Ok(Scalar::Float(float))
+    }
+}
+
+/// Reads `<number> <unit>`, the number with at most nine decimals.
+fn parse(text: &str, units: Units) -> Option<u64> {
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(number_end);
+    let unit = unit.trim();
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok()?;
+    let fraction: u64 = decimals.parse().ok()?;
+    let fraction =
+        u128::from(fraction) * u128::from(*factor) / 10u128.pow(u32::try_from(decimals.len()).ok()?);
+    u64::try_from(u128::from(whole) * u128::from(*factor) + fraction).ok()
+}
+
+/// Reads a value with a unit, or a bare integer where `bare` allows it.
+fn value<'de, D: Deserializer<'de>>(
+    input: D,
+    units: Units,
+    bare: bool,
+    expected: &'static str,
+) -> Result<u64, D::Error> {
+    let refused = |found: &dyn Display| {
+        let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+        D::Error::custom(format_args!("{found}: expected {expected}; the units are {}", names.join(", ")))
+    };
+    match input.deserialize_any(ScalarVisitor { expected })? {
+        Scalar::Text(text) => parse(text.trim(), units).ok_or_else(|| refused(&format_args!("{text:?}"))),
+        Scalar::Integer(integer) if bare => u64::try_from(integer).map_err(|_| refused(&integer)),
+        Scalar::Integer(integer) => Err(refused(&integer)),
+        Scalar::Float(float) => Err(refused(&float)),
+    }
+}
+
+/// Passes a value inside the range; names the range otherwise.
+fn within<T: PartialOrd, E: Error>(
+    value: T,
+    range: RangeInclusive<T>,
+    show: impl Fn(&T) -> String,
+) -> Result<T, E> {
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let (least, most) = (show(range.start()), show(range.end()));
+    Err(E::custom(format_args!("{} is outside of {least} to {most}", show(&value))))
+}
+
+fn duration<'de, D: Deserializer<'de>>(
+    input: D,
+    range: RangeInclusive<Duration>,
+) -> Result<Duration, D::Error> {
+    let nanoseconds = value(input, NANOSECONDS, false, "a time such as \"500 ms\"")?;
+    within(Duration::from_nanos(nanoseconds), range, |duration| format!("{duration:?}"))
+}
+
+fn integer<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<u32>) -> Result<u32, D::Error> {
+    let expected = "a whole number";
+    let wide = match input.deserialize_any(ScalarVisitor { expected })? {
+        Scalar::Integer(integer) => integer,
+        Scalar::Text(text) => return Err(D::Error::custom(format_args!("{text:?}: expected {expected}"))),
+        Scalar::Float(float) => return Err(D::Error::custom(format_args!("{float}: expected {expected}"))),
+    };
+    let wide_range = i64::from(*range.start())..=i64::from(*range.end());
+    within(wide, wide_range, i64::to_string).and_then(|value| u32::try_from(value).map_err(D::Error::custom))
+}
+
+pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Bytes, D::Error> {
+    let bytes = Bytes(value(input, BYTES, true, "a size such as \"512 MiB\" or a number of bytes")?);
+    within(bytes, Bytes::from_mib(64)..=Bytes::from_mib(16 << 20), Bytes::to_string)
+}
+
+pub(super) fn commit_age<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_millis(10)..=Duration::from_secs(60))
+}
+
+pub(super) fn checkpoint_interval<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_secs(1)..=Duration::from_secs(3600))
+}
+
+pub(super) fn queue_depth<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    integer(input, 1..=1024)
+}
+
+pub(super) fn metadata_latency<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_millis(1)..=Duration::from_secs(10))
+}
+
+pub(super) fn best_effort_latency<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_millis(10)..=Duration::from_secs(300))
+}
+
+pub(super) fn floor_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    integer(input, 0..=50)
+}
+
+pub(super) fn deadline_window<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    duration(input, Duration::from_millis(1)..=Duration::from_secs(60)).map(Some)
+}
+
+pub(super) fn bitrate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bitrate>, D::Error> {
+    let expected = "a bitrate such as \"100 Mbit/s\" or a number of bits per second";
+    let bits_per_second = value(input, BITS_PER_SECOND, true, expected)?;
+    let show = |bits: &u64| format!("{bits} bit/s");
+    within(bits_per_second, 1_000..=1_000_000_000_000, show).map(|bits| Some(Bitrate(bits)))
+}
+
+/// Frames per second as the time of one frame.
+pub(super) fn frame_period<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    let expected = "a number of frames per second such as 24 or 23.976";
+    let frames_per_second = match input.deserialize_any(ScalarVisitor { expected })? {
+        Scalar::Integer(integer) => integer as f64,
+        Scalar::Float(float) => float,
+        Scalar::Text(text) => return Err(D::Error::custom(format_args!("{text:?}: expected {expected}"))),
+    };
+    let frames_per_second = within(frames_per_second, 1.0..=1000.0, f64::to_string)?;
+    Ok(Some(Duration::from_secs_f64(1.0 / frames_per_second)))
+}
+
+pub(super) fn class<'de, D: Deserializer<'de>>(input: D) -> Result<Class, D::Error> {
+    let expected = "\"real-time\", \"best-effort\" or \"idle\"";
+    match input.deserialize_any(ScalarVisitor { expected })? {
+        Scalar::Text(text) => match text.as_str() {
+            "real-time" => Ok(Class::RealTime),
+            "best-effort" => Ok(Class::BestEffort),
+            "idle" => Ok(Class::Idle),
+            _ => Err(D::Error::custom(format_args!("{text:?}: expected {expected}"))),
+        },
+        Scalar::Integer(integer) => Err(D::Error::custom(format_args!("{integer}: expected {expected}"))),
+        Scalar::Float(float) => Err(D::Error::custom(format_args!("{float}: expected {expected}"))),
+    }
+}

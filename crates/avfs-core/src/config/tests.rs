@@ -1,0 +1,241 @@
+use super::*;
+use proptest::prelude::*;
+
+const EXAMPLE: &str = include_str!("../../../../config/avfs.toml");
+
+/// The example with its disabled lines in force: those that begin with "#" and no space.
+fn enabled_example() -> String {
+    let enable = |line: &str| match line.strip_prefix('#') {
+        Some(setting) if !setting.starts_with(' ') => format!("{setting}\n"),
+        _ => format!("{line}\n"),
+    };
+    EXAMPLE.lines().map(enable).collect()
+}
+
+fn complaint(text: &str) -> String {
+    Config::parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_example_says_the_defaults() {
+    assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
+    assert_eq!(Config::parse("").unwrap(), Config::default());
+}
+
+/// Each default is said in the file, so that the comparison above compares something.
+#[test]
+fn the_example_says_every_setting() {
+    let said: toml::Table = EXAMPLE.parse().unwrap();
+    let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
+    assert_eq!((said.len(), settings), (3, 8));
+    // Of every number another one means something else.
+    for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
+        let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
+        let other = format!("{}2{}", &line[..digit], &line[digit..]);
+        assert_ne!(Config::parse(&EXAMPLE.replace(line, &other)).ok(), Some(Config::default()), "{line}");
+    }
+}
+
+#[test]
+fn the_disabled_examples_are_right() {
+    let config = Config::parse(&enabled_example()).unwrap();
+    assert_eq!(config.streams.len(), 4);
+
+    let policy = config.policy_for(b"Projects/Film/A001.MXF").unwrap();
+    assert_eq!(policy.rate, Some(Rate::Bitrate(Bitrate::from_megabits(185))));
+    assert_eq!(policy.class, Class::RealTime);
+    assert_eq!(policy.deadline_window, Some(Duration::from_millis(500)));
+    // The first that matches decides.
+    assert_eq!(config.policy_for(b"Projects/Proxies/A001.mxf").unwrap().class, Class::BestEffort);
+    let scan = config.policy_for(b"/Scans/reel 1/000001.dpx").unwrap();
+    assert_eq!(scan.rate, Some(Rate::FramePeriod(Duration::from_nanos(41_666_667))));
+    assert_eq!(config.policy_for(b"Archive/2019/x").unwrap().class, Class::Idle);
+    assert_eq!(config.policy_for(b"Scans/reel 1/000001.DPX"), None);
+    assert_eq!(config.policy_for(b""), None);
+}
+
+#[test]
+fn quantities_with_units() {
+    let cache = |size: &str| Config::parse(&format!("[cache]\nsize = {size}")).unwrap().cache.size;
+    assert_eq!(cache("\"512 MiB\""), Bytes::from_mib(512));
+    assert_eq!(cache("\"1.5GiB\""), Bytes::from_mib(1536));
+    assert_eq!(cache("\"500 MB\""), Bytes(500_000_000));
+    assert_eq!(cache("536870912"), Bytes::from_mib(512));
+    // Both ends of the range are in it.
+    assert_eq!(cache("\"64 MiB\""), Bytes::from_mib(64));
+    assert_eq!(cache("\"16 TiB\""), Bytes::from_mib(16 << 20));
+
+    let rate = |line: &str| {
+        let text = format!("[[stream]]\npath = \"**\"\n{line}");
+        Config::parse(&text).unwrap().streams[0].rate.unwrap()
+    };
+    assert_eq!(rate("bitrate = \"100 Mbit/s\""), Rate::Bitrate(Bitrate(100_000_000)));
+    assert_eq!(rate("bitrate = 100_000_000"), Rate::Bitrate(Bitrate(100_000_000)));
+    assert_eq!(rate("bitrate = \"25 MB/s\""), Rate::Bitrate(Bitrate(200_000_000)));
+    assert_eq!(rate("bitrate = \"1.485 Gbit/s\""), Rate::Bitrate(Bitrate(1_485_000_000)));
+    assert_eq!(rate("frames_per_second = 25"), Rate::FramePeriod(Duration::from_millis(40)));
+    assert_eq!(rate("frames_per_second = 12.5"), Rate::FramePeriod(Duration::from_millis(80)));
+}
+
+#[test]
+fn a_mistake_is_one_line_with_its_place() {
+    let stream = "[[stream]]\npath = \"**\"\n";
+    let mistakes = [
+        ("[cache]\nsizes = 1".to_owned(), "line 2: unknown field `sizes`, expected `size`"),
+        ("\n[cash]".to_owned(), "line 2: unknown field `cash`, expected one of `cache`, `journal`"),
+        (
+            "[cache]\nsize = \"1 gigabyte\"".to_owned(),
+            "line 2: \"1 gigabyte\": expected a size such as \"512 MiB\" or a number of bytes; the units are B, KiB",
+        ),
+        ("[cache]\nsize = -1".to_owned(), "line 2: -1: expected a size"),
+        ("[cache]\nsize = \"63 MiB\"".to_owned(), "line 2: 63 MiB is outside of 64 MiB to 16 TiB"),
+        ("[cache]\nsize = true".to_owned(), "line 2: invalid type: boolean `true`, expected a size"),
+        ("[journal]\n\ncommit_age = 5".to_owned(), "line 3: 5: expected a time such as \"500 ms\""),
+        ("[journal]\ncommit_age = \"2 min\"".to_owned(), "line 2: 120s is outside of 10ms to 60s"),
+        ("[scheduler]\nqueue_depth = 0".to_owned(), "line 2: 0 is outside of 1 to 1024"),
+        ("[scheduler]\nqueue_depth = 1025".to_owned(), "line 2: 1025 is outside of 1 to 1024"),
+        ("[scheduler]\nqueue_depth = 1.5".to_owned(), "line 2: 1.5: expected a whole number"),
+        (format!("{stream}class = \"realtime\""), "line 3: \"realtime\": expected \"real-time\", "),
+        (format!("{stream}bitrate = \"0 bit/s\""), "line 3: 0 bit/s is outside of 1000 bit/s to"),
+        (format!("{stream}frames_per_second = nan"), "line 3: NaN is outside of 1 to 1000"),
+        (format!("{stream}bitrate = 5000\nframes_per_second = 24"), "line 1: bitrate and frames_per_second"),
+        ("[[stream]]\nclass = \"idle\"".to_owned(), "line 1: missing field `path`"),
+        ("[[stream]]\npath = \"a**\"".to_owned(), "line 2: ** must stand alone between slashes"),
+        ("[cache]\nsize = 1\nsize = 2".to_owned(), "line 3: duplicate key"),
+        ("[cache".to_owned(), "line 1: "),
+    ];
+    for (text, expected) in mistakes {
+        let complaint = complaint(&text);
+        assert!(complaint.starts_with(expected), "{text:?}: {complaint}");
+        assert!(complaint.len() > "line 1: ".len() && !complaint.contains('\n'), "{complaint}");
+    }
+}
+
+#[test]
+fn a_file_is_named_in_its_mistakes() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("avfs.toml");
+    let missing = Config::load(&file).unwrap_err().to_string();
+    assert!(missing.starts_with(&format!("{}: cannot be read: ", file.display())), "{missing}");
+    std::fs::write(&file, "[cache]\nsize = \"1 GiB\"\nspeed = 3\n").unwrap();
+    let mistake = Config::load(&file).unwrap_err().to_string();
+    assert!(mistake.starts_with(&format!("{}:3: unknown field `speed`", file.display())), "{mistake}");
+    std::fs::write(&file, EXAMPLE).unwrap();
+    assert_eq!(Config::load(&file).unwrap(), Config::default());
+    std::fs::write(&file, b"[cache]\n# \xff\n").unwrap();
+    assert!(matches!(Config::load(&file), Err(ConfigError::Read { .. })));
+}
+
+fn matches(pattern: &str, path: &[u8]) -> bool {
+    Pattern::new(pattern).unwrap().matches(path, false)
+}
+
+#[test]
+fn patterns() {
+    assert!(matches("*.mov", b"a.mov") && matches("*.mov", b".mov") && !matches("*.mov", b"d/a.mov"));
+    assert!(matches("**/*.mov", b"a.mov") && matches("**/*.mov", b"d/e/a.mov"));
+    assert!(matches("a/**/b", b"a/b") && matches("a/**/b", b"a/x/y/b") && !matches("a/**/b", b"ab"));
+    assert!(matches("a/**", b"a/x/y") && !matches("a/**", b"ax"));
+    assert!(matches("/a/b/", b"a/b") && matches("a/b", b"/a/b"));
+    assert!(matches("A???.mxf", b"A001.mxf") && !matches("A???.mxf", b"A01.mxf"));
+    assert!(matches("?", "ü".as_bytes()) && !matches("?", "üü".as_bytes()) && !matches("a?b", b"a/b"));
+    assert!(matches("x\\*", b"x*") && !matches("x\\*", b"xy"));
+    assert!(matches("**/a*/**/b?/*.c", b"q/ax/1/2/b/ay/bz/n.c"));
+    // Not every name is text.
+    assert!(matches("*.dpx", b"\xff\xfe.dpx") && matches("?.dpx", b"\xff.dpx") && !matches("x", b"\xff"));
+
+    let folded = Pattern::new("Übung/*.MOV").unwrap();
+    assert!(
+        folded.matches("übung/a.mov".as_bytes(), true) && !folded.matches("übung/a.mov".as_bytes(), false)
+    );
+
+    assert_eq!(Pattern::new("/"), Err(PatternError::Empty));
+    assert_eq!(Pattern::new("a/**b"), Err(PatternError::StarStar));
+    assert_eq!(Pattern::new("../a"), Err(PatternError::Dots));
+    assert_eq!(Pattern::new("a\\"), Err(PatternError::Escape));
+}
+
+/// The definition, without any thought of time.
+fn matches_by_definition(pattern: &[&str], path: &[&str]) -> bool {
+    fn name(pattern: &[u8], text: &[u8]) -> bool {
+        match (pattern, text) {
+            ([], []) => true,
+            ([b'*', rest @ ..], _) => (0..=text.len()).any(|taken| name(rest, &text[taken..])),
+            ([b'?', rest @ ..], [_, after @ ..]) => name(rest, after),
+            ([wanted, rest @ ..], [found, after @ ..]) => wanted == found && name(rest, after),
+            _ => false,
+        }
+    }
+    match (pattern, path) {
+        ([], []) => true,
+        (["**", rest @ ..], _) => (0..=path.len()).any(|taken| matches_by_definition(rest, &path[taken..])),
+        ([part, rest @ ..], [found, after @ ..]) => {
+            name(part.as_bytes(), found.as_bytes()) && matches_by_definition(rest, after)
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused_not_followed() {
+    for (open, close) in [("[", "]"), ("{a=", "}")] {
+        let depth = 100_000;
+        let text = format!("cache = {}1{}", open.repeat(depth), close.repeat(depth));
+        assert!(Config::parse(&text).is_err());
+    }
+    assert!(Config::parse(&format!("cache{} = 1", ".a".repeat(100_000))).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn patterns_match_as_defined(
+        pattern in proptest::collection::vec("(\\*\\*|[ab?]{1,3}|\\*?[ab?]{1,2}\\*?[ab]?)", 1..5),
+        path in proptest::collection::vec("[ab]{1,4}", 0..5),
+    ) {
+        let parts: Vec<&str> = pattern.iter().map(String::as_str).collect();
+        let names: Vec<&str> = path.iter().map(String::as_str).collect();
+        let expected = matches_by_definition(&parts, &names);
+        prop_assert_eq!(matches(&pattern.join("/"), path.join("/").as_bytes()), expected);
+    }
+
+    #[test]
+    fn any_text_is_a_config_or_a_complaint(text in "\\PC*", path in proptest::collection::vec(any::<u8>(), 0..40)) {
+        if let Ok(config) = Config::parse(&text) {
+            let _ = config.policy_for(&path);
+        }
+    }
+
+    /// Text that is nearly right reaches deeper than arbitrary text.
+    #[test]
+    fn a_damaged_example_is_a_config_or_a_complaint(
+        edits in proptest::collection::vec((any::<proptest::sample::Index>(), 0usize..12, "\\PC{0,6}"), 1..4),
+        path in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mut chars: Vec<char> = enabled_example().chars().collect();
+        for (at, removed, inserted) in edits {
+            let at = at.index(chars.len());
+            let end = (at + removed).min(chars.len());
+            chars.splice(at..end, inserted.chars());
+        }
+        match Config::parse(&chars.into_iter().collect::<String>()) {
+            Ok(config) => {
+                prop_assert!((1..=1024).contains(&config.scheduler.queue_depth));
+                let _ = config.policy_for(&path);
+            }
+            Err(error) => prop_assert!(!error.to_string().contains('\n')),
+        }
+    }
+
+    #[test]
+    fn any_pattern_matches_or_not(
+        pattern in "[a*?/\\\\.ü]{0,12}",
+        path in proptest::collection::vec(any::<u8>(), 0..40),
+        case_insensitive: bool,
+    ) {
+        if let Ok(pattern) = Pattern::new(&pattern) {
+            let _ = pattern.matches(&path, case_insensitive);
+        }
+    }
+}

@@ -1,0 +1,793 @@
+//! The state machine of a mounted volume.
+//!
+//! **For:** every decision about a mounted volume. **Excludes:** threads, clocks, waiting, and the copying of clients'
+//! bytes. **State:** [`Core`] owns all of it; `Volume` and the simulation each own one. **Invariants:** a method never
+//! waits: what needs the device is kept as an [`Operation`] under its ticket and finished through the outbox, exactly
+//! once. Facts change only by transactions (`transact`). Nothing is replied that says "durable" before it is.
+
+mod cache;
+mod checkpoint;
+mod commit;
+mod data;
+mod file;
+mod names;
+mod reads;
+mod writeback;
+mod writes;
+
+use crate::allocator::{Allocator, BlockRun};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::format::{BLOCK, Geometry, Superblock, UNIT};
+use crate::journal::Journal;
+use crate::metadata::Metadata;
+use crate::record::Record;
+use crate::types::*;
+use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
+use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
+use cache::{BlockId, Cache, CacheBlock};
+use checkpoint::Checkpoints;
+use commit::Commit;
+use file::{FileState, Touched};
+use hashbrown::HashMap;
+use rtsched::{Class, StreamId};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use units::{DeviceOffset, Duration, Ino, Instant, Now};
+
+pub use writes::{WritePlan, WriteStart};
+
+/// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// How an operation ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Of a read.
+    Data(Result<ReadData>),
+    /// Of a write: bytes accepted.
+    Count(Result<usize>),
+    /// Of what has nothing to tell.
+    Done(Result<()>),
+    /// Of a change of attributes.
+    Attributes(Result<Attributes>),
+}
+
+/// An operation that may have to wait for the device.
+#[derive(Debug)]
+pub enum Operation {
+    /// See [`Core::read`].
+    Read {
+        /// Open file.
+        handle: HandleId,
+        /// First byte.
+        offset: u64,
+        /// Bytes asked for.
+        length: usize,
+    },
+    /// A write whose bytes were copied aside because it cannot go on yet.
+    Write {
+        /// Open file.
+        handle: HandleId,
+        /// First byte; ignored by handles that append.
+        offset: u64,
+        /// The bytes.
+        data: Vec<u8>,
+        /// Setuid and setgid go.
+        drop_privileges: bool,
+    },
+    /// Everything of one inode becomes durable.
+    Fsync {
+        /// Which.
+        ino: Ino,
+    },
+    /// Everything of the volume becomes durable.
+    Sync,
+    /// See [`SetAttributes`].
+    SetAttributes {
+        /// Which.
+        ino: Ino,
+        /// What.
+        changes: SetAttributes,
+    },
+    /// See [`AllocateMode`].
+    Allocate {
+        /// Open file.
+        handle: HandleId,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// What to do.
+        mode: AllocateMode,
+    },
+    /// Everything durable, a checkpoint written, nothing left to replay.
+    Shutdown,
+}
+
+/// Where a waiting operation stands.
+#[derive(Debug)]
+enum Stage {
+    /// To be tried (again).
+    Try,
+    /// Data of these files up to these epochs must reach the device.
+    Data { epochs: BTreeMap<Ino, u64> },
+    /// Waits for the journal.
+    Journal,
+    /// Waits for a checkpoint that began after it.
+    Checkpoint { begun: u64 },
+}
+
+#[derive(Debug)]
+struct Waiting {
+    operation: Operation,
+    stage: Stage,
+    /// For a write that must be durable: what to answer in the end.
+    count: Option<usize>,
+    /// Counted in `FileState::exclusive` of this file.
+    exclusive: Option<Ino>,
+}
+
+enum Progress<T> {
+    Ready(Result<T>),
+    /// Parked; something will try it again.
+    Wait,
+}
+
+/// Pages of the kernel that a write made stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// Whose.
+    pub ino: Ino,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+}
+
+/// What the core wants done, in order of time.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Requests for the device.
+    pub requests: Vec<IoRequest>,
+    /// Requests that somebody now waits for.
+    pub promotions: Vec<(IoTag, Class, Instant)>,
+    /// Pages the kernel must forget, whoever waits.
+    pub stale: Vec<Stale>,
+    /// Operations that ended; before the answer is given, the kernel must forget what is stale.
+    pub finished: Vec<(Ticket, Outcome, Option<Stale>)>,
+}
+
+impl Outbox {
+    /// True when there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+            && self.promotions.is_empty()
+            && self.stale.is_empty()
+            && self.finished.is_empty()
+    }
+}
+
+/// What a completed request was for.
+#[derive(Debug)]
+enum Purpose {
+    Load { ino: Ino, block: BlockId, start: u64, length: u64, bounce: Option<Buffer> },
+    Data { ino: Ino, block: BlockId, epoch: u64, pieces: SmallVec<[writeback::WrittenPiece; 1]> },
+    FlushData { data: u64 },
+    Log,
+    Shard { bytes: u64 },
+    CheckpointFlush,
+    Superblock,
+    MultiMount,
+}
+
+#[derive(Debug)]
+struct Handle {
+    ino: Ino,
+    flags: OpenFlags,
+}
+
+/// How a volume is run.
+#[derive(Clone, Debug, Default)]
+pub struct CoreOptions {
+    /// Refuse every change.
+    pub read_only: bool,
+    /// Do not record when files were read.
+    pub no_atime: bool,
+    /// Rates, latencies, intervals.
+    pub config: Config,
+    /// Identity of this boot and host for multi-mount protection.
+    pub boot_id: [u8; 16],
+    /// Name of this host.
+    pub host: String,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Core {
+    options: CoreOptions,
+    superblock: Superblock,
+    metadata: Metadata,
+    allocator: Allocator,
+    journal: Journal,
+    cache: Cache,
+    pool: Pool,
+    files: HashMap<Ino, FileState>,
+    /// Files with dirty blocks or unrecorded times, in an order that does not depend on hashing.
+    dirty_files: BTreeSet<Ino>,
+    lookups: HashMap<Ino, u64>,
+    handles: HashMap<u64, Handle>,
+    next_handle: u64,
+    waiting: BTreeMap<Ticket, Waiting>,
+    /// Operations to try again when memory becomes free, oldest first.
+    buffer_waiters: VecDeque<Ticket>,
+    /// Operations to try again when freed space is durable.
+    space_waiters: Vec<Ticket>,
+    /// Writes that were accepted while too much was dirty: answered when less is.
+    throttled: VecDeque<(Ticket, Outcome, Option<Stale>)>,
+    in_flight: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
+    next_tag: u64,
+    outbox: Outbox,
+    commit: Commit,
+    checkpoints: Checkpoints,
+    /// Space that is free as soon as the record that freed it is durable.
+    freed: VecDeque<(u64, BlockRun)>,
+    freed_blocks: u64,
+    /// Bytes of file data on their way to the device.
+    writing_bytes: u64,
+    /// Inodes without a name that could not be removed yet because the device was busy with them.
+    unreaped: BTreeSet<Ino>,
+    /// Clients' changes are refused.
+    read_only: bool,
+    /// Nothing is written to the device, neither for clients nor for the volume itself.
+    dormant: bool,
+    failure: Option<String>,
+    next_mmp: Instant,
+    mmp_sequence: u64,
+    next_aging: Instant,
+}
+
+/// Memory that file data may not take: the log, checkpoints and superblocks need some when everything is dirty.
+const SYSTEM_RESERVE: u64 = 16 << 20;
+const MMP_INTERVAL: Duration = Duration::from_secs(5);
+
+impl Core {
+    /// A volume from what recovery read. `journal` goes on where replay ended.
+    pub fn new(
+        superblock: Superblock,
+        metadata: Metadata,
+        allocator: Allocator,
+        journal: Journal,
+        pool: Pool,
+        options: CoreOptions,
+        now: Now,
+    ) -> Self {
+        let checkpoints = Checkpoints::new(&superblock, &metadata, now.monotonic);
+        let commit = Commit::new(metadata.lsn());
+        let mut core = Self {
+            read_only: options.read_only,
+            dormant: options.read_only,
+            options,
+            superblock,
+            metadata,
+            allocator,
+            journal,
+            cache: Cache::new(pool.clone()),
+            pool,
+            files: HashMap::new(),
+            dirty_files: BTreeSet::new(),
+            lookups: HashMap::new(),
+            handles: HashMap::new(),
+            next_handle: 1,
+            waiting: BTreeMap::new(),
+            buffer_waiters: VecDeque::new(),
+            space_waiters: Vec::new(),
+            throttled: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            next_tag: 1,
+            outbox: Outbox::default(),
+            commit,
+            checkpoints,
+            freed: VecDeque::new(),
+            freed_blocks: 0,
+            writing_bytes: 0,
+            unreaped: BTreeSet::new(),
+            failure: None,
+            next_mmp: now.monotonic,
+            mmp_sequence: 1,
+            next_aging: Instant::FAR_FUTURE,
+        };
+        if !core.dormant {
+            core.keep_spares();
+            let orphans: Vec<Ino> = core.metadata.orphans().iter().copied().collect();
+            for ino in orphans {
+                core.reap(now, ino);
+            }
+            core.start_checkpoint(now);
+        }
+        core
+    }
+
+    /// What is to be done now; the outbox is empty afterwards.
+    pub fn take_outbox(&mut self) -> Outbox {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Begins an operation. It ends in the outbox, perhaps at once.
+    pub fn start(&mut self, now: Now, ticket: Ticket, operation: Operation) {
+        let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
+        self.attempt(now, ticket, waiting);
+        self.pump(now);
+    }
+
+    /// Takes an operation as far as it goes.
+    fn attempt(&mut self, now: Now, ticket: Ticket, mut waiting: Waiting) {
+        let was_exclusive = waiting.exclusive.take();
+        if let Some(file) = was_exclusive.and_then(|ino| self.files.get_mut(&ino)) {
+            file.exclusive -= 1;
+        }
+        let outcome = match &waiting.operation {
+            Operation::Read { handle, offset, length } => {
+                let (handle, offset, length) = (*handle, *offset, *length);
+                match self.try_read(now, ticket, handle, offset, length) {
+                    Progress::Ready(result) => Some(Outcome::Data(result)),
+                    Progress::Wait => None,
+                }
+            }
+            Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),
+            Operation::Fsync { .. } | Operation::Sync | Operation::Shutdown => {
+                return self.attempt_sync(now, ticket, waiting);
+            }
+            Operation::SetAttributes { ino, changes } => {
+                let (ino, changes) = (*ino, *changes);
+                match self.try_set_attributes(now, ticket, ino, changes) {
+                    Progress::Ready(result) => Some(Outcome::Attributes(result)),
+                    Progress::Wait => {
+                        waiting.exclusive = self.count_exclusive(ino, ticket);
+                        None
+                    }
+                }
+            }
+            Operation::Allocate { handle, offset, length, mode } => {
+                let (handle, offset, length, mode) = (*handle, *offset, *length, *mode);
+                match self.try_allocate(now, ticket, handle, offset, length, mode) {
+                    Progress::Ready(result) => Some(Outcome::Done(result)),
+                    Progress::Wait => {
+                        let ino = self.handles.get(&handle.0).map(|handle| handle.ino);
+                        waiting.exclusive = ino.and_then(|ino| self.count_exclusive(ino, ticket));
+                        None
+                    }
+                }
+            }
+        };
+        match outcome {
+            Some(outcome) => self.outbox.finished.push((ticket, outcome, None)),
+            None => {
+                self.waiting.insert(ticket, waiting);
+            }
+        }
+        if let Some(ino) = was_exclusive {
+            // What was held back while the file had to be quiet goes on.
+            self.wake_file(now, ino);
+        }
+    }
+
+    /// Holds back new requests of a file for an operation that waits for the file to be quiet.
+    fn count_exclusive(&mut self, ino: Ino, ticket: Ticket) -> Option<Ino> {
+        let file = self.files.get_mut(&ino).filter(|file| file.waiting.contains(&ticket))?;
+        file.exclusive += 1;
+        Some(ino)
+    }
+
+    /// Tries a parked operation again.
+    fn retry(&mut self, now: Now, ticket: Ticket) {
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            self.attempt(now, ticket, waiting);
+        }
+    }
+
+    /// Tries again what waits for requests of this file to end.
+    fn wake_file(&mut self, now: Now, ino: Ino) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        for ticket in std::mem::take(&mut file.waiting) {
+            self.retry(now, ticket);
+        }
+        if self.unreaped.contains(&ino) {
+            self.reap(now, ino);
+        }
+        self.drop_unused(ino);
+    }
+
+    fn wait_for_file(&mut self, ino: Ino, ticket: Ticket) {
+        self.file_mut(ino).waiting.push(ticket);
+    }
+
+    /// The device finished a request.
+    pub fn io_completed(&mut self, now: Now, completion: Completion) {
+        let Some((purpose, _)) = self.in_flight.remove(&completion.tag) else { return };
+        let result = completion.result;
+        match purpose {
+            Purpose::Load { ino, block, start, length, bounce } => {
+                self.load_completed(ino, block, start, length, bounce, result);
+                self.write_after_load(now, ino);
+                self.wake_file(now, ino);
+            }
+            Purpose::Data { ino, block, epoch, pieces } => {
+                self.data_written(now, ino, block, epoch, pieces, result);
+                self.wake_file(now, ino);
+                self.wake_throttled();
+            }
+            Purpose::FlushData { data } => self.data_flushed(now, data, result),
+            Purpose::Log => self.log_written(now, result),
+            Purpose::Shard { bytes } => self.checkpoint_io_completed(bytes, result),
+            Purpose::CheckpointFlush | Purpose::Superblock => self.checkpoint_io_completed(0, result),
+            Purpose::MultiMount => {
+                if let Err(error) = result {
+                    self.fail(&format!("multi-mount protection block: {error}"));
+                }
+            }
+        }
+        self.wake_for_buffers(now);
+        self.pump(now);
+    }
+
+    fn wake_for_buffers(&mut self, now: Now) {
+        // Each gets one chance; those that still find no memory queue up again behind.
+        for _ in 0..self.buffer_waiters.len() {
+            let Some(ticket) = self.buffer_waiters.pop_front() else { break };
+            self.retry(now, ticket);
+            if self.buffer_waiters.back() == Some(&ticket) {
+                break;
+            }
+        }
+    }
+
+    /// Does what time has made due.
+    pub fn tick(&mut self, now: Now) {
+        if now.monotonic >= self.next_mmp && !self.dormant {
+            self.renew_mmp(now);
+        }
+        if now.monotonic >= self.next_aging {
+            self.write_aged(now);
+        }
+        self.pump(now);
+    }
+
+    /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
+    pub fn next_wakeup(&self) -> Instant {
+        let mmp = if self.dormant { Instant::FAR_FUTURE } else { self.next_mmp };
+        mmp.min(self.next_aging).min(self.commit_due()).min(self.checkpoint_due())
+    }
+
+    fn pump(&mut self, now: Now) {
+        self.pump_commit(now);
+        self.pump_checkpoint(now);
+    }
+
+    fn renew_mmp(&mut self, now: Now) {
+        self.next_mmp = now.monotonic + MMP_INTERVAL;
+        self.mmp_sequence += 1;
+        let block = crate::format::MmpBlock {
+            uuid: self.superblock.uuid,
+            sequence: self.mmp_sequence,
+            boot_id: self.options.boot_id,
+            host: self.options.host.clone(),
+        };
+        if let Some(segments) = self.system_segments(&block.encode()[..]) {
+            let operation = IoOperation::Write { durable: false };
+            let address = DeviceOffset(crate::format::MMP);
+            self.request(
+                operation,
+                address,
+                segments,
+                Class::Metadata,
+                None,
+                None,
+                Purpose::MultiMount,
+                None,
+            );
+        }
+    }
+
+    // Transactions.
+
+    /// Applies records and gives them to the journal: together durable or together lost.
+    fn transact(&mut self, now: Now, records: &[Record]) -> Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut gone = Vec::new();
+        let mut lsn = 0;
+        for record in records {
+            match self.metadata.apply(record, &mut gone) {
+                Ok(applied) => lsn = applied,
+                Err(contradiction) => {
+                    self.fail(&format!("internal contradiction: {contradiction}"));
+                    return Err(Error::Corrupt(DeviceOffset(0)));
+                }
+            }
+        }
+        self.journal.append(records, lsn);
+        self.commit.record_appended(now.monotonic);
+        for run in gone {
+            self.freed_blocks += run.count;
+            self.freed.push_back((lsn, run));
+        }
+        Ok(())
+    }
+
+    /// Refuses changes on a volume that is read-only or failed.
+    fn check_writable(&self) -> Result<()> {
+        match (&self.failure, self.read_only) {
+            (Some(_), _) => Err(Error::Device),
+            (None, true) => Err(Error::ReadOnly),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Refuses what makes metadata grow on a full volume.
+    fn check_metadata_space(&mut self) -> Result<()> {
+        if self.keep_spares() && self.allocator.available() > 0 { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
+    /// From now on nothing is written: read-only rather than wrong.
+    fn fail(&mut self, why: &str) {
+        if self.failure.is_none() {
+            tracing::error!("volume turned read-only: {why}");
+            self.failure = Some(why.to_owned());
+            for (ticket, _, stale) in std::mem::take(&mut self.throttled) {
+                self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device)), stale));
+            }
+        }
+    }
+
+    /// Why writes fail, if they do.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Gives back to the allocator what durable records freed, unless the device still reads or writes there.
+    fn release_freed(&mut self, now: Now) {
+        let durable = self.commit.durable_lsn();
+        let mut kept = VecDeque::new();
+        let mut released = false;
+        while let Some(&(lsn, run)) = self.freed.front() {
+            if lsn > durable {
+                break;
+            }
+            self.freed.pop_front();
+            let busy = self.in_flight.values().any(|(_, at)| {
+                at.is_some_and(|at| at.start < run.start + run.count && run.start < at.start + at.count)
+            });
+            if busy {
+                kept.push_back((lsn, run));
+            } else if self.allocator.free(run).is_ok() {
+                self.freed_blocks -= run.count;
+                released = true;
+            } else {
+                self.fail("space was freed twice");
+                return;
+            }
+        }
+        kept.append(&mut self.freed);
+        self.freed = kept;
+        if released {
+            for ticket in std::mem::take(&mut self.space_waiters) {
+                self.retry(now, ticket);
+            }
+        }
+    }
+
+    /// Parks an operation until freed space is durable, if there is any; otherwise the volume is full.
+    fn wait_for_space<T>(&mut self, ticket: Ticket) -> Progress<T> {
+        if self.freed_blocks == 0 {
+            return Progress::Ready(Err(Error::NoSpace));
+        }
+        self.commit.want();
+        self.space_waiters.push(ticket);
+        Progress::Wait
+    }
+
+    // Requests.
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one place that fills a request; its callers name every field"
+    )]
+    fn request(
+        &mut self,
+        operation: IoOperation,
+        offset: DeviceOffset,
+        segments: SmallVec<[Segment; 2]>,
+        class: Class,
+        stream: Option<StreamId>,
+        deadline: Option<Instant>,
+        purpose: Purpose,
+        run: Option<BlockRun>,
+    ) -> IoTag {
+        let tag = IoTag(self.next_tag);
+        self.next_tag += 1;
+        self.outbox.requests.push(IoRequest { tag, operation, offset, segments, class, stream, deadline });
+        self.in_flight.insert(tag, (purpose, run));
+        tag
+    }
+
+    /// Memory with a copy of `bytes`, padded to whole blocks, for the volume's own structures.
+    fn system_segments(&self, bytes: &[u8]) -> Option<SmallVec<[Segment; 2]>> {
+        let mut segments = SmallVec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let mut size = rest.len().next_power_of_two().clamp(MIN_BUFFER, MAX_BUFFER);
+            let buffer = loop {
+                match self.pool.allocate(size) {
+                    Some(buffer) => break buffer,
+                    None if size > MIN_BUFFER => size /= 2,
+                    None => return None,
+                }
+            };
+            let (now, later) = rest.split_at(rest.len().min(buffer.len()));
+            buffer.copy_in(0, now);
+            let length = now.len().next_multiple_of(BLOCK as usize);
+            buffer.zero(now.len(), length - now.len());
+            segments.push(Segment { buffer, start: 0, length });
+            rest = later;
+        }
+        Some(segments)
+    }
+
+    /// Memory for file data. Leaves the reserve alone.
+    fn data_buffer(&mut self, length: usize) -> Option<Buffer> {
+        let mut evicted = Vec::new();
+        let floor = SYSTEM_RESERVE.min(self.cache.capacity() / 4);
+        let mut buffer = None;
+        let mut size = length.next_power_of_two().clamp(MIN_BUFFER, MAX_BUFFER);
+        while buffer.is_none() {
+            if self.pool.available().as_u64() >= floor + size as u64 {
+                buffer = self.cache.allocate(size, &mut evicted);
+            } else if let Some(block) = self.cache.evict_one() {
+                evicted.push(block);
+                for block in evicted.drain(..) {
+                    self.forget_block(&block);
+                }
+                continue;
+            }
+            if buffer.is_none() {
+                if size == MIN_BUFFER {
+                    break;
+                }
+                size /= 2;
+            }
+        }
+        for block in evicted {
+            self.forget_block(&block);
+        }
+        buffer
+    }
+
+    /// The file of an evicted block does not have it any more.
+    fn forget_block(&mut self, block: &CacheBlock) {
+        if let Some(file) = self.files.get_mut(&block.ino) {
+            file.blocks.remove(&block.start);
+        }
+        self.drop_unused(block.ino);
+    }
+
+    // Files.
+
+    /// The state of a file, made from its inode if there is none.
+    fn file_mut(&mut self, ino: Ino) -> &mut FileState {
+        let metadata = &self.metadata;
+        self.files.entry(ino).or_insert_with(|| {
+            let size = metadata.get(ino).map_or(0, |inode| inode.size);
+            FileState { size, append_end: size, ..FileState::default() }
+        })
+    }
+
+    fn drop_unused(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(FileState::is_unused) {
+            let recorded = self.metadata.get(ino).map(|inode| inode.size);
+            let file_size = self.files.get(&ino).map(|file| file.size);
+            if recorded.is_none() || recorded == file_size {
+                self.files.remove(&ino);
+                self.allocator.release_window(crate::allocator::Owner(ino.0));
+            }
+        }
+    }
+
+    fn handle(&self, handle: HandleId) -> Result<(Ino, OpenFlags)> {
+        self.handles.get(&handle.0).map(|handle| (handle.ino, handle.flags)).ok_or(Error::BadHandle)
+    }
+
+    /// The volume's layout.
+    pub fn geometry(&self) -> Geometry {
+        self.superblock.geometry
+    }
+
+    /// Figures for statfs(2).
+    pub fn statistics(&self) -> VolumeStatistics {
+        let files = self.metadata.inodes();
+        let free = self.allocator.free_blocks() + self.freed_blocks;
+        let available = self.allocator.available() + self.freed_blocks;
+        VolumeStatistics {
+            block_size: BLOCK as u32,
+            blocks: self.superblock.geometry.blocks(),
+            free,
+            available: available.min(free),
+            files: files + available * 4,
+            files_free: available * 4,
+            name_length: crate::format::MAX_NAME as u32,
+        }
+    }
+
+    /// Where a file's bytes lie.
+    pub fn extents(&self, ino: Ino) -> Result<Vec<ExtentReport>> {
+        let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
+        let geometry = self.superblock.geometry;
+        let report = |extent: &crate::extent::Extent| ExtentReport {
+            file_offset: extent.logical * BLOCK,
+            device_offset: geometry.block_address(extent.start).0,
+            length: extent.count * BLOCK,
+            unwritten: extent.unwritten,
+        };
+        Ok(inode.extents().into_iter().flat_map(|extents| extents.iter()).map(report).collect())
+    }
+
+    /// Figures for an administrator.
+    pub fn report(&self) -> VolumeReport {
+        let geometry = self.superblock.geometry;
+        VolumeReport {
+            uuid: uuid::Uuid::from_bytes(self.superblock.uuid).to_string(),
+            label: self.superblock.label.clone(),
+            device_bytes: geometry.device.0,
+            unit_bytes: UNIT,
+            stripe_bytes: geometry.stripe.0,
+            free_units: self.allocator.free_units(),
+            longest_free_run_bytes: self.allocator.longest_free_run() * UNIT,
+            free_bytes: self.allocator.free_blocks() * BLOCK,
+            inodes: self.metadata.inodes(),
+            cache_bytes: self.cache.capacity(),
+            cache_used_bytes: self.cache.used(),
+            dirty_bytes: self.cache.dirty_bytes,
+            commits: self.commit.count,
+            checkpoints: self.checkpoints.count,
+            read_only: self.read_only || self.failure.is_some(),
+            failure: self.failure.clone(),
+        }
+    }
+
+    /// From now on clients' changes are refused. What they changed before is still written.
+    pub fn refuse_changes(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Nothing is written any more, or everything is allowed again. Before falling dormant changes must have been
+    /// refused and a [`Operation::Shutdown`] have ended.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when a failed volume is to be woken.
+    pub fn set_dormant(&mut self, now: Now, dormant: bool) -> Result<()> {
+        if self.failure.is_some() && !dormant {
+            return Err(Error::Device);
+        }
+        self.read_only = dormant;
+        self.dormant = dormant;
+        if !dormant {
+            self.keep_spares();
+            let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
+            for ino in orphans {
+                self.reap(now, ino);
+            }
+            self.renew_mmp(now);
+            self.start_checkpoint(now);
+            self.pump(now);
+        }
+        Ok(())
+    }
+
+    /// True while so much of the log waits for a checkpoint that callers should hold back changes of metadata.
+    pub fn under_pressure(&self) -> bool {
+        self.failure.is_none()
+            && self.journal.used() + self.journal.pending_bytes() > self.journal.capacity() / 4 * 3
+    }
+}

@@ -1,0 +1,189 @@
+//! File data in pinned memory.
+//!
+//! A block covers a power of two of bytes of one file, aligned to its size, 4 KiB to 8 MiB. Which of its bytes are
+//! valid and which are dirty is kept to the byte, so a write never needs a read first.
+//!
+//! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
+//! written or being filled by a client is never evicted; valid bytes beyond the end of the file are zero.
+
+use crate::ranges::RangeSet;
+use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
+use std::collections::BTreeMap;
+use units::{Ino, Instant};
+
+/// Names a block; not used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BlockId(u64);
+
+#[derive(Debug)]
+pub(super) struct CacheBlock {
+    pub(super) ino: Ino,
+    /// First byte in the file.
+    pub(super) start: u64,
+    pub(super) buffer: Buffer,
+    /// Bytes, relative to `start`, that hold the file's contents.
+    pub(super) valid: RangeSet,
+    /// Bytes, relative to `start`, that the device does not have yet.
+    pub(super) dirty: RangeSet,
+    /// When the oldest dirty byte was written.
+    pub(super) dirty_since: Instant,
+    /// The file's fsync epoch at that moment.
+    pub(super) dirty_epoch: u64,
+    /// Bytes being read from the device.
+    pub(super) loading: RangeSet,
+    /// Requests to the device that write it, and the bytes they write.
+    pub(super) writing: u32,
+    pub(super) in_writing: RangeSet,
+    /// Clients that copy into it now.
+    pub(super) filling: u32,
+    stamp: u64,
+}
+
+impl CacheBlock {
+    pub(super) fn end(&self) -> u64 {
+        self.start + self.buffer.len() as u64
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.loading.is_empty() && self.writing == 0 && self.filling == 0
+    }
+
+    /// Bytes of the file `from..to`, relative to the block and cut to it.
+    pub(super) fn relative(&self, from: u64, to: u64) -> std::ops::Range<u64> {
+        let start = from.max(self.start) - self.start;
+        start..(to.min(self.end()).saturating_sub(self.start)).max(start)
+    }
+}
+
+/// All blocks, and the order in which they were used.
+#[derive(Debug)]
+pub(super) struct Cache {
+    pool: Pool,
+    blocks: BTreeMap<BlockId, CacheBlock>,
+    /// Least recently used first. Only what may be evicted is worth looking at, so dirty blocks are not in it.
+    clean: BTreeMap<u64, BlockId>,
+    next_id: u64,
+    next_stamp: u64,
+    pub(super) dirty_bytes: u64,
+}
+
+impl Cache {
+    pub(super) fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            blocks: BTreeMap::new(),
+            clean: BTreeMap::new(),
+            next_id: 0,
+            next_stamp: 0,
+            dirty_bytes: 0,
+        }
+    }
+
+    pub(super) fn get(&self, id: BlockId) -> Option<&CacheBlock> {
+        self.blocks.get(&id)
+    }
+
+    /// To change anything but `dirty`, which has methods of its own.
+    pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut CacheBlock> {
+        self.blocks.get_mut(&id)
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.pool.capacity().as_u64()
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.capacity() - self.pool.available().as_u64()
+    }
+
+    pub(super) fn touch(&mut self, id: BlockId) {
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        if let Some(block) = self.blocks.get_mut(&id) {
+            let old = std::mem::replace(&mut block.stamp, stamp);
+            if self.clean.remove(&old).is_some() {
+                self.clean.insert(stamp, id);
+            }
+        }
+    }
+
+    pub(super) fn insert(&mut self, ino: Ino, start: u64, buffer: Buffer) -> BlockId {
+        let id = BlockId(self.next_id);
+        self.next_id += 1;
+        let stamp = self.next_stamp;
+        self.next_stamp += 1;
+        let block = CacheBlock {
+            ino,
+            start,
+            buffer,
+            valid: RangeSet::default(),
+            dirty: RangeSet::default(),
+            dirty_since: Instant::FAR_FUTURE,
+            dirty_epoch: u64::MAX,
+            loading: RangeSet::default(),
+            writing: 0,
+            in_writing: RangeSet::default(),
+            filling: 0,
+            stamp,
+        };
+        self.blocks.insert(id, block);
+        self.clean.insert(stamp, id);
+        id
+    }
+
+    /// Takes a block out, whatever state it is in; dirty bytes are forgotten.
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<CacheBlock> {
+        let block = self.blocks.remove(&id)?;
+        self.clean.remove(&block.stamp);
+        self.dirty_bytes -= block.dirty.total();
+        Some(block)
+    }
+
+    /// These bytes of the block are valid and the device does not have them.
+    pub(super) fn mark_dirty(&mut self, id: BlockId, range: std::ops::Range<u64>, now: Instant, epoch: u64) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let before = block.dirty.total();
+        if before == 0 {
+            block.dirty_since = now;
+            block.dirty_epoch = epoch;
+            self.clean.remove(&block.stamp);
+        }
+        block.valid.insert(range.clone());
+        block.dirty.insert(range);
+        self.dirty_bytes += block.dirty.total() - before;
+    }
+
+    /// These bytes are on their way to the device, or are not the file's any more.
+    pub(super) fn mark_clean(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let before = block.dirty.total();
+        block.dirty.remove(range);
+        let after = block.dirty.total();
+        self.dirty_bytes -= before - after;
+        if after == 0 && before > 0 {
+            block.dirty_since = Instant::FAR_FUTURE;
+            block.dirty_epoch = u64::MAX;
+            self.clean.insert(block.stamp, id);
+        }
+    }
+
+    /// Takes out the clean block that was not used for longest.
+    pub(super) fn evict_one(&mut self) -> Option<CacheBlock> {
+        let idle = |id: &BlockId| {
+            self.blocks.get(id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared())
+        };
+        let id = self.clean.values().copied().find(idle)?;
+        self.remove(id)
+    }
+
+    /// Memory of at least `length` bytes, at the expense of what was not used for longest. The blocks that had to
+    /// go are handed to `evicted`. `None` when everything is in use.
+    pub(super) fn allocate(&mut self, length: usize, evicted: &mut Vec<CacheBlock>) -> Option<Buffer> {
+        loop {
+            if let Some(buffer) = self.pool.allocate(length.clamp(MIN_BUFFER, MAX_BUFFER)) {
+                return Some(buffer);
+            }
+            evicted.push(self.evict_one()?);
+        }
+    }
+}

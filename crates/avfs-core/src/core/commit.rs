@@ -1,0 +1,290 @@
+//! When the journal goes to the device, and who waited for it.
+//!
+//! One commit at a time: flush for data whose mapping is in the batch, one write of the batch that is durable when it
+//! completes, answers. While it runs, the next batch grows: the slower the device, the more is committed at once.
+
+use super::{Core, Operation, Outcome, Purpose, Stage, Ticket, Waiting};
+use crate::error::Error;
+use crate::journal::Batch;
+use avfs_io::{IoError, IoOperation};
+use rtsched::Class;
+use smallvec::SmallVec;
+use units::{DeviceOffset, Duration, Ino, Instant, Now};
+
+/// So much pending is committed without anybody waiting for it.
+const LARGE_BATCH: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Commit {
+    phase: Phase,
+    durable_lsn: u64,
+    /// Data writes that completed, and how many of them a completed flush covers.
+    data: u64,
+    flushed: u64,
+    waiters: Vec<Waiter>,
+    wanted: bool,
+    oldest_pending: Option<Instant>,
+    pub(super) count: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    /// The flush before the log write.
+    Flushing(Option<Batch>),
+    Writing {
+        last_lsn: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: Ticket,
+    lsn: u64,
+    data: u64,
+}
+
+impl Commit {
+    /// Everything up to `lsn` was read from the device; what is not flushed of it is flushed first.
+    pub(super) fn new(lsn: u64) -> Self {
+        Self {
+            phase: Phase::Idle,
+            durable_lsn: lsn,
+            data: 1,
+            flushed: 0,
+            waiters: Vec::new(),
+            wanted: true,
+            oldest_pending: None,
+            count: 0,
+        }
+    }
+
+    pub(super) fn durable_lsn(&self) -> u64 {
+        self.durable_lsn
+    }
+
+    pub(super) fn record_appended(&mut self, now: Instant) {
+        self.oldest_pending.get_or_insert(now);
+    }
+
+    /// Somebody needs what is pending to become durable.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    pub(super) fn data_completed(&mut self) {
+        self.data += 1;
+    }
+
+    /// True when everything up to `lsn`, and all data whose write has completed, is durable.
+    fn covers(&self, lsn: u64, data: u64) -> bool {
+        self.durable_lsn >= lsn && self.flushed >= data
+    }
+}
+
+impl Core {
+    pub(super) fn commit_due(&self) -> Instant {
+        match (&self.commit.phase, self.commit.oldest_pending) {
+            (Phase::Idle, Some(oldest)) if self.failure.is_none() => oldest + self.commit_age(),
+            _ => Instant::FAR_FUTURE,
+        }
+    }
+
+    fn commit_age(&self) -> Duration {
+        self.options.config.journal.commit_age
+    }
+
+    pub(super) fn pump_commit(&mut self, now: Now) {
+        if self.failure.is_some() {
+            return self.fail_waiters(now);
+        }
+        if !matches!(self.commit.phase, Phase::Idle) {
+            return;
+        }
+        let due = self.commit.wanted
+            || !self.commit.waiters.is_empty()
+            || self.journal.pending_bytes() >= LARGE_BATCH
+            || self.commit_due() <= now.monotonic;
+        if !due {
+            return;
+        }
+        let batch = self.journal.seal();
+        if batch.is_none() && !self.journal.is_empty() {
+            // The ring is full: the checkpoint that is running or starts now makes room.
+            self.start_checkpoint(now);
+            return;
+        }
+        self.commit.wanted = false;
+        self.commit.oldest_pending = (!self.journal.is_empty()).then_some(now.monotonic);
+        if self.commit.flushed < self.commit.data {
+            let data = self.commit.data;
+            self.commit.phase = Phase::Flushing(batch);
+            let deadline = self.commit_deadline(now);
+            self.request(
+                IoOperation::Flush,
+                DeviceOffset(0),
+                SmallVec::new(),
+                Class::Metadata,
+                None,
+                deadline,
+                Purpose::FlushData { data },
+                None,
+            );
+        } else if let Some(batch) = batch {
+            self.write_batch(now, batch);
+        } else {
+            self.finish_waiters(now);
+        }
+    }
+
+    /// Commits that somebody waits for have the metadata latency; others only an orderly place.
+    fn commit_deadline(&self, now: Now) -> Option<Instant> {
+        self.commit.waiters.is_empty().then(|| now.monotonic + Duration::from_secs(1))
+    }
+
+    pub(super) fn data_flushed(&mut self, now: Now, data: u64, result: Result<(), IoError>) {
+        let phase = std::mem::replace(&mut self.commit.phase, Phase::Idle);
+        if let Err(error) = result {
+            return self.fail(&format!("flush: {error}"));
+        }
+        self.commit.flushed = data;
+        match phase {
+            Phase::Flushing(Some(batch)) => self.write_batch(now, batch),
+            _ => self.finish_waiters(now),
+        }
+    }
+
+    fn write_batch(&mut self, now: Now, batch: Batch) {
+        let Some(segments) = self.system_segments(&batch.bytes) else {
+            return self.fail("no memory for a log batch");
+        };
+        self.commit.phase = Phase::Writing { last_lsn: batch.last_lsn };
+        let deadline = self.commit_deadline(now);
+        let operation = IoOperation::Write { durable: true };
+        self.request(operation, batch.address, segments, Class::Metadata, None, deadline, Purpose::Log, None);
+    }
+
+    pub(super) fn log_written(&mut self, now: Now, result: Result<(), IoError>) {
+        let phase = std::mem::replace(&mut self.commit.phase, Phase::Idle);
+        if let Err(error) = result {
+            return self.fail(&format!("log write: {error}"));
+        }
+        if let Phase::Writing { last_lsn } = phase {
+            self.commit.durable_lsn = last_lsn;
+            self.commit.count += 1;
+        }
+        self.finish_waiters(now);
+        self.release_freed(now);
+    }
+
+    fn finish_waiters(&mut self, now: Now) {
+        let waiters = std::mem::take(&mut self.commit.waiters);
+        for waiter in waiters {
+            if self.commit.covers(waiter.lsn, waiter.data) {
+                self.retry(now, waiter.ticket);
+            } else {
+                self.commit.waiters.push(waiter);
+            }
+        }
+    }
+
+    fn fail_waiters(&mut self, now: Now) {
+        self.wake_throttled();
+        let waiters = std::mem::take(&mut self.commit.waiters);
+        let parked = std::mem::take(&mut self.space_waiters);
+        let unbuffered = std::mem::take(&mut self.buffer_waiters);
+        let tickets = waiters.into_iter().map(|waiter| waiter.ticket).chain(parked).chain(unbuffered);
+        for ticket in tickets {
+            if let Some(waiting) = self.waiting.remove(&ticket) {
+                let outcome = failed(&waiting);
+                self.outbox.finished.push((ticket, outcome, None));
+                if let Some(ino) = waiting.exclusive {
+                    self.file_mut(ino).exclusive -= 1;
+                    self.wake_file(now, ino);
+                }
+            }
+        }
+    }
+
+    /// Parks an operation until everything recorded and written so far is durable. False: it is already.
+    fn wait_for_commit(&mut self, ticket: Ticket) -> bool {
+        let (lsn, data) = (self.metadata.lsn(), self.commit.data);
+        if self.commit.covers(lsn, data) {
+            return false;
+        }
+        self.commit.waiters.push(Waiter { ticket, lsn, data });
+        true
+    }
+
+    /// fsync, sync, shutdown and the end of a durable write: data to the device, then the journal.
+    pub(super) fn attempt_sync(&mut self, now: Now, ticket: Ticket, mut waiting: Waiting) {
+        loop {
+            if self.failure.is_some() {
+                let outcome = failed(&waiting);
+                return self.outbox.finished.push((ticket, outcome, None));
+            }
+            let parked = match &waiting.stage {
+                Stage::Try => {
+                    let files = match waiting.operation {
+                        Operation::Fsync { ino } => vec![ino],
+                        _ => self.dirty_files.iter().copied().collect(),
+                    };
+                    let epochs = files.into_iter().filter_map(|ino| Some((ino, self.close_epoch(now, ino)?)));
+                    waiting.stage = Stage::Data { epochs: epochs.collect() };
+                    false
+                }
+                Stage::Data { epochs } => {
+                    let files: Vec<(Ino, u64)> = epochs.iter().map(|(&ino, &epoch)| (ino, epoch)).collect();
+                    let behind = files.iter().find(|&&(ino, epoch)| !self.is_written(now, ino, epoch));
+                    if let Some(&(ino, _)) = behind {
+                        self.wait_for_file(ino, ticket);
+                        true
+                    } else {
+                        for (ino, _) in files {
+                            self.record_file(now, ino);
+                        }
+                        waiting.stage = Stage::Journal;
+                        self.wait_for_commit(ticket)
+                    }
+                }
+                Stage::Journal if matches!(waiting.operation, Operation::Shutdown) && !self.dormant => {
+                    waiting.stage = Stage::Checkpoint { begun: self.checkpoints.begun };
+                    false
+                }
+                Stage::Checkpoint { begun } => {
+                    let done = self.checkpoints.count > *begun;
+                    if !done {
+                        self.checkpoints.waiters.push(ticket);
+                        self.start_checkpoint(now);
+                    }
+                    if done {
+                        return self.outbox.finished.push((ticket, Outcome::Done(Ok(())), None));
+                    }
+                    true
+                }
+                Stage::Journal => {
+                    let outcome = match waiting.count {
+                        Some(count) => Outcome::Count(Ok(count)),
+                        None => Outcome::Done(Ok(())),
+                    };
+                    return self.outbox.finished.push((ticket, outcome, None));
+                }
+            };
+            if parked {
+                self.waiting.insert(ticket, waiting);
+                return;
+            }
+        }
+    }
+}
+
+/// What an operation that cannot be done any more is answered with.
+fn failed(waiting: &Waiting) -> Outcome {
+    match waiting.operation {
+        Operation::Read { .. } => Outcome::Data(Err(Error::Device)),
+        Operation::SetAttributes { .. } => Outcome::Attributes(Err(Error::Device)),
+        Operation::Write { .. } => Outcome::Count(Err(Error::Device)),
+        _ if waiting.count.is_some() => Outcome::Count(Err(Error::Device)),
+        _ => Outcome::Done(Err(Error::Device)),
+    }
+}

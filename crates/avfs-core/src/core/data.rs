@@ -1,0 +1,363 @@
+//! What changes where a file's bytes are: its length, preallocation, holes.
+//!
+//! These wait until no request of the file is at the device, so that none of them can meet blocks that are not the
+//! file's any more.
+
+use super::reads::{page_ceil, page_floor};
+use super::writeback;
+use super::{Core, Progress, Ticket};
+use crate::allocator::{Owner, Purpose as SpaceFor, Request};
+use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::format::{BLOCK, MAX_FILE_SIZE};
+use crate::record::Record;
+use crate::types::*;
+use std::ops::Range;
+use units::{Ino, Now};
+
+/// Records of one transaction, at most: a batch of the journal must hold them.
+const TRANSACTION_RECORDS: usize = 10_000;
+
+impl Core {
+    /// True when no request of the file is at the device; otherwise the operation is parked.
+    fn is_quiet(&mut self, ino: Ino, ticket: Ticket) -> bool {
+        let file = self.file_mut(ino);
+        let filling = file.blocks.values().copied().collect::<Vec<_>>();
+        let idle = self.file_mut(ino).is_idle()
+            && filling.into_iter().all(|id| self.cache.get(id).is_none_or(|block| block.filling == 0));
+        if !idle {
+            self.wait_for_file(ino, ticket);
+        }
+        idle
+    }
+
+    pub(super) fn try_set_attributes(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        ino: Ino,
+        changes: SetAttributes,
+    ) -> Progress<Attributes> {
+        match self.set_attributes_now(now, ticket, ino, changes) {
+            Ok(true) => Progress::Ready(self.attributes(ino)),
+            Ok(false) => Progress::Wait,
+            Err(Error::NoSpace) => match self.wait_for_space::<()>(ticket) {
+                Progress::Wait => Progress::Wait,
+                Progress::Ready(_) => Progress::Ready(Err(Error::NoSpace)),
+            },
+            Err(error) => Progress::Ready(Err(error)),
+        }
+    }
+
+    fn set_attributes_now(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        ino: Ino,
+        changes: SetAttributes,
+    ) -> Result<bool> {
+        self.check_writable()?;
+        let mut records = self.changed_attributes(now, ino, &changes)?;
+        if let Some(size) = changes.size {
+            let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
+            match inode.kind {
+                FileKind::Regular => {}
+                FileKind::Directory => return Err(Error::IsDirectory),
+                _ => return Err(Error::InvalidArgument),
+            }
+            if size > MAX_FILE_SIZE {
+                return Err(Error::FileTooLarge);
+            }
+            if !self.is_quiet(ino, ticket) {
+                return Ok(false);
+            }
+            let old = self.file_mut(ino).size;
+            if size < old {
+                self.shrink(ino, size, &mut records);
+            } else if size > old {
+                if !self.grow(now, ino, size, &mut records) {
+                    self.write_back_for_memory(now);
+                    self.buffer_waiters.push_back(ticket);
+                    return Ok(false);
+                }
+            } else {
+                // Preallocated space behind the end goes, as it does on other filesystems.
+                self.shrink(ino, size, &mut records);
+            }
+        }
+        self.transact(now, &records)?;
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.touched = None;
+        }
+        self.drop_unused(ino);
+        Ok(true)
+    }
+
+    fn shrink(&mut self, ino: Ino, size: u64, records: &mut Vec<Record>) {
+        self.drop_cached(ino, size..u64::MAX);
+        let from = size.div_ceil(BLOCK);
+        let file = self.file_mut(ino);
+        file.size = size;
+        file.append_end = size;
+        file.read_end = file.read_end.min(size);
+        file.last_placed = None;
+        file.tails.retain(|&mut (_, behind)| behind < size);
+        if self.metadata.get(ino).is_some_and(|inode| inode.size > size) {
+            records.push(Record::Size { ino, size });
+        }
+        if self.metadata.get(ino).and_then(|inode| inode.extents()?.range(from, u64::MAX).next()).is_some() {
+            records.push(Record::Unmap { ino, from, to: u64::MAX });
+        }
+    }
+
+    /// Lengthens a file. False when there is no memory to zero its last page in.
+    fn grow(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) -> bool {
+        if !self.zero_tail(now, ino, size) {
+            return false;
+        }
+        let file = self.file_mut(ino);
+        file.size = size;
+        file.append_end = size;
+        // Recorded at once where nothing on the device has to change first.
+        records.extend(self.size_record(ino, u64::MAX));
+        if self.metadata.get(ino).is_some_and(|inode| inode.size < size) {
+            self.dirty_files.insert(ino);
+            self.schedule_aging(now);
+        }
+        true
+    }
+
+    /// Forgets what is cached of a range, dirty or not, and the claims for it. Bytes of pages that are only partly in
+    /// the range become zeros where they are cached.
+    fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
+        let blocks: Vec<_> = file.blocks.range(first..range.end).map(|(&start, &id)| (start, id)).collect();
+        for (start, id) in blocks {
+            let Some(block) = self.cache.get(id) else { continue };
+            if block.start >= range.start && block.end() <= range.end {
+                self.cache.remove(id);
+                self.file_mut(ino).blocks.remove(&start);
+                continue;
+            }
+            let gone = block.relative(range.start, range.end);
+            if gone.is_empty() {
+                continue;
+            }
+            block.buffer.zero(gone.start as usize, (gone.end - gone.start) as usize);
+            // Whole pages are forgotten; parts of pages stay, as zeros.
+            let pages =
+                page_ceil(gone.start)..if range.end == u64::MAX { u64::MAX } else { page_floor(gone.end) };
+            if pages.start < pages.end {
+                self.cache.mark_clean(id, pages.clone());
+                if let Some(block) = self.cache.get_mut(id) {
+                    block.valid.remove(pages);
+                }
+            }
+            if range.end == u64::MAX {
+                self.cache.mark_clean(id, gone);
+            }
+        }
+        let pages = range.start.div_ceil(BLOCK)..range.end / BLOCK;
+        if pages.start < pages.end {
+            let Some(file) = self.files.get_mut(&ino) else { return };
+            let unclaimed: u64 = file.delayed.within(pages.clone()).map(|gone| gone.end - gone.start).sum();
+            file.delayed.remove(pages);
+            // Without requests at the device everything delayed is still a claim.
+            file.claimed -= unclaimed;
+            self.allocator.unclaim(unclaimed);
+        }
+    }
+
+    /// The file is going: nothing of it is needed.
+    pub(super) fn forget_file(&mut self, ino: Ino) {
+        self.drop_cached(ino, 0..u64::MAX);
+        if let Some(mut file) = self.files.remove(&ino) {
+            self.allocator.unclaim(std::mem::take(&mut file.claimed));
+            for id in file.blocks.into_values() {
+                self.cache.remove(id);
+            }
+        }
+        self.dirty_files.remove(&ino);
+        self.allocator.release_window(Owner(ino.0));
+    }
+
+    pub(super) fn try_allocate(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        handle: HandleId,
+        offset: u64,
+        length: u64,
+        mode: AllocateMode,
+    ) -> Progress<()> {
+        match self.allocate_now(now, ticket, handle, offset, length, mode) {
+            Ok(true) => Progress::Ready(Ok(())),
+            Ok(false) => Progress::Wait,
+            Err(Error::NoSpace) => self.wait_for_space(ticket),
+            Err(error) => Progress::Ready(Err(error)),
+        }
+    }
+
+    fn allocate_now(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        handle: HandleId,
+        offset: u64,
+        length: u64,
+        mode: AllocateMode,
+    ) -> Result<bool> {
+        let (ino, flags) = self.handle(handle)?;
+        self.check_writable()?;
+        if !flags.contains(OpenFlags::WRITE) {
+            return Err(Error::BadHandle);
+        }
+        let end = offset.checked_add(length).ok_or(Error::FileTooLarge)?;
+        if length == 0 {
+            return Err(Error::InvalidArgument);
+        }
+        if end > MAX_FILE_SIZE {
+            return Err(Error::FileTooLarge);
+        }
+        if !self.is_quiet(ino, ticket) {
+            return Ok(false);
+        }
+        let size = self.file_mut(ino).size;
+        let grows = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange) && end > size;
+        let zeroes = !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        if zeroes && !self.zero_edges(now, ino, offset..end) {
+            self.write_back_for_memory(now);
+            self.buffer_waiters.push_back(ticket);
+            return Ok(false);
+        }
+        let whole = offset.div_ceil(BLOCK)..end / BLOCK;
+        if zeroes && whole.start < whole.end {
+            self.drop_cached(ino, whole.start * BLOCK..whole.end * BLOCK);
+            let mut records = Vec::new();
+            if mode == AllocateMode::PunchHole {
+                records.push(Record::Unmap { ino, from: whole.start, to: whole.end });
+            } else if let Some(extents) = self.metadata.get(ino).and_then(|inode| inode.extents()) {
+                let written = extents.range(whole.start, whole.end).filter(|extent| !extent.unwritten);
+                records.extend(
+                    written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
+                );
+            }
+            self.transact(now, &records)?;
+        }
+        if mode != AllocateMode::PunchHole {
+            self.preallocate(now, ino, offset / BLOCK..end.div_ceil(BLOCK))?;
+        }
+        let mut records = Vec::new();
+        if grows && !self.grow(now, ino, end, &mut records) {
+            self.write_back_for_memory(now);
+            self.buffer_waiters.push_back(ticket);
+            return Ok(false);
+        }
+        let mut attributes = self.metadata.get(ino).ok_or(Error::Stale)?.attributes;
+        attributes.ctime = now.wall.into();
+        if zeroes || grows {
+            attributes.mtime = now.wall.into();
+            attributes.permissions = super::names::without_privileges(attributes.permissions);
+            if let Some(touched) = self.files.get_mut(&ino).and_then(|file| file.touched.as_mut()) {
+                touched.mtime = None;
+            }
+        }
+        records.push(Record::Attributes { ino, attributes });
+        self.transact(now, &records)?;
+        Ok(true)
+    }
+
+    /// Zeros in the parts of pages at both ends of a range, where there is anything but zeros. False when there is no
+    /// memory.
+    fn zero_edges(&mut self, now: Now, ino: Ino, range: Range<u64>) -> bool {
+        let size = self.file_mut(ino).size;
+        let end = range.end.min(size);
+        let head = range.start..page_ceil(range.start).min(end);
+        let tail = page_floor(end).max(head.end)..end;
+        for edge in [head, tail] {
+            // A page that lies whole in the range goes as a whole.
+            let whole = page_floor(edge.start) >= range.start && page_ceil(edge.end) <= range.end;
+            if edge.is_empty() || whole {
+                continue;
+            }
+            let page = edge.start / BLOCK;
+            let written = self
+                .metadata
+                .get(ino)
+                .and_then(|inode| inode.extents()?.at(page))
+                .is_some_and(|extent| !extent.unwritten);
+            let held = self.files.get(&ino).and_then(|file| file.block_before(edge.start)).map(|(_, id)| id);
+            let held = held.filter(|&id| self.cache.get(id).is_some_and(|block| edge.start < block.end()));
+            let id = match held {
+                Some(id) => id,
+                None if !written => continue,
+                None => match self.make_block(ino, edge.start, edge.end - edge.start) {
+                    Some(id) => id,
+                    None => return false,
+                },
+            };
+            let epoch = self.file_mut(ino).epoch;
+            let delayed = self.files.get(&ino).is_some_and(|file| file.delayed.overlaps(page..page + 1));
+            let Some(block) = self.cache.get(id) else { return false };
+            let bytes = block.relative(edge.start, edge.end);
+            block.buffer.zero(bytes.start as usize, (bytes.end - bytes.start) as usize);
+            if written || delayed || block.dirty.overlaps(bytes.clone()) {
+                self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
+                self.dirty_files.insert(ino);
+                self.schedule_aging(now);
+            } else if let Some(block) = self.cache.get_mut(id) {
+                block.valid.insert(bytes);
+            }
+        }
+        true
+    }
+
+    /// Reserves space for every page of a range that has none: unwritten extents.
+    fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<()> {
+        let mut gaps = Vec::new();
+        {
+            let file = self.files.get(&ino).ok_or(Error::Stale)?;
+            let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
+            for gap in file.delayed.gaps(pages) {
+                let mut at = gap.start;
+                for extent in extents.range(gap.start, gap.end) {
+                    gaps.push(at..extent.logical);
+                    at = extent.logical_end();
+                }
+                gaps.push(at..gap.end);
+            }
+        }
+        let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+        self.allocator.claim(wanted)?;
+        self.allocator.unclaim(wanted);
+        let mut records = Vec::new();
+        for gap in gaps {
+            let mut at = gap.start;
+            let mut after = self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
+            while at < gap.end {
+                let stream = gap.end * BLOCK >= writeback::STREAM_SIZE;
+                let request = Request {
+                    wanted: gap.end - at,
+                    purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
+                    owner: Owner(ino.0),
+                    after,
+                };
+                let Some(run) = self.allocator.allocate(&request) else {
+                    self.fail("claimed space is not there");
+                    return Err(Error::Device);
+                };
+                records.push(Record::Map {
+                    ino,
+                    extent: Extent { logical: at, start: run.start, count: run.count, unwritten: true },
+                });
+                at += run.count;
+                after = Some(run.end());
+                if records.len() >= TRANSACTION_RECORDS {
+                    self.transact(now, &std::mem::take(&mut records))?;
+                }
+            }
+        }
+        self.transact(now, &records)
+    }
+}

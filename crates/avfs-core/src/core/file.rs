@@ -1,0 +1,92 @@
+//! What the core knows of a file beyond its inode, while it is open or has blocks in the cache.
+
+use super::Ticket;
+use super::cache::BlockId;
+use crate::config::StreamPolicy;
+use crate::ranges::RangeSet;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use units::Timestamp;
+
+/// See the module's documentation. Made on first use, dropped when nothing of it is needed.
+#[derive(Debug, Default)]
+pub(super) struct FileState {
+    /// Length as clients see it; the inode's recorded size follows when the data is on the device.
+    pub(super) size: u64,
+    /// End of the last append that was begun: where the next one goes.
+    pub(super) append_end: u64,
+    /// Times of writes and reads that are in no record yet.
+    pub(super) touched: Option<Touched>,
+    /// Blocks in the cache, by their first byte.
+    pub(super) blocks: BTreeMap<u64, BlockId>,
+    /// File blocks (4 KiB) without an extent for which space is promised: dirty in the cache, or on their way to the
+    /// device.
+    pub(super) delayed: RangeSet,
+    /// How much of `delayed` is still a claim in the allocator; the rest has its place already.
+    pub(super) claimed: u64,
+    pub(super) readers: u32,
+    pub(super) writers: u32,
+    /// Requests to the device that read into blocks, and that write from them.
+    pub(super) loads: u32,
+    pub(super) writes: u32,
+    /// A read from the device failed and no waiting read was told yet.
+    pub(super) read_failed: bool,
+    /// Pages wait for a load to be complete enough to be written.
+    pub(super) write_after_load: bool,
+    /// Pages on the device that hold something behind this old end of the file: a longer size is recorded only after
+    /// they have been written again.
+    pub(super) tails: SmallVec<[(u64, u64); 1]>,
+    /// File block and device block behind the space that was given out last.
+    pub(super) last_placed: Option<(u64, u64)>,
+    /// Grows with each fsync, so that one waits for what was dirty before it and no more.
+    pub(super) epoch: u64,
+    /// How many writes of each epoch are at the device.
+    pub(super) writes_by_epoch: BTreeMap<u64, u32>,
+    /// Operations to try again when a request to the device ends.
+    pub(super) waiting: Vec<Ticket>,
+    /// Operations among those that need the file to be idle: while there is one, no new request starts.
+    pub(super) exclusive: u32,
+    /// The kernel may have pages of it.
+    pub(super) kernel_pages: bool,
+    /// End of the last read, to recognise the next one as its continuation.
+    pub(super) read_end: u64,
+    /// Reads in a row that continued the one before.
+    pub(super) sequential_reads: u32,
+    /// Its rate and class, from the configuration.
+    pub(super) policy: Option<StreamPolicy>,
+    pub(super) policy_known: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Touched {
+    pub(super) atime: Option<Timestamp>,
+    pub(super) mtime: Option<Timestamp>,
+}
+
+impl FileState {
+    pub(super) fn is_idle(&self) -> bool {
+        self.loads == 0 && self.writes == 0
+    }
+
+    /// True when there is nothing that the inode does not say as well.
+    pub(super) fn is_unused(&self) -> bool {
+        self.readers == 0
+            && self.writers == 0
+            && self.blocks.is_empty()
+            && self.delayed.is_empty()
+            && self.touched.is_none()
+            && self.waiting.is_empty()
+            && self.is_idle()
+            && !self.kernel_pages
+    }
+
+    /// The block that holds byte `at`, by the caller's lookup of a block's end.
+    pub(super) fn block_before(&self, at: u64) -> Option<(u64, BlockId)> {
+        self.blocks.range(..=at).next_back().map(|(&start, &id)| (start, id))
+    }
+
+    /// First byte of the first block that begins after `at`.
+    pub(super) fn next_block(&self, at: u64) -> Option<u64> {
+        self.blocks.range(at + 1..).next().map(|(&start, _)| start)
+    }
+}

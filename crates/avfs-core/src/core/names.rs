@@ -1,0 +1,780 @@
+//! Names, attributes and extended attributes: everything that needs no device.
+//!
+//! What a caller may do was checked by the kernel before it asked (`default_permissions`); what is impossible whoever
+//! asks is checked here.
+
+use super::{Core, Handle, Touched};
+use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
+use crate::error::{Error, Result};
+use crate::extent::ExtentMap;
+use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
+use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
+use crate::record::Record;
+use crate::types::*;
+use units::{Ino, Now, Timestamp};
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+/// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
+const MAX_XATTR_BYTES: usize = 4 << 20;
+/// A file that is only read and not longer than this is left to the kernel's page cache.
+const PAGE_CACHE_LIMIT: u64 = 1 << 20;
+
+/// What a new inode is to be.
+struct NewInode<'a> {
+    kind: FileKind,
+    permissions: u16,
+    umask: u16,
+    target: &'a [u8],
+    device: u32,
+}
+
+impl Core {
+    fn inode(&self, ino: Ino) -> Result<&Inode> {
+        self.metadata.get(ino).ok_or(Error::Stale)
+    }
+
+    fn directory(&self, ino: Ino) -> Result<&Inode> {
+        let inode = self.inode(ino)?;
+        if inode.kind == FileKind::Directory { Ok(inode) } else { Err(Error::NotDirectory) }
+    }
+
+    fn child(&self, parent: Ino, name: &[u8]) -> Result<Ino> {
+        check_name(name)?;
+        self.metadata.child(self.directory(parent)?, parent, name).ok_or(Error::NotFound)
+    }
+
+    /// Attributes as clients see them: with the length and the times that are in no record yet.
+    pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
+        Ok(self.attributes_of(ino, self.inode(ino)?))
+    }
+
+    fn attributes_of(&self, ino: Ino, inode: &Inode) -> Attributes {
+        let core = &inode.attributes;
+        let mut attributes = Attributes {
+            ino,
+            kind: inode.kind,
+            permissions: core.permissions,
+            links: inode.links(),
+            uid: core.uid,
+            gid: core.gid,
+            rdev: match &inode.body {
+                crate::inode::Body::Node(device) => *device,
+                _ => 0,
+            },
+            size: inode.size,
+            blocks: inode.extents().map_or(0, ExtentMap::blocks) * (BLOCK / 512),
+            atime: core.atime.into(),
+            mtime: core.mtime.into(),
+            ctime: core.ctime.into(),
+            btime: core.btime.into(),
+        };
+        if let Some(index) = inode.directory() {
+            attributes.size = BLOCK.max((index.len() as u64 * 64).next_multiple_of(BLOCK));
+        }
+        if let Some(file) = self.files.get(&ino) {
+            attributes.size = file.size;
+            attributes.blocks += file.delayed.total() * (BLOCK / 512);
+            if let Some(touched) = file.touched {
+                attributes.atime = touched.atime.unwrap_or(attributes.atime);
+                attributes.mtime = touched.mtime.unwrap_or(attributes.mtime);
+                attributes.ctime = attributes.ctime.max(touched.mtime.unwrap_or(attributes.ctime));
+            }
+        }
+        attributes
+    }
+
+    /// The entry of an inode, counted as one more lookup reference.
+    fn entry(&mut self, ino: Ino) -> Result<Entry> {
+        let inode = self.inode(ino)?;
+        let entry =
+            Entry { attributes: self.attributes_of(ino, inode), generation: u64::from(inode.generation) };
+        *self.lookups.entry(ino).or_insert(0) += 1;
+        Ok(entry)
+    }
+
+    /// See [`Volume::lookup`](crate::volume::Volume::lookup). `.` and `..` are understood too.
+    pub fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Entry> {
+        let ino = match name {
+            b"." => self.directory(parent).map(|_| parent)?,
+            b".." => self.parent(parent)?,
+            _ => self.child(parent, name)?,
+        };
+        self.entry(ino)
+    }
+
+    fn parent(&self, directory: Ino) -> Result<Ino> {
+        Ok(self.directory(directory)?.names.first().map_or(Ino::ROOT, |name| name.parent))
+    }
+
+    /// Gives back lookup references; the last one of an inode without names lets it go.
+    pub fn forget(&mut self, now: Now, ino: Ino, count: u64) {
+        if let Some(held) = self.lookups.get_mut(&ino) {
+            *held = held.saturating_sub(count);
+            if *held == 0 {
+                self.lookups.remove(&ino);
+                if let Some(file) = self.files.get_mut(&ino) {
+                    file.kernel_pages = false;
+                }
+                self.reap(now, ino);
+                self.drop_unused(ino);
+            }
+        }
+        self.pump(now);
+    }
+
+    /// Removes an inode that has no name and that nobody uses.
+    pub(super) fn reap(&mut self, now: Now, ino: Ino) {
+        if !self.metadata.orphans().contains(&ino)
+            || self.lookups.contains_key(&ino)
+            || self.failure.is_some()
+            || self.dormant
+        {
+            return;
+        }
+        if let Some(file) = self.files.get(&ino) {
+            if file.readers + file.writers > 0 {
+                return;
+            }
+            if !file.is_idle() {
+                self.unreaped.insert(ino);
+                return;
+            }
+        }
+        self.unreaped.remove(&ino);
+        self.forget_file(ino);
+        let _ = self.transact(now, &[Record::Remove { ino }]);
+    }
+
+    /// Records that one directory changed.
+    fn touch_directory(&self, now: Now, ino: Ino) -> Result<Record> {
+        let mut attributes = self.directory(ino)?.attributes;
+        attributes.mtime = now.wall.into();
+        attributes.ctime = now.wall.into();
+        Ok(Record::Attributes { ino, attributes })
+    }
+
+    /// Records that an inode's link count or name changed.
+    fn touch_inode(&self, now: Now, ino: Ino) -> Result<Record> {
+        let mut attributes = self.inode(ino)?.attributes;
+        attributes.ctime = now.wall.into();
+        Ok(Record::Attributes { ino, attributes })
+    }
+
+    fn make(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Ino> {
+        self.check_writable()?;
+        check_name(name)?;
+        match self.child(parent, name) {
+            Ok(_) => return Err(Error::Exists),
+            Err(Error::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        self.check_metadata_space()?;
+        let directory = self.directory(parent)?;
+        if directory.names.is_empty() && parent != Ino::ROOT {
+            return Err(Error::NotFound);
+        }
+        if !directory.directory().is_some_and(|index| index.has_room(name)) {
+            return Err(Error::NoSpace);
+        }
+        let parent_attributes = directory.attributes;
+        let default = directory.xattr(DEFAULT_XATTR).map(<[u8]>::to_vec);
+        let mut permissions = new.permissions & 0o7777;
+        let gid = if parent_attributes.permissions & SETGID != 0 {
+            if new.kind == FileKind::Directory {
+                permissions |= SETGID;
+            }
+            parent_attributes.gid
+        } else {
+            caller.gid
+        };
+        let mut acls: Vec<(&[u8], Vec<u8>)> = Vec::new();
+        match default.as_deref().map(Acl::parse) {
+            Some(Ok(Some(acl))) if new.kind != FileKind::Symlink => {
+                let (access, mode) = acl.inherit(permissions);
+                permissions = mode;
+                acls.extend(access.map(|access| (ACCESS_XATTR, access.to_bytes())));
+                if new.kind == FileKind::Directory {
+                    acls.push((DEFAULT_XATTR, acl.to_bytes()));
+                }
+            }
+            _ if new.kind == FileKind::Symlink => permissions = 0o777,
+            _ => permissions &= !(new.umask & 0o777),
+        }
+        let ino = self.metadata.free_number();
+        let time = PackedTime::from(now.wall);
+        let attributes = CoreAttributes {
+            permissions,
+            uid: caller.uid,
+            gid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let mut records = vec![
+            Record::Create {
+                ino,
+                kind: new.kind,
+                // Differs from that of whoever had the number before.
+                generation: self.metadata.lsn() as u32,
+                attributes,
+                target: new.target.into(),
+                device: new.device,
+            },
+            Record::AddName { ino, name: Name { parent, name: name.into() } },
+        ];
+        for (name, value) in acls {
+            records.push(Record::SetXattr { ino, name: name.into(), value: value.into() });
+        }
+        records.push(self.touch_directory(now, parent)?);
+        self.transact(now, &records)?;
+        Ok(ino)
+    }
+
+    /// A file, device node, fifo or socket.
+    #[expect(clippy::too_many_arguments, reason = "mknod(2) has as many")]
+    pub fn make_node(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        kind: FileKind,
+        permissions: u16,
+        umask: u16,
+        rdev: u32,
+    ) -> Result<Entry> {
+        if matches!(kind, FileKind::Directory | FileKind::Symlink) {
+            return Err(Error::InvalidArgument);
+        }
+        let new = NewInode { kind, permissions, umask, target: &[], device: rdev };
+        let ino = self.make(now, caller, parent, name, &new)?;
+        self.entry(ino)
+    }
+
+    /// An empty directory.
+    pub fn make_directory(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u16,
+        umask: u16,
+    ) -> Result<Entry> {
+        let new = NewInode { kind: FileKind::Directory, permissions, umask, target: &[], device: 0 };
+        let ino = self.make(now, caller, parent, name, &new)?;
+        self.entry(ino)
+    }
+
+    /// A symbolic link.
+    pub fn make_symlink(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if target.len() > MAX_SYMLINK {
+            return Err(Error::NameTooLong);
+        }
+        let new = NewInode { kind: FileKind::Symlink, permissions: 0o777, umask: 0, target, device: 0 };
+        let ino = self.make(now, caller, parent, name, &new)?;
+        self.entry(ino)
+    }
+
+    /// One more name.
+    pub fn link(&mut self, now: Now, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.check_writable()?;
+        check_name(name)?;
+        let inode = self.inode(ino)?;
+        if inode.kind == FileKind::Directory {
+            return Err(Error::NotPermitted);
+        }
+        if inode.names.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if inode.names.len() >= MAX_LINKS {
+            return Err(Error::TooManyLinks);
+        }
+        match self.child(parent, name) {
+            Ok(_) => return Err(Error::Exists),
+            Err(Error::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        self.check_metadata_space()?;
+        let directory = self.directory(parent)?;
+        if directory.names.is_empty() && parent != Ino::ROOT {
+            return Err(Error::NotFound);
+        }
+        if !directory.directory().is_some_and(|index| index.has_room(name)) {
+            return Err(Error::NoSpace);
+        }
+        let records = [
+            Record::AddName { ino, name: Name { parent, name: name.into() } },
+            self.touch_inode(now, ino)?,
+            self.touch_directory(now, parent)?,
+        ];
+        self.transact(now, &records)?;
+        self.entry(ino)
+    }
+
+    /// Removes a name of anything but a directory.
+    pub fn unlink(&mut self, now: Now, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let ino = self.child(parent, name)?;
+        if self.inode(ino)?.kind == FileKind::Directory {
+            return Err(Error::IsDirectory);
+        }
+        self.remove_name(now, ino, parent, name)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_directory(&mut self, now: Now, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        let ino = self.child(parent, name)?;
+        if !self.directory(ino)?.directory().is_some_and(|index| index.is_empty()) {
+            return Err(Error::NotEmpty);
+        }
+        self.remove_name(now, ino, parent, name)
+    }
+
+    fn remove_name(&mut self, now: Now, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
+        let records = [
+            Record::RemoveName { ino, name: Name { parent, name: name.into() } },
+            self.touch_inode(now, ino)?,
+            self.touch_directory(now, parent)?,
+        ];
+        self.transact(now, &records)?;
+        self.reap(now, ino);
+        Ok(())
+    }
+
+    /// See rename(2) and renameat2(2).
+    pub fn rename(
+        &mut self,
+        now: Now,
+        parent: Ino,
+        name: &[u8],
+        new_parent: Ino,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_name(new_name)?;
+        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
+            return Err(Error::InvalidArgument);
+        }
+        let source = self.child(parent, name)?;
+        let target = match self.child(new_parent, new_name) {
+            Ok(target) => Some(target),
+            Err(Error::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
+            return Err(Error::Exists);
+        }
+        if self.is_within(new_parent, source) {
+            return Err(Error::InvalidArgument);
+        }
+        let old = Name { parent, name: name.into() };
+        let new = Name { parent: new_parent, name: new_name.into() };
+        let mut records = Vec::with_capacity(8);
+        let mut replaced = None;
+        if flags.contains(RenameFlags::EXCHANGE) {
+            let target = target.ok_or(Error::NotFound)?;
+            if self.is_within(parent, target) {
+                return Err(Error::InvalidArgument);
+            }
+            if source == target {
+                return Ok(());
+            }
+            records.push(Record::RemoveName { ino: source, name: old.clone() });
+            records.push(Record::RemoveName { ino: target, name: new.clone() });
+            records.push(Record::AddName { ino: source, name: new });
+            records.push(Record::AddName { ino: target, name: old });
+            records.push(self.touch_inode(now, target)?);
+        } else {
+            match target {
+                Some(target) if target == source => return Ok(()),
+                Some(target) => {
+                    let (from, onto) = (self.inode(source)?, self.inode(target)?);
+                    match (from.kind == FileKind::Directory, onto.directory()) {
+                        (true, None) => return Err(Error::NotDirectory),
+                        (false, Some(_)) => return Err(Error::IsDirectory),
+                        (true, Some(index)) if !index.is_empty() => return Err(Error::NotEmpty),
+                        _ => {}
+                    }
+                    records.push(Record::RemoveName { ino: target, name: new.clone() });
+                    records.push(self.touch_inode(now, target)?);
+                    replaced = Some(target);
+                }
+                None => {
+                    let directory = self.directory(new_parent)?;
+                    if directory.names.is_empty() && new_parent != Ino::ROOT {
+                        return Err(Error::NotFound);
+                    }
+                    if !directory.directory().is_some_and(|index| index.has_room(new_name)) {
+                        return Err(Error::NoSpace);
+                    }
+                }
+            }
+            records.push(Record::RemoveName { ino: source, name: old });
+            records.push(Record::AddName { ino: source, name: new });
+        }
+        records.push(self.touch_inode(now, source)?);
+        // A directory that is moved into its sibling's place touches itself last: the later record holds.
+        records.push(self.touch_directory(now, parent)?);
+        if new_parent != parent {
+            records.push(self.touch_directory(now, new_parent)?);
+        }
+        self.transact(now, &records)?;
+        if let Some(replaced) = replaced {
+            self.reap(now, replaced);
+        }
+        Ok(())
+    }
+
+    /// True when `directory` is `ancestor` or lies below it.
+    fn is_within(&self, directory: Ino, ancestor: Ino) -> bool {
+        let mut at = directory;
+        loop {
+            if at == ancestor {
+                return true;
+            }
+            match self.metadata.get(at).and_then(|inode| inode.names.first()) {
+                Some(name) => at = name.parent,
+                None => return false,
+            }
+        }
+    }
+
+    /// A symbolic link's target.
+    pub fn read_link(&self, ino: Ino) -> Result<Box<[u8]>> {
+        match &self.inode(ino)?.body {
+            crate::inode::Body::Symlink(target) => Ok(target.clone()),
+            _ => Err(Error::InvalidArgument),
+        }
+    }
+
+    /// Owner, mode and times as `changes` want them; the size is somebody else's.
+    pub(super) fn changed_attributes(
+        &self,
+        now: Now,
+        ino: Ino,
+        changes: &SetAttributes,
+    ) -> Result<Vec<Record>> {
+        let inode = self.inode(ino)?;
+        let visible = self.attributes_of(ino, inode);
+        let mut core = inode.attributes;
+        core.atime = visible.atime.into();
+        core.mtime = visible.mtime.into();
+        let mut records = Vec::new();
+        if let Some(permissions) = changes.permissions {
+            core.permissions = permissions & 0o7777;
+            if let Some(Ok(Some(mut acl))) = inode.xattr(ACCESS_XATTR).map(Acl::parse) {
+                acl.chmod(permissions);
+                let value = acl.to_bytes().into();
+                records.push(Record::SetXattr { ino, name: ACCESS_XATTR.into(), value });
+            }
+        }
+        let owner_changes = changes.uid.is_some() || changes.gid.is_some();
+        core.uid = changes.uid.unwrap_or(core.uid);
+        core.gid = changes.gid.unwrap_or(core.gid);
+        if owner_changes && changes.permissions.is_none() && inode.kind != FileKind::Directory {
+            core.permissions = without_privileges(core.permissions);
+        }
+        let time = |set: SetTime| match set {
+            SetTime::Now => now.wall,
+            SetTime::To(time) => time,
+        };
+        if let Some(atime) = changes.atime {
+            core.atime = time(atime).into();
+        }
+        if let Some(mtime) = changes.mtime {
+            core.mtime = time(mtime).into();
+        }
+        if let Some(btime) = changes.btime {
+            core.btime = btime.into();
+        }
+        if changes.size.is_some() {
+            if changes.mtime.is_none() {
+                core.mtime = now.wall.into();
+            }
+            core.permissions = without_privileges(core.permissions);
+        }
+        core.ctime = now.wall.into();
+        records.push(Record::Attributes { ino, attributes: core });
+        Ok(records)
+    }
+
+    /// Calls `each` for the entries of a directory after `cookie` until it returns false.
+    pub fn read_directory(
+        &mut self,
+        ino: Ino,
+        cookie: u64,
+        plus: bool,
+        each: &mut dyn FnMut(DirectoryEntry) -> bool,
+    ) -> Result<()> {
+        let parent = self.parent(ino)?;
+        let dots: [(u64, &[u8], Ino); 2] = [(1, b".", ino), (2, b"..", parent)];
+        for (own, name, ino) in dots {
+            let entry = DirectoryEntry {
+                name: name.into(),
+                ino,
+                kind: FileKind::Directory,
+                cookie: own,
+                entry: None,
+            };
+            if cookie < own && !each(entry) {
+                return Ok(());
+            }
+        }
+        let from = cookie.max(crate::directory::FIRST_COOKIE - 1);
+        for (cookie, name, ino, inode) in self.metadata.entries(ino, from) {
+            let entry = plus.then(|| Entry {
+                attributes: self.attributes_of(ino, inode),
+                generation: u64::from(inode.generation),
+            });
+            if !each(DirectoryEntry { name: name.into(), ino, kind: inode.kind, cookie, entry }) {
+                break;
+            }
+            if plus {
+                *self.lookups.entry(ino).or_insert(0) += 1;
+            }
+        }
+        Ok(())
+    }
+
+    // Extended attributes.
+
+    /// See setxattr(2).
+    pub fn set_xattr(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.check_writable()?;
+        check_xattr_name(name)?;
+        if value.len() > MAX_XATTR_VALUE {
+            return Err(Error::AttributeTooLarge);
+        }
+        let inode = self.inode(ino)?;
+        let old = inode.xattr(name);
+        if flags.contains(XattrFlags::CREATE) && old.is_some() {
+            return Err(Error::Exists);
+        }
+        if flags.contains(XattrFlags::REPLACE) && old.is_none() {
+            return Err(Error::NoAttribute);
+        }
+        let grown = inode.xattr_bytes() + name.len() + value.len();
+        if grown - old.map_or(0, |old| old.len() + name.len()) > MAX_XATTR_BYTES {
+            return Err(Error::NoSpace);
+        }
+        let mut attributes = inode.attributes;
+        attributes.ctime = now.wall.into();
+        let mut stored = Some(value.to_vec());
+        if name == ACCESS_XATTR || name == DEFAULT_XATTR {
+            let acl = Acl::parse(value).map_err(|_| Error::InvalidArgument)?;
+            if inode.kind == FileKind::Symlink {
+                return Err(Error::Unsupported);
+            }
+            stored = match acl {
+                Some(acl) if name == ACCESS_XATTR => {
+                    let (kept, mode) = acl.set_access(attributes.permissions, true);
+                    attributes.permissions = mode;
+                    kept.map(|acl| acl.to_bytes())
+                }
+                Some(_) if inode.kind != FileKind::Directory => return Err(Error::NotPermitted),
+                Some(acl) => Some(acl.to_bytes()),
+                None => None,
+            };
+        }
+        let stored = match stored {
+            Some(value) => Record::SetXattr { ino, name: name.into(), value: value.into() },
+            None => Record::RemoveXattr { ino, name: name.into() },
+        };
+        self.check_metadata_space()?;
+        self.transact(now, &[stored, Record::Attributes { ino, attributes }])
+    }
+
+    /// See getxattr(2).
+    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<&[u8]> {
+        self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)
+    }
+
+    /// See listxattr(2).
+    pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        let mut names = Vec::new();
+        for xattr in self.inode(ino)?.xattrs.iter().flat_map(|all| all.iter()) {
+            names.extend_from_slice(&xattr.name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    /// See removexattr(2).
+    pub fn remove_xattr(&mut self, now: Now, ino: Ino, name: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        check_xattr_name(name)?;
+        self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)?;
+        let records = [Record::RemoveXattr { ino, name: name.into() }, self.touch_inode(now, ino)?];
+        self.transact(now, &records)
+    }
+
+    // Opening.
+
+    /// See [`Volume::open`](crate::volume::Volume::open).
+    pub fn open(&mut self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::IsDirectory),
+            _ => return Err(Error::InvalidArgument),
+        }
+        if flags.contains(OpenFlags::WRITE) {
+            self.check_writable()?;
+        }
+        self.learn_policy(ino);
+        let file = self.file_mut(ino);
+        let small = file.size <= PAGE_CACHE_LIMIT && file.policy.is_none();
+        let cache = if flags.contains(OpenFlags::WRITE) {
+            file.writers += 1;
+            CacheMode::Direct
+        } else {
+            file.readers += 1;
+            if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {
+                let keep = file.kernel_pages;
+                file.kernel_pages = true;
+                CacheMode::PageCache { keep }
+            } else {
+                CacheMode::Direct
+            }
+        };
+        let handle = HandleId(self.next_handle);
+        self.next_handle += 1;
+        self.handles.insert(handle.0, Handle { ino, flags });
+        Ok(Opened { handle, cache })
+    }
+
+    /// Makes and opens a file.
+    #[expect(clippy::too_many_arguments, reason = "open(2) with O_CREAT has as many")]
+    pub fn create(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let entry = self.make_node(now, caller, parent, name, FileKind::Regular, permissions, umask, 0)?;
+        let opened = self.open(entry.attributes.ino, flags)?;
+        Ok((entry, opened))
+    }
+
+    /// The handle is not used any more.
+    pub fn release(&mut self, now: Now, handle: HandleId) {
+        let Some(Handle { ino, flags }) = self.handles.remove(&handle.0) else { return };
+        let file = self.file_mut(ino);
+        if flags.contains(OpenFlags::WRITE) {
+            file.writers -= 1;
+        } else {
+            file.readers -= 1;
+        }
+        if file.writers == 0 && file.delayed.is_empty() {
+            self.allocator.release_window(crate::allocator::Owner(ino.0));
+        }
+        self.reap(now, ino);
+        self.drop_unused(ino);
+        self.pump(now);
+    }
+
+    /// Finds the configured rate of a file, by its first name.
+    fn learn_policy(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(|file| file.policy_known) {
+            return;
+        }
+        let policy = match self.path(ino) {
+            Some(path) => self.options.config.policy_for(&path).cloned(),
+            None => None,
+        };
+        let file = self.file_mut(ino);
+        file.policy = policy;
+        file.policy_known = true;
+    }
+
+    /// Path from the root, without a leading slash; `None` for an inode without a name.
+    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        let mut parts = Vec::new();
+        let mut at = ino;
+        while at != Ino::ROOT {
+            let name = self.metadata.get(at)?.names.first()?;
+            parts.push(&name.name);
+            at = name.parent;
+        }
+        let mut path = Vec::new();
+        for part in parts.into_iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(part);
+        }
+        Some(path)
+    }
+
+    /// A read or write of a file happened: its times change, in memory for now.
+    pub(super) fn touch_file(&mut self, ino: Ino, atime: Option<Timestamp>, mtime: Option<Timestamp>) {
+        let touched = &mut self.file_mut(ino).touched;
+        let old = touched.unwrap_or(Touched { atime: None, mtime: None });
+        *touched = Some(Touched { atime: atime.or(old.atime), mtime: mtime.or(old.mtime) });
+        self.dirty_files.insert(ino);
+    }
+}
+
+/// Permissions without setuid, and without setgid where it means privilege and not mandatory locking.
+pub(super) fn without_privileges(permissions: u16) -> u16 {
+    let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
+    permissions & !(SETUID | setgid)
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == 0 || byte == b'/')
+    {
+        return Err(Error::InvalidArgument);
+    }
+    Ok(())
+}
+
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    let known: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let fits = name == ACCESS_XATTR
+        || name == DEFAULT_XATTR
+        || known.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    match name.len() {
+        0 => Err(Error::InvalidArgument),
+        length if length > MAX_NAME => Err(Error::BufferTooSmall),
+        _ if fits => Ok(()),
+        _ => Err(Error::Unsupported),
+    }
+}

@@ -1,0 +1,490 @@
+//! Reading: from the cache at once, from the device in whole blocks.
+
+use super::cache::BlockId;
+use super::file::FileState;
+use super::{Core, Progress, Purpose, Ticket};
+use crate::allocator::BlockRun;
+use crate::config::Rate;
+use crate::error::{Error, Result};
+use crate::format::BLOCK;
+use crate::types::*;
+use avfs_io::pool::{Buffer, MAX_BUFFER};
+use avfs_io::{IoError, IoOperation, Segment};
+use rtsched::{Class, StreamId};
+use smallvec::smallvec;
+use std::ops::Range;
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
+
+/// A stream's read without a configured window completes within this.
+const DEFAULT_WINDOW: Duration = Duration::from_millis(500);
+/// Blocks read ahead of a reader that goes on where it was.
+const READAHEAD_BLOCKS: u64 = 2;
+/// relatime: a file's access time is renewed when it is older than this.
+const ATIME_AGE_SECONDS: i64 = 24 * 3600;
+
+/// How requests of a file are ranked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ranking {
+    pub(super) class: Class,
+    pub(super) stream: Option<StreamId>,
+    /// From when a client needs the bytes to when they must be there.
+    pub(super) window: Option<Duration>,
+    /// The stream's rate, if it is known.
+    pub(super) rate: Option<Bitrate>,
+}
+
+impl Ranking {
+    /// Deadline of a request whose bytes are needed `ahead` bytes after those that are needed now.
+    pub(super) fn deadline(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
+        let lead = self.rate.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
+        self.window.map(|window| now + window + lead)
+    }
+}
+
+pub(super) fn page_floor(at: u64) -> u64 {
+    at / BLOCK * BLOCK
+}
+
+pub(super) fn page_ceil(at: u64) -> u64 {
+    at.next_multiple_of(BLOCK)
+}
+
+impl Core {
+    /// Reads what the cache holds; `None` when the device is needed: then [`start`](Core::start) it.
+    pub fn read(
+        &mut self,
+        now: Now,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+    ) -> Option<Result<ReadData>> {
+        let (ino, flags) = match self.handle(handle) {
+            Ok(handle) => handle,
+            Err(error) => return Some(Err(error)),
+        };
+        if !flags.contains(OpenFlags::READ) {
+            return Some(Err(Error::BadHandle));
+        }
+        let size = self.file_mut(ino).size;
+        let end = size.min(offset.saturating_add(length as u64));
+        let mut data = ReadData::default();
+        let mut at = offset;
+        while at < end {
+            at += self.cached_slice(ino, at, end, &mut data)?;
+        }
+        self.note_read(now, ino, offset, end);
+        if at > offset {
+            self.read_ahead(now, ino, end);
+            self.pump(now);
+        }
+        Some(Ok(data))
+    }
+
+    /// Appends what is known of `at..end` without the device: cached bytes, or zeros of a hole.
+    fn cached_slice(&mut self, ino: Ino, at: u64, end: u64, data: &mut ReadData) -> Option<u64> {
+        let file = self.files.get(&ino)?;
+        if let Some((start, id)) = file.block_before(at)
+            && let Some(block) = self.cache.get(id)
+            && at < block.end()
+        {
+            let valid_end = block.valid.end_of(at - start)?;
+            let length = (end - at).min(start + valid_end - at);
+            let slice = ReadSlice::Buffer {
+                buffer: block.buffer.clone(),
+                start: (at - start) as usize,
+                length: length as usize,
+            };
+            data.slices.push(slice);
+            self.cache.touch(id);
+            return Some(length);
+        }
+        let until = file.next_block(at).unwrap_or(end).min(end);
+        let hole_end = self.hole_end(ino, at, until)?;
+        data.slices.push(ReadSlice::Zeros((hole_end - at) as usize));
+        Some(hole_end - at)
+    }
+
+    /// End of the range from `at` on that has no written extent, at most `until`; `None` if `at` has one.
+    fn hole_end(&self, ino: Ino, at: u64, until: u64) -> Option<u64> {
+        let extents = self.metadata.get(ino)?.extents()?;
+        let written = extents.range(at / BLOCK, until.div_ceil(BLOCK)).find(|extent| !extent.unwritten);
+        let end = written.map_or(until, |extent| (extent.logical * BLOCK).min(until));
+        (end > at).then_some(end)
+    }
+
+    fn note_read(&mut self, now: Now, ino: Ino, offset: u64, end: u64) {
+        let file = self.file_mut(ino);
+        // Clients send several requests at once and out of order: what falls near the last one continues it.
+        let near = offset <= file.read_end + MAX_BUFFER as u64 && file.read_end <= offset + MAX_BUFFER as u64;
+        file.sequential_reads = if near { file.sequential_reads.saturating_add(1) } else { 0 };
+        file.read_end = if near { file.read_end.max(end) } else { end };
+        if self.options.no_atime || self.check_writable().is_err() {
+            return;
+        }
+        let Ok(attributes) = self.attributes(ino) else { return };
+        let stale = attributes.atime <= attributes.mtime.max(attributes.ctime)
+            || attributes.atime.seconds + ATIME_AGE_SECONDS < now.wall.seconds;
+        if stale && attributes.atime != now.wall {
+            self.touch_file(ino, Some(now.wall), None);
+            self.schedule_aging(now);
+        }
+    }
+
+    /// Reads, or parks the operation until the device has delivered what is missing.
+    pub(super) fn try_read(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+    ) -> Progress<ReadData> {
+        if let Some(result) = self.read(now, handle, offset, length) {
+            return Progress::Ready(result);
+        }
+        let (ino, _) = match self.handle(handle) {
+            Ok(handle) => handle,
+            Err(error) => return Progress::Ready(Err(error)),
+        };
+        if std::mem::take(&mut self.file_mut(ino).read_failed) {
+            return Progress::Ready(Err(Error::Device));
+        }
+        let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
+        if self.file_mut(ino).exclusive == 0 {
+            let sequential = offset == 0 || self.is_sequential(ino, offset);
+            if !self.load(now, ino, offset..end, sequential, Bytes::ZERO) {
+                self.buffer_waiters.push_back(ticket);
+                return Progress::Wait;
+            }
+            // Perhaps everything missing was filled without the device.
+            if let Some(result) = self.read(now, handle, offset, length) {
+                return Progress::Ready(result);
+            }
+        }
+        self.wait_for_file(ino, ticket);
+        Progress::Wait
+    }
+
+    fn is_sequential(&self, ino: Ino, offset: u64) -> bool {
+        self.files.get(&ino).is_some_and(|file| {
+            file.policy.is_some() || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
+        })
+    }
+
+    /// Prefetches behind a reader that goes on where it was.
+    fn read_ahead(&mut self, now: Now, ino: Ino, end: u64) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let block = MAX_BUFFER as u64;
+        if file.sequential_reads < 2 || file.size <= block || file.exclusive > 0 {
+            return;
+        }
+        let next = end / block * block;
+        let until = file.size.min(next + (READAHEAD_BLOCKS + 1) * block);
+        let mut at = next;
+        while at < until {
+            let block_end = (at + block).min(until);
+            let present = self
+                .files
+                .get(&ino)
+                .and_then(|file| file.block_before(at))
+                .is_some_and(|(_, id)| self.cache.get(id).is_some_and(|held| at < held.end()));
+            if !present && !self.load(now, ino, at..block_end, true, Bytes(at.saturating_sub(end))) {
+                return;
+            }
+            at = block_end;
+        }
+    }
+
+    /// Makes blocks for what is missing of `range` and asks the device for it. False when there is no memory.
+    fn load(&mut self, now: Now, ino: Ino, range: Range<u64>, sequential: bool, ahead: Bytes) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            let Some(file) = self.files.get(&ino) else { return true };
+            let held =
+                file.block_before(at).filter(|&(_, id)| self.cache.get(id).is_some_and(|b| at < b.end()));
+            if let Some((_, id)) = held {
+                let Some(block) = self.cache.get(id) else { return true };
+                let block_end = block.end();
+                let missing: Vec<_> = block
+                    .valid
+                    .gaps(block.relative(at, range.end))
+                    .into_iter()
+                    .map(|gap| (id, gap))
+                    .collect();
+                for (id, gap) in missing {
+                    if !self.fill(now, ino, id, gap, ahead) {
+                        return false;
+                    }
+                }
+                at = block_end;
+                continue;
+            }
+            let until = file.next_block(at).unwrap_or(u64::MAX);
+            if let Some(hole_end) = self.hole_end(ino, at, until.min(range.end)) {
+                at = hole_end;
+                continue;
+            }
+            let wanted = if sequential { MAX_BUFFER as u64 } else { range.end - at };
+            let Some(id) = self.make_block(ino, at, wanted) else { return false };
+            let Some(block) = self.cache.get(id) else { return true };
+            let size = self.files.get(&ino).map_or(0, |file| file.size);
+            let gap = if sequential {
+                0..page_ceil(size).min(block.end()).saturating_sub(block.start)
+            } else {
+                let wanted = block.relative(page_floor(at), page_ceil(range.end.min(size)));
+                wanted.start..wanted.end
+            };
+            at = block.end();
+            if !self.fill(now, ino, id, gap, ahead) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Makes a block that covers `at`: aligned, at most `wanted` bytes and what the file's end asks for, and not
+    /// across other blocks of the file.
+    pub(super) fn make_block(&mut self, ino: Ino, at: u64, wanted: u64) -> Option<BlockId> {
+        let mut size = wanted.max(BLOCK).next_power_of_two().min(MAX_BUFFER as u64);
+        let fits = |file: &FileState, size: u64| {
+            let start = at / size * size;
+            let before = file
+                .block_before(at)
+                .is_none_or(|(_, id)| self.cache.get(id).is_none_or(|block| block.end() <= start));
+            before
+                && file.next_block(start).is_none_or(|next| next >= start + size)
+                && !file.blocks.contains_key(&start)
+        };
+        let file = self.files.get(&ino)?;
+        // Not larger than the file needs, unless it is growing.
+        let needed = page_ceil(file.size.max(at + 1)).next_power_of_two();
+        size = size.min(needed.max(wanted.next_power_of_two().max(BLOCK)));
+        while size > BLOCK && !fits(file, size) {
+            size /= 2;
+        }
+        let buffer = self.data_buffer(size as usize)?;
+        // Eviction may have given less than was asked for.
+        let size = buffer.len() as u64;
+        let start = at / size * size;
+        let id = self.cache.insert(ino, start, buffer);
+        self.file_mut(ino).blocks.insert(start, id);
+        Some(id)
+    }
+
+    /// Makes the bytes `gap` (relative to the block, not valid) valid: zeros where the device has nothing, else a
+    /// request. False when there is no memory.
+    pub(super) fn fill(&mut self, now: Now, ino: Ino, id: BlockId, gap: Range<u64>, ahead: Bytes) -> bool {
+        let Some(block) = self.cache.get(id) else { return true };
+        let start = block.start;
+        let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.buffer.len() as u64);
+        let (from, to) = ((start + pages.start) / BLOCK, (start + pages.end) / BLOCK);
+        let written: Vec<_> = self
+            .metadata
+            .get(ino)
+            .and_then(|inode| inode.extents())
+            .into_iter()
+            .flat_map(|extents| extents.range(from, to))
+            .filter(|extent| !extent.unwritten)
+            .collect();
+        let mut at = pages.start;
+        for extent in &written {
+            let relative = extent.logical * BLOCK - start;
+            self.fill_zeros(id, at..relative);
+            at = relative + extent.count * BLOCK;
+        }
+        self.fill_zeros(id, at..pages.end);
+        for extent in &written {
+            let relative = extent.logical * BLOCK - start;
+            let run = relative..relative + extent.count * BLOCK;
+            let Some(block) = self.cache.get(id) else { return true };
+            let missing = block.loading.gaps(run);
+            for part in missing {
+                // Pages of which some bytes are valid already are read aside and merged.
+                let mut cuts: Vec<Range<u64>> = Vec::new();
+                let Some(block) = self.cache.get(id) else { return true };
+                let mut page = part.start;
+                while page < part.end {
+                    let partial = |page: u64| block.valid.overlaps(page..page + BLOCK);
+                    let kind = partial(page);
+                    let mut stop = page + BLOCK;
+                    while !kind && stop < part.end && !partial(stop) {
+                        stop += BLOCK;
+                    }
+                    if !block.valid.covers(page..stop) {
+                        cuts.push(page..stop);
+                    }
+                    page = stop;
+                }
+                for cut in cuts {
+                    let device = extent.start + (cut.start - relative) / BLOCK;
+                    if !self.request_load(now, ino, id, cut, device, ahead) {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn fill_zeros(&mut self, id: BlockId, range: Range<u64>) {
+        let Some(block) = self.cache.get_mut(id) else { return };
+        for gap in block.valid.gaps(range) {
+            block.buffer.zero(gap.start as usize, (gap.end - gap.start) as usize);
+            block.valid.insert(gap);
+        }
+    }
+
+    fn request_load(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        id: BlockId,
+        cut: Range<u64>,
+        device: u64,
+        ahead: Bytes,
+    ) -> bool {
+        let length = (cut.end - cut.start) as usize;
+        let Some(block) = self.cache.get(id) else { return true };
+        let partial = block.valid.overlaps(cut.clone());
+        let target = block.buffer.clone();
+        let (buffer, start, bounce): (Buffer, usize, Option<Buffer>) = if partial {
+            self.hold(id, true);
+            let bounce = self.data_buffer(length);
+            self.hold(id, false);
+            match bounce {
+                Some(bounce) => (bounce.clone(), 0, Some(bounce)),
+                None => return false,
+            }
+        } else {
+            (target, cut.start as usize, None)
+        };
+        let Some(block) = self.cache.get_mut(id) else { return true };
+        block.loading.insert(cut.clone());
+        let ranking = self.ranking(ino);
+        let deadline = ranking.deadline(now.monotonic, ahead);
+        let address = self.superblock.geometry.block_address(device);
+        let run = BlockRun { start: device, count: length as u64 / BLOCK };
+        self.file_mut(ino).loads += 1;
+        self.request(
+            IoOperation::Read,
+            address,
+            smallvec![Segment { buffer, start, length }],
+            ranking.class,
+            ranking.stream,
+            deadline,
+            Purpose::Load { ino, block: id, start: cut.start, length: length as u64, bounce },
+            Some(run),
+        );
+        true
+    }
+
+    /// Keeps a block from being evicted, or no longer.
+    fn hold(&mut self, id: BlockId, held: bool) {
+        if let Some(block) = self.cache.get_mut(id) {
+            block.filling = if held { block.filling + 1 } else { block.filling - 1 };
+        }
+    }
+
+    pub(super) fn load_completed(
+        &mut self,
+        ino: Ino,
+        id: BlockId,
+        start: u64,
+        length: u64,
+        bounce: Option<Buffer>,
+        result: core::result::Result<(), IoError>,
+    ) {
+        let size = match self.files.get_mut(&ino) {
+            Some(file) => {
+                file.loads -= 1;
+                file.read_failed |= result.is_err();
+                file.size
+            }
+            None => return,
+        };
+        let Some(block) = self.cache.get_mut(id) else { return };
+        let range = start..start + length;
+        block.loading.remove(range.clone());
+        if let Err(error) = result {
+            tracing::error!(%ino, offset = block.start + start, "read failed: {error}");
+            return;
+        }
+        for gap in block.valid.gaps(range) {
+            let (at, length) = (gap.start as usize, (gap.end - gap.start) as usize);
+            if let Some(bounce) = &bounce {
+                block.buffer.copy_in(at, bounce.bytes(at - start as usize, length));
+            }
+            // What the device holds behind the end of the file is nobody's.
+            let past = size.saturating_sub(block.start).clamp(gap.start, gap.end);
+            block.buffer.zero(past as usize, (gap.end - past) as usize);
+            block.valid.insert(gap);
+        }
+    }
+
+    /// Class, stream and window of a file's requests, from its policy.
+    pub(super) fn ranking(&self, ino: Ino) -> Ranking {
+        let none = Ranking { class: Class::BestEffort, stream: None, window: None, rate: None };
+        let Some(policy) = self.files.get(&ino).and_then(|file| file.policy.as_ref()) else { return none };
+        let rate = match policy.rate {
+            Some(Rate::Bitrate(rate)) => Some(rate),
+            _ => None,
+        };
+        let stream = Some(StreamId(ino.0));
+        match policy.class {
+            Class::RealTime => {
+                let window = Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW));
+                Ranking { class: Class::RealTime, stream, window, rate }
+            }
+            class => Ranking { class, ..none },
+        }
+    }
+
+    /// Where data or a hole begins, at or after `offset`.
+    pub fn seek(&self, handle: HandleId, offset: u64, seek: Seek) -> Result<u64> {
+        let (ino, _) = self.handle(handle)?;
+        let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
+        let extents = inode.extents().ok_or(Error::InvalidArgument)?;
+        let file = self.files.get(&ino);
+        let size = file.map_or(inode.size, |file| file.size);
+        if offset >= size {
+            return Err(Error::NoSuchOffset);
+        }
+        // Data is what was written, on the device or not yet.
+        let is_data_until = |page: u64| -> (bool, u64) {
+            let last = size.div_ceil(BLOCK);
+            let mut next = last;
+            if let Some(extent) = extents.range(page, last).find(|extent| !extent.unwritten) {
+                if extent.logical <= page {
+                    return (true, extent.logical_end());
+                }
+                next = next.min(extent.logical);
+            }
+            for (&start, &id) in file.into_iter().flat_map(|file| file.blocks.iter()) {
+                let Some(block) = self.cache.get(id) else { continue };
+                for range in block.dirty.iter().chain(block.in_writing.iter()) {
+                    let pages = (start + range.start) / BLOCK..(start + range.end).div_ceil(BLOCK);
+                    if pages.contains(&page) {
+                        return (true, pages.end);
+                    }
+                    if pages.start > page {
+                        next = next.min(pages.start);
+                    }
+                }
+            }
+            (false, next)
+        };
+        let last = size.div_ceil(BLOCK);
+        let mut page = offset / BLOCK;
+        while page < last {
+            let (is_data, until) = is_data_until(page);
+            match (seek, is_data) {
+                (Seek::Data, true) | (Seek::Hole, false) => return Ok(offset.max(page * BLOCK)),
+                _ => page = until,
+            }
+        }
+        match seek {
+            Seek::Data => Err(Error::NoSuchOffset),
+            Seek::Hole => Ok(size),
+        }
+    }
+}

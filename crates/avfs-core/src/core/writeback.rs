@@ -1,0 +1,402 @@
+//! Dirty bytes to the device: whole blocks as soon as they are full, the rest when it is old, wanted or in the way.
+
+use super::cache::BlockId;
+use super::reads::{page_ceil, page_floor};
+use super::{Core, Purpose, Touched};
+use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
+use crate::extent::Extent;
+use crate::format::BLOCK;
+use crate::record::Record;
+use avfs_io::pool::MAX_BUFFER;
+use avfs_io::{IoError, IoOperation, Segment};
+use rtsched::Class;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
+use units::{Bytes, Duration, Ino, Now};
+
+/// Dirty bytes go to the device when they are this old.
+const DIRTY_AGE: Duration = Duration::from_secs(5);
+/// Files from this length on take their space from a window of their own.
+pub(super) const STREAM_SIZE: u64 = 1 << 20;
+/// A client that waits for its data to be durable should not wait longer than this for the device's turn.
+const FSYNC_LATENCY: Duration = Duration::from_millis(200);
+
+/// One request's part of a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrittenPiece {
+    extent: Extent,
+    /// The mapping has to be recorded: it is new, or was unwritten.
+    record: bool,
+}
+
+impl Core {
+    /// Writes back blocks of `from..end` that are dirty from their first byte to their last.
+    pub(super) fn write_back_full(&mut self, now: Now, ino: Ino, from: u64, end: u64) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let first = file.block_before(from).map_or(from, |(start, _)| start);
+        let full: SmallVec<[BlockId; 2]> = file
+            .blocks
+            .range(first..end)
+            .filter(|&(_, &id)| {
+                self.cache.get(id).is_some_and(|block| {
+                    block.buffer.len() == MAX_BUFFER && block.dirty.covers(0..MAX_BUFFER as u64)
+                })
+            })
+            .map(|(_, &id)| id)
+            .collect();
+        if full.is_empty() {
+            return;
+        }
+        // What lies before the first full block goes with it, so that the file's start is one run.
+        self.write_back(now, ino, 0..end / MAX_BUFFER as u64 * MAX_BUFFER as u64, None);
+    }
+
+    /// Starts writing the dirty blocks within `range` that no request writes already.
+    fn write_back(&mut self, now: Now, ino: Ino, range: Range<u64>, latency: Option<Duration>) {
+        let Some(file) = self.files.get(&ino) else { return };
+        if file.exclusive > 0 {
+            return;
+        }
+        let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
+        let ids: Vec<BlockId> = file
+            .blocks
+            .range(first..range.end)
+            .filter(|&(_, &id)| {
+                self.cache.get(id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
+            })
+            .map(|(_, &id)| id)
+            .collect();
+        for id in ids {
+            self.write_block(now, ino, id, latency);
+        }
+    }
+
+    /// Starts writing the dirty pages of a block. Pages of which a part is missing are completed first: with zeros
+    /// where the device has nothing, else by a read; the write follows when that ends.
+    fn write_block(&mut self, now: Now, ino: Ino, id: BlockId, latency: Option<Duration>) {
+        let Some(block) = self.cache.get(id) else { return };
+        if block.filling > 0 || block.writing > 0 {
+            return;
+        }
+        let start = block.start;
+        let mut pages: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+        for dirty in block.dirty.iter() {
+            let rounded = page_floor(dirty.start)..page_ceil(dirty.end);
+            match pages.last_mut() {
+                Some(last) if last.end >= rounded.start => last.end = last.end.max(rounded.end),
+                _ => pages.push(rounded),
+            }
+        }
+        let size = self.files.get(&ino).map_or(0, |file| file.size);
+        let mut missing = false;
+        for range in pages.clone() {
+            // Behind the end of the file there are only zeros.
+            let Some(block) = self.cache.get_mut(id) else { return };
+            let past = size.saturating_sub(start).clamp(range.start, range.end);
+            for gap in block.valid.gaps(past..range.end) {
+                block.buffer.zero(gap.start as usize, (gap.end - gap.start) as usize);
+                block.valid.insert(gap);
+            }
+            for gap in block.valid.gaps(range) {
+                self.fill(now, ino, id, gap.clone(), Bytes::ZERO);
+                missing |= self.cache.get(id).is_some_and(|block| !block.valid.covers(gap));
+            }
+        }
+        if missing {
+            if let Some(file) = self.files.get_mut(&ino) {
+                file.write_after_load = true;
+            }
+            return;
+        }
+        for range in pages {
+            self.write_pages(now, ino, id, range, latency);
+        }
+    }
+
+    fn write_pages(&mut self, now: Now, ino: Ino, id: BlockId, range: Range<u64>, latency: Option<Duration>) {
+        let Some(block) = self.cache.get(id) else { return };
+        let (start, buffer, epoch) = (block.start, block.buffer.clone(), block.dirty_epoch);
+        let from = (start + range.start) / BLOCK;
+        let to = (start + range.end) / BLOCK;
+        let mut at = from;
+        while at < to {
+            let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.range(at, to).next());
+            let piece = match mapped {
+                Some(extent) if extent.logical == at => WrittenPiece { extent, record: extent.unwritten },
+                mapped => {
+                    let until = mapped.map_or(to, |extent| extent.logical);
+                    match self.place_data(ino, at, until - at) {
+                        Some(run) => WrittenPiece {
+                            extent: Extent {
+                                logical: at,
+                                start: run.start,
+                                count: run.count,
+                                unwritten: false,
+                            },
+                            record: true,
+                        },
+                        None => return self.fail("claimed space is not there"),
+                    }
+                }
+            };
+            let bytes = (at * BLOCK - start)..(piece.extent.logical_end() * BLOCK - start);
+            at = piece.extent.logical_end();
+            if let Some(block) = self.cache.get_mut(id) {
+                block.writing += 1;
+                block.in_writing.insert(bytes.clone());
+            }
+            self.cache.mark_clean(id, bytes.clone());
+            self.writing_bytes += bytes.end - bytes.start;
+            let ranking = self.ranking(ino);
+            // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
+            let by_rate = ranking.deadline(now.monotonic, Bytes(bytes.end - bytes.start));
+            let by_wish = latency.map(|latency| now.monotonic + latency);
+            let deadline = match (by_rate, by_wish) {
+                (Some(rate), Some(wish)) => Some(rate.min(wish)),
+                (rate, wish) => rate.or(wish),
+            };
+            let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
+            let file = self.file_mut(ino);
+            file.writes += 1;
+            *file.writes_by_epoch.entry(epoch).or_insert(0) += 1;
+            let segment = Segment {
+                buffer: buffer.clone(),
+                start: bytes.start as usize,
+                length: (bytes.end - bytes.start) as usize,
+            };
+            self.request(
+                IoOperation::Write { durable: false },
+                self.superblock.geometry.block_address(piece.extent.start),
+                smallvec![segment],
+                class,
+                ranking.stream,
+                deadline,
+                Purpose::Data { ino, block: id, epoch, pieces: smallvec![piece] },
+                Some(piece.extent.run()),
+            );
+        }
+    }
+
+    /// A place for `count` claimed pages from `logical` on; possibly fewer.
+    fn place_data(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
+        let extents = self.metadata.get(ino)?.extents()?;
+        let file = self.files.get_mut(&ino)?;
+        let stream = file.size >= STREAM_SIZE;
+        // Behind the file's previous run, be it recorded or still on its way.
+        let recorded = extents.device_block_before(logical);
+        let after = match file.last_placed {
+            Some((end, device))
+                if end <= logical && recorded.is_none_or(|_| extents.at(end.saturating_sub(1)).is_none()) =>
+            {
+                Some(device)
+            }
+            _ => recorded,
+        };
+        let request = Request {
+            wanted: count,
+            purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
+            owner: Owner(ino.0),
+            after,
+        };
+        let run = self.allocator.allocate(&request)?;
+        let released = run.count.min(file.claimed);
+        file.claimed -= released;
+        file.last_placed = Some((logical + run.count, run.start + run.count));
+        self.allocator.unclaim(released);
+        Some(run)
+    }
+
+    pub(super) fn data_written(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        id: BlockId,
+        epoch: u64,
+        pieces: SmallVec<[WrittenPiece; 1]>,
+        result: Result<(), IoError>,
+    ) {
+        let bytes: u64 = pieces.iter().map(|piece| piece.extent.count * BLOCK).sum();
+        self.writing_bytes -= bytes;
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.writes -= 1;
+            if let Some(count) = file.writes_by_epoch.get_mut(&epoch) {
+                *count -= 1;
+                if *count == 0 {
+                    file.writes_by_epoch.remove(&epoch);
+                }
+            }
+        }
+        if let Some(block) = self.cache.get_mut(id) {
+            block.writing -= 1;
+            for piece in &pieces {
+                let start = piece.extent.logical * BLOCK - block.start;
+                block.in_writing.remove(start..start + piece.extent.count * BLOCK);
+            }
+        }
+        if let Err(error) = result {
+            return self.fail(&format!("write of inode {ino}: {error}"));
+        }
+        self.commit.data_completed();
+        if self.metadata.get(ino).is_none() {
+            return;
+        }
+        let mut records = Vec::new();
+        for piece in &pieces {
+            if piece.record {
+                records.push(Record::Map { ino, extent: Extent { unwritten: false, ..piece.extent } });
+            }
+        }
+        if let Some(file) = self.files.get_mut(&ino) {
+            for piece in &pieces {
+                let pages = piece.extent.logical..piece.extent.logical_end();
+                file.tails.retain(|(page, _)| !pages.contains(page));
+                file.delayed.remove(pages);
+            }
+        }
+        let end = pieces.iter().map(|piece| piece.extent.logical_end() * BLOCK).max().unwrap_or(0);
+        records.extend(self.size_record(ino, end));
+        let _ = self.transact(now, &records);
+    }
+
+    /// The record that lets the inode's size follow the file's, at most to `end`, and not past a page that still holds
+    /// on the device what was behind an earlier end.
+    pub(super) fn size_record(&self, ino: Ino, end: u64) -> Option<Record> {
+        let file = self.files.get(&ino)?;
+        let recorded = self.metadata.get(ino)?.size;
+        let safe = file.tails.iter().map(|&(_, behind)| behind).min().unwrap_or(u64::MAX);
+        let size = file.size.min(end).min(safe);
+        (size > recorded).then_some(Record::Size { ino, size })
+    }
+
+    /// Records a file's size and times as they are now; its data is on the device.
+    pub(super) fn record_file(&mut self, now: Now, ino: Ino) {
+        if self.failure.is_some() || self.dormant {
+            return;
+        }
+        let mut records: Vec<Record> = self.size_record(ino, u64::MAX).into_iter().collect();
+        let touched = self.files.get_mut(&ino).and_then(|file| file.touched.take());
+        if let (Some(Touched { atime, mtime }), Some(inode)) = (touched, self.metadata.get(ino)) {
+            let mut attributes = inode.attributes;
+            attributes.atime = atime.map_or(attributes.atime, Into::into);
+            if let Some(mtime) = mtime {
+                attributes.mtime = mtime.into();
+                attributes.ctime = mtime.max(attributes.ctime.into()).into();
+            }
+            records.push(Record::Attributes { ino, attributes });
+        }
+        let _ = self.transact(now, &records);
+        self.settle(ino);
+    }
+
+    /// Takes a file off the list of dirty ones when nothing of it is.
+    fn settle(&mut self, ino: Ino) {
+        let dirty = self.files.get(&ino).is_some_and(|file| {
+            file.touched.is_some()
+                || file.writes > 0
+                || file
+                    .blocks
+                    .values()
+                    .any(|&id| self.cache.get(id).is_some_and(|block| !block.dirty.is_empty()))
+                || self.metadata.get(ino).is_some_and(|inode| inode.size != file.size)
+        });
+        if !dirty {
+            self.dirty_files.remove(&ino);
+            let done = self.files.get(&ino).is_none_or(|file| file.writers == 0 && file.delayed.is_empty());
+            if done {
+                self.allocator.release_window(Owner(ino.0));
+            }
+            self.drop_unused(ino);
+        }
+    }
+
+    /// For fsync: ends the file's epoch, starts writing what is dirty, and says which epoch to wait for. `None` for an
+    /// inode without data.
+    pub(super) fn close_epoch(&mut self, now: Now, ino: Ino) -> Option<u64> {
+        let file = self.files.get_mut(&ino)?;
+        let epoch = file.epoch;
+        file.epoch += 1;
+        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY));
+        Some(epoch)
+    }
+
+    /// True when everything of the file that was dirty in `epoch` or before is on the device. What could not be
+    /// started before is started now.
+    pub(super) fn is_written(&mut self, now: Now, ino: Ino, epoch: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return true };
+        let behind: Vec<BlockId> = file
+            .blocks
+            .values()
+            .copied()
+            .filter(|&id| self.cache.get(id).is_some_and(|b| !b.dirty.is_empty() && b.dirty_epoch <= epoch))
+            .collect();
+        let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
+        if behind.is_empty() {
+            return !at_device;
+        }
+        if file.exclusive == 0 {
+            for id in behind {
+                self.write_block(now, ino, id, Some(FSYNC_LATENCY));
+            }
+        }
+        false
+    }
+
+    /// Writes what can be written when memory runs short: everything dirty, oldest files first.
+    pub(super) fn write_back_for_memory(&mut self, now: Now) {
+        let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
+        for ino in files {
+            self.write_back(now, ino, 0..u64::MAX, None);
+        }
+    }
+
+    pub(super) fn schedule_aging(&mut self, now: Now) {
+        self.next_aging = self.next_aging.min(now.monotonic + DIRTY_AGE);
+    }
+
+    /// Writes what has been dirty for long, and records times and sizes of files that are otherwise written.
+    pub(super) fn write_aged(&mut self, now: Now) {
+        self.next_aging = units::Instant::FAR_FUTURE;
+        let limit = now.monotonic.saturating_before(DIRTY_AGE);
+        let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
+        for ino in files {
+            let Some(file) = self.files.get(&ino) else {
+                self.dirty_files.remove(&ino);
+                continue;
+            };
+            let blocks: Vec<(BlockId, units::Instant)> = file
+                .blocks
+                .values()
+                .filter_map(|&id| Some((id, self.cache.get(id)?.dirty_since)))
+                .filter(|&(_, since)| since < units::Instant::FAR_FUTURE)
+                .collect();
+            let blocked = file.exclusive > 0;
+            if blocks.is_empty() {
+                if file.writes == 0 {
+                    self.record_file(now, ino);
+                }
+                if self.dirty_files.contains(&ino) {
+                    self.schedule_aging(now);
+                }
+                continue;
+            }
+            for (id, since) in blocks {
+                if since <= limit && !blocked {
+                    self.write_block(now, ino, id, None);
+                }
+                let due = if since <= limit { now.monotonic } else { since };
+                self.next_aging = self.next_aging.min(due + DIRTY_AGE);
+            }
+        }
+    }
+
+    /// Loads that ended may have completed pages that wait to be written.
+    pub(super) fn write_after_load(&mut self, now: Now, ino: Ino) {
+        let wanted = self
+            .files
+            .get_mut(&ino)
+            .is_some_and(|file| file.loads == 0 && std::mem::take(&mut file.write_after_load));
+        if wanted {
+            self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY));
+        }
+    }
+}

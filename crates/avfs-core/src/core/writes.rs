@@ -1,0 +1,387 @@
+//! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
+
+use super::cache::BlockId;
+use super::names::without_privileges;
+use super::reads::{page_ceil, page_floor};
+use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
+use crate::error::{Error, Result};
+use crate::format::{BLOCK, MAX_FILE_SIZE};
+use crate::record::Record;
+use crate::types::*;
+use avfs_io::pool::{Buffer, MAX_BUFFER};
+use smallvec::SmallVec;
+use std::ops::Range;
+use units::{Ino, Now};
+
+/// From this length on a file is written in blocks of the largest size.
+const LARGE_FILE: u64 = 4 << 20;
+
+/// Where the bytes of an accepted write go. The caller copies them, then calls [`Core::write_end`].
+#[derive(Debug)]
+pub struct WritePlan {
+    ino: Ino,
+    offset: u64,
+    length: usize,
+    durable: bool,
+    /// Target and range of each piece, in order.
+    pieces: SmallVec<[(BlockId, Buffer, usize, usize); 2]>,
+}
+
+impl WritePlan {
+    /// Copies `data`, which must be as long as the write, to its place.
+    pub fn copy(&self, data: &[u8]) {
+        let mut rest = data;
+        for (_, buffer, start, length) in &self.pieces {
+            let (now, later) = rest.split_at(*length);
+            buffer.copy_in(*start, now);
+            rest = later;
+        }
+    }
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub enum WriteStart {
+    /// Copy the bytes, then call [`Core::write_end`].
+    Copy(WritePlan),
+    /// It cannot go on now: give the bytes to [`Core::start`] as [`Operation::Write`].
+    Later,
+    /// Refused.
+    Refused(Error),
+}
+
+impl Core {
+    /// Prepares a write: checks, claims space, finds memory.
+    pub fn write_begin(
+        &mut self,
+        now: Now,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+        drop_privileges: bool,
+    ) -> WriteStart {
+        match self.try_write(now, None, handle, offset, length, drop_privileges) {
+            Progress::Ready(Ok(plan)) => WriteStart::Copy(plan),
+            Progress::Ready(Err(error)) => WriteStart::Refused(error),
+            Progress::Wait => WriteStart::Later,
+        }
+    }
+
+    /// With a ticket the operation is parked where it has to wait; without, `Wait` only says that it would.
+    fn try_write(
+        &mut self,
+        now: Now,
+        ticket: Option<Ticket>,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+        drop_privileges: bool,
+    ) -> Progress<WritePlan> {
+        let (ino, flags) = match self.handle(handle).and_then(|open| self.check_writable().map(|()| open)) {
+            Ok(open) => open,
+            Err(error) => return Progress::Ready(Err(error)),
+        };
+        if !flags.contains(OpenFlags::WRITE) {
+            return Progress::Ready(Err(Error::BadHandle));
+        }
+        let file = self.file_mut(ino);
+        let offset = if flags.contains(OpenFlags::APPEND) { file.size.max(file.append_end) } else { offset };
+        let end = offset.saturating_add(length as u64);
+        if end > MAX_FILE_SIZE {
+            return Progress::Ready(Err(Error::FileTooLarge));
+        }
+        let durable = flags.contains(OpenFlags::SYNC);
+        let mut plan = WritePlan { ino, offset, length, durable, pieces: SmallVec::new() };
+        if length == 0 {
+            return Progress::Ready(Ok(plan));
+        }
+        // Growing past a page that is partly behind the end: its rest becomes part of the file, as zeros.
+        let size = file.size;
+        let from = if offset > size { size } else { offset };
+        if self.file_mut(ino).exclusive > 0 || self.is_loading(ino, from, end) {
+            if let Some(ticket) = ticket {
+                self.wait_for_file(ino, ticket);
+            }
+            return Progress::Wait;
+        }
+        if let Err(error) = self.claim(ino, offset, end) {
+            return match (error, ticket) {
+                (Error::NoSpace, Some(ticket)) => self.wait_for_space(ticket),
+                (Error::NoSpace, None) if self.freed_blocks > 0 => Progress::Wait,
+                (error, _) => Progress::Ready(Err(error)),
+            };
+        }
+        if !self.zero_tail(now, ino, offset) || !self.find_blocks(ino, offset, end, &mut plan) {
+            self.unclaim_unused(ino, offset, end);
+            self.write_back_for_memory(now);
+            if let Some(ticket) = ticket {
+                self.buffer_waiters.push_back(ticket);
+            }
+            return Progress::Wait;
+        }
+        for (id, ..) in &plan.pieces {
+            if let Some(block) = self.cache.get_mut(*id) {
+                block.filling += 1;
+            }
+        }
+        let file = self.file_mut(ino);
+        file.append_end = file.append_end.max(end);
+        if drop_privileges {
+            self.drop_privileges(now, ino);
+        }
+        Progress::Ready(Ok(plan))
+    }
+
+    fn drop_privileges(&mut self, now: Now, ino: Ino) {
+        let Some(inode) = self.metadata.get(ino) else { return };
+        let mut attributes = inode.attributes;
+        attributes.permissions = without_privileges(attributes.permissions);
+        if attributes.permissions != inode.attributes.permissions {
+            let _ = self.transact(now, &[Record::Attributes { ino, attributes }]);
+        }
+    }
+
+    fn is_loading(&self, ino: Ino, from: u64, end: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        if file.loads == 0 {
+            return false;
+        }
+        let first = file.block_before(from).map_or(from, |(start, _)| start);
+        file.blocks.range(first..end).any(|(_, &id)| {
+            self.cache
+                .get(id)
+                .is_some_and(|block| block.loading.overlaps(block.relative(page_floor(from), page_ceil(end))))
+        })
+    }
+
+    /// Claims space for the pages of `from..end` that have none.
+    pub(super) fn claim(&mut self, ino: Ino, from: u64, end: u64) -> Result<()> {
+        let pages = from / BLOCK..end.div_ceil(BLOCK);
+        let Some(file) = self.files.get_mut(&ino) else { return Err(Error::Stale) };
+        let mut wanted: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+        let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
+        for gap in file.delayed.gaps(pages) {
+            let mut at = gap.start;
+            for extent in extents.range(gap.start, gap.end) {
+                wanted.push(at..extent.logical);
+                at = extent.logical_end();
+            }
+            wanted.push(at..gap.end);
+        }
+        let blocks: u64 = wanted.iter().map(|range| range.end - range.start).sum();
+        if blocks > 0 {
+            self.allocator.claim(blocks)?;
+            file.claimed += blocks;
+            for range in wanted {
+                file.delayed.insert(range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives claims back for pages of a write that was not accepted: those that no dirty byte needs.
+    fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let mut unused = Vec::new();
+        for range in file.delayed.within(from / BLOCK..end.div_ceil(BLOCK)) {
+            for page in range {
+                if !self.is_page_in_use(ino, page) {
+                    unused.push(page);
+                }
+            }
+        }
+        self.unclaim(ino, unused.into_iter());
+    }
+
+    fn unclaim(&mut self, ino: Ino, pages: impl Iterator<Item = u64>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        for page in pages {
+            file.delayed.remove(page..page + 1);
+            file.claimed -= 1;
+            self.allocator.unclaim(1);
+        }
+    }
+
+    /// True when the page has dirty bytes, or bytes on their way to the device, or a client fills it.
+    fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        let Some((start, id)) = file.block_before(page * BLOCK) else { return false };
+        let Some(block) = self.cache.get(id).filter(|block| page * BLOCK < block.end()) else { return false };
+        let bytes = page * BLOCK - start..(page + 1) * BLOCK - start;
+        block.filling > 0 || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
+    }
+
+    /// Before a file grows from inside a page that has a place on the device: what that page holds behind the end
+    /// must become zeros there, before the new size is recorded. False when there is no memory.
+    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return true };
+        let size = file.size;
+        if size.is_multiple_of(BLOCK) || new_start < size {
+            return true;
+        }
+        let page = size / BLOCK;
+        let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.at(page));
+        if mapped.is_none_or(|extent| extent.unwritten) {
+            // Never on the device, or reserved and never written: whatever is cached of it is zero behind the end.
+            return true;
+        }
+        let tail_end = page_ceil(size).min(new_start);
+        let epoch = file.epoch;
+        if tail_end == size {
+            // The write that follows begins right behind the end.
+            self.file_mut(ino).tails.push((page, size));
+            return true;
+        }
+        let Some(id) = self.block_for(ino, size, tail_end - size) else { return false };
+        self.file_mut(ino).tails.push((page, size));
+        let Some(block) = self.cache.get(id) else { return false };
+        let range = block.relative(size, tail_end);
+        block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
+        self.cache.mark_dirty(id, range, now.monotonic, epoch);
+        self.dirty_files.insert(ino);
+        true
+    }
+
+    /// The block that holds `at`, made if there is none.
+    fn block_for(&mut self, ino: Ino, at: u64, wanted: u64) -> Option<BlockId> {
+        let held = self.files.get(&ino)?.block_before(at).map(|(_, id)| id);
+        match held.filter(|&id| self.cache.get(id).is_some_and(|block| at < block.end())) {
+            Some(id) => Some(id),
+            None => self.make_block(ino, at, wanted),
+        }
+    }
+
+    /// Blocks for `offset..end`. False when there is no memory.
+    fn find_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
+        let found = self.make_blocks(ino, offset, end, plan);
+        for (id, ..) in &plan.pieces {
+            if let Some(block) = self.cache.get_mut(*id) {
+                block.filling -= 1;
+            }
+        }
+        found
+    }
+
+    fn make_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
+        let mut at = offset;
+        while at < end {
+            let size = self.files.get(&ino).map_or(0, |file| file.size);
+            // A file that grows gets blocks of twice the size before, then of the largest: one block, one request.
+            let growing = at >= size.min(offset);
+            let wanted = match growing {
+                true if at >= LARGE_FILE => MAX_BUFFER as u64,
+                true if at > 0 && at.is_power_of_two() => at.max(end - at),
+                _ => end - at,
+            };
+            let Some(id) = self.block_for(ino, at, wanted) else { return false };
+            let Some(block) = self.cache.get_mut(id) else { return false };
+            let range = block.relative(at, end);
+            let length = (range.end - range.start) as usize;
+            plan.pieces.push((id, block.buffer.clone(), range.start as usize, length));
+            // Held against eviction while more blocks are made.
+            block.filling += 1;
+            at += length as u64;
+        }
+        true
+    }
+
+    /// The bytes of a write are in place: they are part of the file now. `Some`: answer at once; `None`: the answer
+    /// comes through the outbox.
+    pub fn write_end(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        plan: WritePlan,
+    ) -> Option<(Result<usize>, Option<Stale>)> {
+        let result = self.accept_write(now, ticket, plan);
+        self.pump(now);
+        result
+    }
+
+    fn accept_write(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        plan: WritePlan,
+    ) -> Option<(Result<usize>, Option<Stale>)> {
+        let WritePlan { ino, offset, length, durable, pieces } = plan;
+        if length == 0 {
+            return Some((Ok(0), None));
+        }
+        let end = offset + length as u64;
+        let file = self.file_mut(ino);
+        let epoch = file.epoch;
+        let kernel_pages = file.kernel_pages;
+        for (id, _, start, length) in pieces {
+            if let Some(block) = self.cache.get_mut(id) {
+                block.filling -= 1;
+                let range = start as u64..(start + length) as u64;
+                self.cache.mark_dirty(id, range, now.monotonic, epoch);
+                self.cache.touch(id);
+            }
+        }
+        let file = self.file_mut(ino);
+        file.size = file.size.max(end);
+        file.append_end = file.append_end.max(file.size);
+        self.touch_file(ino, None, Some(now.wall));
+        self.schedule_aging(now);
+        self.write_back_full(now, ino, offset, end);
+        // What waited for this block to be filled can go on.
+        self.wake_file(now, ino);
+        let stale = kernel_pages.then_some(Stale { ino, offset, length: length as u64 });
+        if durable {
+            let waiting = Waiting {
+                operation: Operation::Fsync { ino },
+                stage: Stage::Try,
+                count: Some(length),
+                exclusive: None,
+            };
+            // The invalidation is not forgotten: a durable write of a file the kernel has pages of is told first.
+            if let Some(stale) = stale {
+                self.outbox.stale.push(stale);
+            }
+            self.attempt_sync(now, ticket, waiting);
+            return None;
+        }
+        if self.is_overfull() {
+            self.write_back_for_memory(now);
+            self.throttled.push_back((ticket, Outcome::Count(Ok(length)), stale));
+            return None;
+        }
+        Some((Ok(length), stale))
+    }
+
+    /// A write whose bytes were copied aside, tried again.
+    pub(super) fn attempt_write(&mut self, now: Now, ticket: Ticket, waiting: Waiting) {
+        let Operation::Write { handle, offset, ref data, drop_privileges } = waiting.operation else {
+            return;
+        };
+        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), drop_privileges);
+        match progress {
+            Progress::Ready(Ok(plan)) => {
+                plan.copy(data);
+                if let Some((result, stale)) = self.accept_write(now, ticket, plan) {
+                    self.outbox.finished.push((ticket, Outcome::Count(result), stale));
+                }
+            }
+            Progress::Ready(Err(error)) => {
+                self.outbox.finished.push((ticket, Outcome::Count(Err(error)), None));
+            }
+            Progress::Wait => {
+                self.waiting.insert(ticket, waiting);
+            }
+        }
+    }
+
+    /// More is dirty than the device should be left behind with.
+    fn is_overfull(&self) -> bool {
+        self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 2
+    }
+
+    pub(super) fn wake_throttled(&mut self) {
+        while !self.throttled.is_empty() && (!self.is_overfull() || self.failure.is_some()) {
+            let Some(answer) = self.throttled.pop_front() else { break };
+            self.outbox.finished.push(answer);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The index of one directory: from a name to an inode, and from a cookie to the next name.
+//!
+//! **For:** lookup and reading. **State:** derived from the names the inodes keep; rebuilt at mount, never written.
+//! **Invariants:** a cookie is the hash of a name, so it stays true while others come and go, and two reads of a
+//! directory in which nothing else happened give the same order. Names live in the inodes; here stand 16 bytes each.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
+use units::Ino;
+
+/// First cookie a name can have; smaller ones are for `.` and `..`.
+pub const FIRST_COOKIE: u64 = 256;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirectoryIndex {
+    /// 55 bits of the name's hash, then 8 bits that tell names of the same hash apart.
+    entries: BTreeMap<u64, Ino>,
+    subdirectories: u32,
+}
+
+/// The cookies a name can have.
+fn cookies(name: &[u8]) -> std::ops::RangeInclusive<u64> {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    let hash = ((hasher.finish() >> 9) | 1) << 8;
+    hash..=hash | 0xff
+}
+
+impl DirectoryIndex {
+    /// Names in it.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True when it has no names.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many of the names are directories.
+    pub fn subdirectories(&self) -> u32 {
+        self.subdirectories
+    }
+
+    /// The inodes that `name` may stand for; the caller compares the names they keep. Nearly always one or none.
+    pub fn candidates(&self, name: &[u8]) -> impl Iterator<Item = (u64, Ino)> {
+        self.entries.range(cookies(name)).map(|(&cookie, &ino)| (cookie, ino))
+    }
+
+    /// Enters a name. Returns false when 256 names of the same hash stand here already.
+    pub fn insert(&mut self, name: &[u8], ino: Ino, is_directory: bool) -> bool {
+        let Some(cookie) = cookies(name).find(|cookie| !self.entries.contains_key(cookie)) else {
+            return false;
+        };
+        self.entries.insert(cookie, ino);
+        self.subdirectories += u32::from(is_directory);
+        true
+    }
+
+    /// True when one more name of this hash can be entered.
+    pub fn has_room(&self, name: &[u8]) -> bool {
+        self.entries.range(cookies(name)).count() < 256
+    }
+
+    /// Takes out the name that stands at `cookie`.
+    pub fn remove(&mut self, cookie: u64, is_directory: bool) {
+        if self.entries.remove(&cookie).is_some() {
+            self.subdirectories -= u32::from(is_directory);
+        }
+    }
+
+    /// The entries with a cookie greater than `cookie`.
+    pub fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino)> {
+        self.entries.range(cookie + 1..).map(|(&cookie, &ino)| (cookie, ino))
+    }
+
+    /// True when `cookie` is one of those that `name` can have.
+    pub fn cookie_fits(cookie: u64, name: &[u8]) -> bool {
+        cookies(name).contains(&cookie)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_positive_as_file_offsets_and_above_the_reserved_ones() {
+        for name in [&b"a"[..], b"", b"frame_000001.dpx"] {
+            let range = cookies(name);
+            assert!(*range.start() >= FIRST_COOKIE && *range.end() < 1 << 63);
+        }
+    }
+
+    #[test]
+    fn names_of_the_same_hash_get_cookies_of_their_own_until_there_are_256() {
+        let mut index = DirectoryIndex::default();
+        for ino in 0..256 {
+            assert!(index.has_room(b"same") && index.insert(b"same", Ino(ino), false));
+        }
+        assert!(!index.has_room(b"same") && !index.insert(b"same", Ino(256), false));
+        assert_eq!(index.candidates(b"same").count(), 256);
+        let (cookie, ino) = index.candidates(b"same").nth(100).unwrap();
+        index.remove(cookie, false);
+        assert!(index.candidates(b"same").all(|(_, other)| other != ino));
+        assert!(index.insert(b"same", Ino(999), false));
+    }
+}

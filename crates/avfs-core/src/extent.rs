@@ -1,0 +1,244 @@
+//! Where a file's bytes are: a sorted list of runs, few for footage.
+//!
+//! **Invariants:** extents are sorted by `logical`, do not overlap, are not empty, and neighbours that continue each
+//! other on the device in the same state are one extent.
+
+use crate::allocator::BlockRun;
+use smallvec::SmallVec;
+
+/// A run of blocks of a file on the device. All in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First block in the file.
+    pub logical: u64,
+    /// First block in the data area.
+    pub start: u64,
+    /// Number of blocks, not zero.
+    pub count: u64,
+    /// Reserved and never written: reads as zeros.
+    pub unwritten: bool,
+}
+
+impl Extent {
+    /// First block of the file after it.
+    pub fn logical_end(&self) -> u64 {
+        self.logical + self.count
+    }
+
+    /// Its place on the device.
+    pub fn run(&self) -> BlockRun {
+        BlockRun { start: self.start, count: self.count }
+    }
+
+    fn continued_by(&self, next: &Self) -> bool {
+        self.logical_end() == next.logical
+            && self.start + self.count == next.start
+            && self.unwritten == next.unwritten
+    }
+
+    /// The part of it within `from..to` (file blocks), if any.
+    pub fn clip(&self, from: u64, to: u64) -> Option<Self> {
+        let first = self.logical.max(from);
+        let end = self.logical_end().min(to);
+        (first < end).then(|| Self {
+            logical: first,
+            start: self.start + (first - self.logical),
+            count: end - first,
+            unwritten: self.unwritten,
+        })
+    }
+}
+
+/// The runs of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtentMap {
+    extents: SmallVec<[Extent; 1]>,
+}
+
+impl ExtentMap {
+    /// All extents in file order.
+    pub fn iter(&self) -> impl Iterator<Item = &Extent> {
+        self.extents.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// True for a file without space.
+    pub fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// Blocks in all extents.
+    pub fn blocks(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.count).sum()
+    }
+
+    /// Index of the first extent that ends after `block`.
+    fn index_after(&self, block: u64) -> usize {
+        self.extents.partition_point(|extent| extent.logical_end() <= block)
+    }
+
+    /// The extents within `from..to`, clipped to it.
+    pub fn range(&self, from: u64, to: u64) -> impl Iterator<Item = Extent> {
+        self.extents[self.index_after(from)..]
+            .iter()
+            .take_while(move |extent| extent.logical < to)
+            .filter_map(move |extent| extent.clip(from, to))
+    }
+
+    /// The extent that covers `block`.
+    pub fn at(&self, block: u64) -> Option<Extent> {
+        self.extents.get(self.index_after(block)).copied().filter(|extent| extent.logical <= block)
+    }
+
+    /// Device block after the last extent that ends at or before `block`: where a file that grows would go on.
+    pub fn device_block_before(&self, block: u64) -> Option<u64> {
+        let index = self.extents.partition_point(|extent| extent.logical < block);
+        let extent = self.extents.get(index.checked_sub(1)?)?;
+        Some(extent.start + extent.count.min(block - extent.logical))
+    }
+
+    /// Removes `from..to`; what it covered on the device goes to `freed`.
+    pub fn remove(&mut self, from: u64, to: u64, freed: &mut Vec<BlockRun>) {
+        let first = self.index_after(from);
+        let mut kept: SmallVec<[Extent; 2]> = SmallVec::new();
+        let mut end = first;
+        while let Some(extent) = self.extents.get(end).filter(|extent| extent.logical < to) {
+            kept.extend(extent.clip(0, from));
+            kept.extend(extent.clip(to, u64::MAX));
+            freed.extend(extent.clip(from, to).map(|gone| gone.run()));
+            end += 1;
+        }
+        if end > first {
+            self.splice(first, end, &kept);
+        }
+    }
+
+    /// Maps the blocks of `extent`, replacing what was there. Device blocks that no longer hold any part of the
+    /// file go to `freed`; a change of state in place (same device blocks) frees nothing.
+    pub fn insert(&mut self, extent: Extent, freed: &mut Vec<BlockRun>) {
+        let before = freed.len();
+        self.remove(extent.logical, extent.logical_end(), freed);
+        let mut replaced = freed.split_off(before);
+        for run in replaced.drain(..) {
+            subtract(run, extent.run(), freed);
+        }
+        let index = self.index_after(extent.logical);
+        let mut merged = extent;
+        let (mut first, mut end) = (index, index);
+        if let Some(previous) = index.checked_sub(1).map(|previous| self.extents[previous])
+            && previous.continued_by(&merged)
+        {
+            merged = Extent { count: previous.count + merged.count, ..previous };
+            first -= 1;
+        }
+        if let Some(next) = self.extents.get(index)
+            && merged.continued_by(next)
+        {
+            merged.count += next.count;
+            end += 1;
+        }
+        self.splice(first, end, &[merged]);
+    }
+
+    /// Replaces the extents `first..end` by `with`.
+    fn splice(&mut self, first: usize, end: usize, with: &[Extent]) {
+        if end - first == with.len() {
+            self.extents[first..end].copy_from_slice(with);
+        } else if first == self.extents.len() {
+            self.extents.extend_from_slice(with);
+        } else {
+            self.extents.drain(first..end);
+            self.extents.insert_from_slice(first, with);
+        }
+    }
+}
+
+/// What is left of `run` without `taken`.
+fn subtract(run: BlockRun, taken: BlockRun, left: &mut Vec<BlockRun>) {
+    let end = run.start + run.count;
+    let taken_end = taken.start + taken.count;
+    let head = end.min(taken.start).saturating_sub(run.start);
+    if head > 0 {
+        left.push(BlockRun { start: run.start, count: head });
+    }
+    let tail_start = run.start.max(taken_end);
+    if tail_start < end {
+        left.push(BlockRun { start: tail_start, count: end - tail_start });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn flatten(map: &ExtentMap) -> BTreeMap<u64, (u64, bool)> {
+        map.iter()
+            .flat_map(|e| (0..e.count).map(move |i| (e.logical + i, (e.start + i, e.unwritten))))
+            .collect()
+    }
+
+    fn check(map: &ExtentMap) {
+        let all: Vec<_> = map.iter().copied().collect();
+        for pair in all.windows(2) {
+            assert!(pair[0].logical_end() <= pair[1].logical, "{all:?}");
+            assert!(!pair[0].continued_by(&pair[1]), "{all:?}");
+        }
+        assert!(all.iter().all(|extent| extent.count > 0));
+    }
+
+    proptest! {
+        /// Against one entry for each block. Device blocks are unique to a step, so freeing can be checked exactly.
+        #[test]
+        fn behaves_like_a_map_of_blocks(
+            steps in prop::collection::vec((0u64..60, 1u64..20, any::<bool>(), any::<bool>()), 1..60)
+        ) {
+            let mut map = ExtentMap::default();
+            let mut model: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+            let mut next_device = 1000;
+            for (logical, count, insert, unwritten) in steps {
+                let mut freed = Vec::new();
+                let gone: Vec<u64> = (logical..logical + count).filter_map(|b| model.remove(&b)).map(|e| e.0).collect();
+                if insert {
+                    let extent = Extent { logical, start: next_device, count, unwritten };
+                    for i in 0..count {
+                        model.insert(logical + i, (next_device + i, unwritten));
+                    }
+                    next_device += if unwritten { count } else { count + 1 };
+                    map.insert(extent, &mut freed);
+                } else {
+                    map.remove(logical, logical + count, &mut freed);
+                }
+                check(&map);
+                prop_assert_eq!(flatten(&map), model.clone());
+                let mut freed: Vec<u64> = freed.iter().flat_map(|r| r.start..r.start + r.count).collect();
+                freed.sort_unstable();
+                let mut gone = gone;
+                gone.sort_unstable();
+                prop_assert_eq!(freed, gone);
+                for block in 0..90 {
+                    prop_assert_eq!(map.at(block).map(|e| e.start + (block - e.logical)), model.get(&block).map(|e| e.0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn writing_preallocated_space_in_place_frees_nothing() {
+        let mut map = ExtentMap::default();
+        let mut freed = Vec::new();
+        map.insert(Extent { logical: 0, start: 100, count: 10, unwritten: true }, &mut freed);
+        map.insert(Extent { logical: 3, start: 103, count: 2, unwritten: false }, &mut freed);
+        assert!(freed.is_empty());
+        assert_eq!(map.len(), 3);
+        map.insert(Extent { logical: 0, start: 100, count: 3, unwritten: false }, &mut freed);
+        map.insert(Extent { logical: 5, start: 105, count: 5, unwritten: false }, &mut freed);
+        assert!(freed.is_empty());
+        assert_eq!(map.len(), 1);
+    }
+}

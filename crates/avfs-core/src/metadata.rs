@@ -1,0 +1,465 @@
+//! All inodes of a volume, in memory.
+//!
+//! **For:** applying records, and answering what the namespace looks like. **Excludes:** whether an operation is
+//! allowed (`namespace.rs`), where records go (`journal.rs`). **State:** one [`Metadata`], owned by the core.
+//! **Invariants:** facts change only in [`Metadata::apply`]; what is derived (directory indexes, orphans, counters,
+//! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
+
+use crate::allocator::BlockRun;
+use crate::codec::{Malformed, Reader, Writer};
+use crate::directory::DirectoryIndex;
+use crate::format::{SHARD_INODES, ShardLocation};
+use crate::inode::{Body, CoreAttributes, Inode};
+use crate::record::Record;
+use crate::types::FileKind;
+use std::collections::BTreeSet;
+use units::{Ino, Timestamp};
+
+/// 256 neighbouring inode numbers: what a checkpoint writes as one image.
+#[derive(Debug)]
+pub struct Shard {
+    inodes: Box<[Option<Box<Inode>>; SHARD_INODES as usize]>,
+    live: u16,
+    /// The last record that changed it.
+    lsn: u64,
+    /// Its newest image on the device.
+    pub(crate) location: ShardLocation,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            inodes: Box::new([const { None }; SHARD_INODES as usize]),
+            live: 0,
+            lsn: 0,
+            location: ShardLocation::default(),
+        }
+    }
+}
+
+/// A record that contradicts the state it is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// It is about an inode that does not exist.
+    #[error("record about inode {0}, which does not exist")]
+    NoInode(Ino),
+    /// It creates an inode that exists.
+    #[error("record creates inode {0}, which exists")]
+    InodeExists(Ino),
+    /// It does something to an inode that its kind cannot have.
+    #[error("record does not fit the kind of inode {0}")]
+    WrongKind(Ino),
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Metadata {
+    shards: Vec<Option<Box<Shard>>>,
+    /// Shards changed since their image was made.
+    dirty: BTreeSet<u64>,
+    /// Shards at least half of whose numbers are free: where new numbers come from when the current one is full.
+    half_empty: BTreeSet<u64>,
+    current: u64,
+    lsn: u64,
+    inodes: u64,
+    /// Inodes without a name that somebody still uses.
+    orphans: BTreeSet<Ino>,
+}
+
+fn shard_of(ino: Ino) -> u64 {
+    ino.0 / SHARD_INODES
+}
+
+fn slot_of(ino: Ino) -> usize {
+    (ino.0 % SHARD_INODES) as usize
+}
+
+impl Metadata {
+    /// A volume with nothing but a root directory, made at `now`: what mkfs writes.
+    pub fn with_root(now: Timestamp) -> Self {
+        let time = now.into();
+        let attributes = CoreAttributes {
+            permissions: 0o755,
+            uid: 0,
+            gid: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let mut metadata = Self::default();
+        let record = Record::Create {
+            ino: Ino::ROOT,
+            kind: FileKind::Directory,
+            generation: 0,
+            attributes,
+            target: Box::default(),
+            device: 0,
+        };
+        metadata.apply(&record, &mut Vec::new()).expect("an empty volume has room for a root");
+        metadata
+    }
+
+    /// The inode of that number.
+    pub fn get(&self, ino: Ino) -> Option<&Inode> {
+        self.shard(shard_of(ino))?.inodes[slot_of(ino)].as_deref()
+    }
+
+    fn get_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
+        self.shards.get_mut(shard_of(ino) as usize)?.as_deref_mut()?.inodes[slot_of(ino)].as_deref_mut()
+    }
+
+    /// The inode that `name` stands for in `parent`.
+    pub fn child(&self, parent: &Inode, parent_ino: Ino, name: &[u8]) -> Option<Ino> {
+        parent.directory()?.candidates(name).map(|(_, ino)| ino).find(|&ino| {
+            self.get(ino).is_some_and(|inode| {
+                inode.names.iter().any(|own| own.parent == parent_ino && *own.name == *name)
+            })
+        })
+    }
+
+    /// The names of `directory` after `cookie`, in reading order.
+    pub fn entries(&self, directory: Ino, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Ino, &Inode)> {
+        let index = self.get(directory).and_then(Inode::directory);
+        index.into_iter().flat_map(move |index| index.after(cookie)).filter_map(move |(cookie, ino)| {
+            let inode = self.get(ino)?;
+            let mut fitting = inode
+                .names
+                .iter()
+                .filter(|name| name.parent == directory && DirectoryIndex::cookie_fits(cookie, &name.name));
+            // Several names of one inode here share a hash: their nth cookie shows the nth of them.
+            let first = fitting.next()?;
+            let name = match fitting.next() {
+                None => first,
+                Some(_) => {
+                    let nth = index?
+                        .candidates(&first.name)
+                        .filter(|&(other, same)| same == ino && other < cookie)
+                        .count();
+                    inode
+                        .names
+                        .iter()
+                        .filter(|name| {
+                            name.parent == directory && DirectoryIndex::cookie_fits(cookie, &name.name)
+                        })
+                        .nth(nth)?
+                }
+            };
+            Some((cookie, &*name.name, ino, inode))
+        })
+    }
+
+    /// All inodes, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.shards.iter().enumerate().flat_map(|(number, shard)| {
+            shard.iter().flat_map(move |shard| {
+                shard.inodes.iter().enumerate().filter_map(move |(slot, inode)| {
+                    Some((Ino(number as u64 * SHARD_INODES + slot as u64), inode.as_deref()?))
+                })
+            })
+        })
+    }
+
+    /// Inodes in use.
+    pub fn inodes(&self) -> u64 {
+        self.inodes
+    }
+
+    /// Inodes without a name.
+    pub fn orphans(&self) -> &BTreeSet<Ino> {
+        &self.orphans
+    }
+
+    /// The number of the last record.
+    pub fn lsn(&self) -> u64 {
+        self.lsn
+    }
+
+    /// A number that no inode has, the next one of the shard that was filled last if it has room.
+    pub fn free_number(&mut self) -> Ino {
+        loop {
+            let first = if self.current == 0 { Ino::ROOT.0 as usize + 1 } else { 0 };
+            let slot = match self.shard(self.current) {
+                Some(shard) => (first..SHARD_INODES as usize).find(|&slot| shard.inodes[slot].is_none()),
+                None => Some(first),
+            };
+            if let Some(slot) = slot {
+                return Ino(self.current * SHARD_INODES + slot as u64);
+            }
+            self.half_empty.remove(&self.current);
+            self.current = self.half_empty.pop_first().unwrap_or(self.shards.len() as u64);
+        }
+    }
+
+    /// Applies a record made now: it gets the next sequence number, which is returned. Space that no inode has any
+    /// more goes to `freed`.
+    ///
+    /// # Errors
+    /// When the record does not fit the state; nothing has changed then.
+    pub fn apply(&mut self, record: &Record, freed: &mut Vec<BlockRun>) -> Result<u64, Contradiction> {
+        let ino = record.ino();
+        self.unindex(record);
+        self.apply_facts(record, freed)?;
+        self.index(record);
+        self.lsn += 1;
+        self.dirty.insert(shard_of(ino));
+        let lsn = self.lsn;
+        if let Some(Some(shard)) = self.shards.get_mut(shard_of(ino) as usize) {
+            shard.lsn = lsn;
+        }
+        Ok(lsn)
+    }
+
+    /// Applies a record read from the log during recovery, unless its shard has it already. Derives nothing.
+    pub(crate) fn replay(&mut self, lsn: u64, record: &Record) -> Result<(), Contradiction> {
+        let number = shard_of(record.ino());
+        self.lsn = self.lsn.max(lsn);
+        if self.shard(number).is_some_and(|shard| shard.lsn >= lsn) {
+            return Ok(());
+        }
+        self.apply_facts(record, &mut Vec::new())?;
+        self.dirty.insert(number);
+        if let Some(Some(shard)) = self.shards.get_mut(number as usize) {
+            shard.lsn = lsn;
+        }
+        Ok(())
+    }
+
+    /// What the record says, and nothing that follows from it.
+    fn apply_facts(&mut self, record: &Record, freed: &mut Vec<BlockRun>) -> Result<(), Contradiction> {
+        let ino = record.ino();
+        match record {
+            Record::Create { kind, generation, attributes, target, device, .. } => {
+                let body = match kind {
+                    FileKind::Symlink => Body::Symlink(target.clone()),
+                    FileKind::Regular | FileKind::Directory => Inode::empty_body(*kind),
+                    _ => Body::Node(*device),
+                };
+                return self.insert(ino, Inode::new(*kind, *generation, *attributes, body));
+            }
+            Record::Remove { .. } => {
+                let shard = self.shards.get_mut(shard_of(ino) as usize).and_then(Option::as_deref_mut);
+                let shard = shard.ok_or(Contradiction::NoInode(ino))?;
+                let inode = shard.inodes[slot_of(ino)].take().ok_or(Contradiction::NoInode(ino))?;
+                shard.live -= 1;
+                self.inodes -= 1;
+                if u64::from(shard.live) <= SHARD_INODES / 2 && shard_of(ino) != self.current {
+                    self.half_empty.insert(shard_of(ino));
+                }
+                freed.extend(inode.extents().into_iter().flat_map(|extents| extents.iter()).map(|e| e.run()));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let inode = self.get_mut(ino).ok_or(Contradiction::NoInode(ino))?;
+        match record {
+            Record::Create { .. } | Record::Remove { .. } => unreachable!("handled above"),
+            Record::Attributes { attributes, .. } => inode.attributes = *attributes,
+            Record::Size { size, .. } => inode.size = *size,
+            Record::AddName { name, .. } => {
+                inode.names.push(name.clone());
+                if inode.names.len() == 1 {
+                    inode.names.shrink_to_fit();
+                }
+            }
+            Record::RemoveName { name, .. } => inode.names.retain(|own| own != name),
+            Record::SetXattr { name, value, .. } => inode.set_xattr(name, value),
+            Record::RemoveXattr { name, .. } => inode.remove_xattr(name),
+            Record::Map { extent, .. } => match &mut inode.body {
+                Body::Regular(extents) => extents.insert(*extent, freed),
+                _ => return Err(Contradiction::WrongKind(ino)),
+            },
+            Record::Unmap { from, to, .. } => match &mut inode.body {
+                Body::Regular(extents) => extents.remove(*from, *to, freed),
+                _ => return Err(Contradiction::WrongKind(ino)),
+            },
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, ino: Ino, inode: Inode) -> Result<(), Contradiction> {
+        let number = shard_of(ino) as usize;
+        if self.shards.len() <= number {
+            self.shards.resize_with(number + 1, || None);
+        }
+        let shard = self.shards[number].get_or_insert_default();
+        let slot = &mut shard.inodes[slot_of(ino)];
+        if slot.is_some() {
+            return Err(Contradiction::InodeExists(ino));
+        }
+        *slot = Some(Box::new(inode));
+        shard.live += 1;
+        self.inodes += 1;
+        Ok(())
+    }
+
+    /// What must leave the derived state before a record is applied.
+    fn unindex(&mut self, record: &Record) {
+        let Record::RemoveName { ino, name } = record else { return };
+        let Some(inode) = self.get(*ino) else { return };
+        if !inode.names.contains(name) {
+            return;
+        }
+        let is_directory = inode.kind == FileKind::Directory;
+        let found = self
+            .get(name.parent)
+            .and_then(Inode::directory)
+            .and_then(|index| index.candidates(&name.name).filter(|(_, other)| other == ino).last());
+        if let Some((cookie, _)) = found
+            && let Some(index) = self.get_mut(name.parent).and_then(Inode::directory_mut)
+        {
+            index.remove(cookie, is_directory);
+        }
+    }
+
+    /// What the derived state gains from a record that was applied.
+    fn index(&mut self, record: &Record) {
+        match record {
+            Record::AddName { ino, name } => {
+                self.enter(*ino, name.parent, &name.name);
+                self.orphans.remove(ino);
+            }
+            Record::Create { ino, .. } if *ino != Ino::ROOT => {
+                self.orphans.insert(*ino);
+            }
+            Record::RemoveName { ino, .. } if self.get(*ino).is_some_and(|inode| inode.names.is_empty()) => {
+                self.orphans.insert(*ino);
+            }
+            Record::Remove { ino } => {
+                self.orphans.remove(ino);
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, ino: Ino, parent: Ino, name: &[u8]) -> bool {
+        let is_directory = self.get(ino).is_some_and(|inode| inode.kind == FileKind::Directory);
+        match self.get_mut(parent).and_then(Inode::directory_mut) {
+            Some(index) => index.insert(name, ino, is_directory),
+            None => false,
+        }
+    }
+
+    /// Builds everything that is derived, after recovery. Returns the names whose directory does not exist.
+    pub(crate) fn derive(&mut self) -> Vec<(Ino, crate::inode::Name)> {
+        let mut lost = Vec::new();
+        let names: Vec<(Ino, crate::inode::Name)> = self
+            .iter()
+            .flat_map(|(ino, inode)| inode.names.iter().map(move |name| (ino, name.clone())))
+            .collect();
+        self.orphans = self
+            .iter()
+            .filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT)
+            .map(|(ino, _)| ino)
+            .collect();
+        for (ino, name) in names {
+            if !self.enter(ino, name.parent, &name.name) {
+                lost.push((ino, name));
+            }
+        }
+        self.half_empty = (0u64..)
+            .zip(&self.shards)
+            .filter(|(_, shard)| shard.as_ref().is_none_or(|shard| u64::from(shard.live) <= SHARD_INODES / 2))
+            .map(|(number, _)| number)
+            .collect();
+        self.current = self.shards.len().saturating_sub(1) as u64;
+        self.half_empty.remove(&self.current);
+        lost
+    }
+
+    // Checkpoints.
+
+    pub(crate) fn shard(&self, number: u64) -> Option<&Shard> {
+        self.shards.get(usize::try_from(number).ok()?)?.as_deref()
+    }
+
+    /// Numbers of the shards that exist, with what stands in memory for them.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = (u64, &Shard)> {
+        (0u64..).zip(&self.shards).filter_map(|(number, shard)| Some((number, shard.as_deref()?)))
+    }
+
+    /// Shards that changed since their image was made; none is left.
+    pub(crate) fn take_dirty(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// True when a checkpoint has something to write.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Forgets shards without inodes whose empty image a checkpoint has already written: no record in the log that
+    /// is still replayed is about them.
+    pub(crate) fn drop_empty(&mut self) -> Vec<ShardLocation> {
+        let mut dropped = Vec::new();
+        for (number, slot) in (0u64..).zip(&mut self.shards) {
+            let empty = slot.as_ref().is_some_and(|shard| shard.live == 0) && !self.dirty.contains(&number);
+            if empty && let Some(shard) = slot.take() {
+                dropped.push(shard.location);
+            }
+        }
+        dropped
+    }
+
+    /// The shard's image as it is now, and the sequence number it is as new as.
+    pub(crate) fn image(&self, number: u64) -> Option<(Vec<u8>, u64)> {
+        let shard = self.shard(number)?;
+        let mut writer = Writer::default();
+        writer.number(number);
+        writer.number(shard.lsn);
+        writer.number(u64::from(shard.live));
+        for (slot, inode) in shard.inodes.iter().enumerate() {
+            if let Some(inode) = inode {
+                inode.encode(Ino(number * SHARD_INODES + slot as u64), &mut writer);
+            }
+        }
+        Some((writer.bytes, shard.lsn))
+    }
+
+    pub(crate) fn set_location(&mut self, number: u64, location: ShardLocation) -> ShardLocation {
+        match self.shards.get_mut(number as usize).and_then(Option::as_deref_mut) {
+            Some(shard) => std::mem::replace(&mut shard.location, location),
+            None => ShardLocation::default(),
+        }
+    }
+
+    /// Takes in a shard's image.
+    pub(crate) fn load(
+        &mut self,
+        number: u64,
+        location: ShardLocation,
+        image: &[u8],
+    ) -> Result<(), Malformed> {
+        let mut reader = Reader::new(image);
+        if reader.number()? != number || number >= 1 << 40 {
+            return Err(Malformed);
+        }
+        let lsn = reader.number()?;
+        let count = reader.number()?;
+        let index = number as usize;
+        if self.shards.len() <= index {
+            self.shards.resize_with(index + 1, || None);
+        }
+        self.shards[index] = Some(Box::default());
+        for _ in 0..count {
+            let (ino, inode) = Inode::decode(&mut reader)?;
+            if shard_of(ino) != number || ino.0 == 0 {
+                return Err(Malformed);
+            }
+            self.insert(ino, inode).map_err(|_| Malformed)?;
+        }
+        let shard = self.shards[index].as_deref_mut().ok_or(Malformed)?;
+        shard.lsn = lsn;
+        shard.location = location;
+        self.lsn = self.lsn.max(lsn);
+        if reader.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+
+    pub(crate) fn mark_dirty(&mut self, number: u64) {
+        self.dirty.insert(number);
+    }
+
+    pub(crate) fn set_lsn(&mut self, lsn: u64) {
+        self.lsn = self.lsn.max(lsn);
+    }
+}

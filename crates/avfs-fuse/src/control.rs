@@ -1,0 +1,401 @@
+//! The control socket of a mounted volume: one line of JSON asks, one line of JSON answers.
+//!
+//! **For:** what the kernel has no request for: extents of a file, figures of the volume, remounting. **State:** a
+//! thread with a single-threaded runtime owns socket and connections. **Invariants:** whatever bytes arrive, the
+//! answer is a line of JSON or the end of the connection; no connection can hold more than a line in memory.
+//!
+//! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
+
+use crate::mount::DeviceNumber;
+use avfs_core::types::{ExtentReport, VolumeReport};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Where the sockets and locks of mounted volumes are.
+pub const RUN_DIRECTORY: &str = "/run/avfs";
+
+/// Longest request in bytes, with its newline.
+const MAX_REQUEST_LINE: u64 = 4096;
+
+/// Connections at a time; further ones wait.
+const MAX_CONNECTIONS: usize = 32;
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Where a file lies on the device.
+    Extents {
+        /// Its inode number.
+        ino: u64,
+    },
+    /// Figures of the volume and of the daemon.
+    Info {},
+    /// Refuse writes, after everything accepted is durable, or accept them again.
+    Remount {
+        /// Whether to refuse.
+        read_only: bool,
+    },
+    /// Make everything accepted so far durable.
+    Sync {},
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::Extents`], in file order.
+    Extents(Vec<ExtentReport>),
+    /// To [`Request::Info`].
+    Info(Box<Info>),
+    /// It is done.
+    Done {},
+    /// It is not; one line for the operator.
+    Error(String),
+}
+
+/// Figures of a mounted volume and of its daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The volume's.
+    pub volume: VolumeReport,
+    /// Whether the kernel still has it. False between the last umount and the daemon's end, in which everything
+    /// is written.
+    pub connected: bool,
+    /// Where it is mounted, as the daemon sees it: absent when it was unmounted lazily.
+    pub mounted_on: Option<PathBuf>,
+    /// Process that serves it.
+    pub process: u32,
+    /// Errors that clients were given since mount, by cause.
+    pub errors: BTreeMap<String, u64>,
+}
+
+/// Path of the socket of the mount whose files have `st_dev` = `device`.
+pub fn socket_path(device: DeviceNumber) -> PathBuf {
+    Path::new(RUN_DIRECTORY).join(format!("{device}.sock"))
+}
+
+/// Who answers; may block.
+pub type Handler = dyn Fn(Request) -> Answer + Send + Sync;
+
+/// The listening socket. Dropping it ends the conversations and removes the socket.
+pub struct Control {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens at `path`, in place of what a daemon that died left there.
+    ///
+    /// # Errors
+    /// When the directory or the socket cannot be made.
+    pub fn start(path: &Path, handler: Arc<Handler>) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let listener = {
+            let _in_runtime = runtime.enter();
+            UnixListener::bind(path)?
+        };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = thread::Builder::new().name("avfs-control".into()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, handler) => {}
+                    _ = stopped => {}
+                }
+            });
+            // A handler that still works must not keep the daemon from ending.
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { stop: Some(stop), thread: Some(thread), path: path.to_owned() })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn accept(listener: UnixListener, handler: Arc<Handler>) {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let handler = Arc::clone(&handler);
+                tokio::spawn(async move {
+                    // The peer hung up: nobody is left to be told.
+                    let _ = converse(stream, handler).await;
+                    drop(place);
+                });
+            }
+            Err(error) => tracing::warn!(%error, "a connection to the control socket failed"),
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, handler: Arc<Handler>) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = tokio::io::BufReader::with_capacity(MAX_REQUEST_LINE as usize, reader);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        (&mut reader).take(MAX_REQUEST_LINE).read_until(b'\n', &mut line).await?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let complete = line.ends_with(b"\n");
+        let answer = if complete {
+            answer(&line, Arc::clone(&handler)).await
+        } else {
+            Answer::Error(format!("a request is one line of at most {MAX_REQUEST_LINE} bytes"))
+        };
+        writer.write_all(&encode(&answer)).await?;
+        if !complete {
+            return Ok(());
+        }
+    }
+}
+
+async fn answer(line: &[u8], handler: Arc<Handler>) -> Answer {
+    match serde_json::from_slice::<Request>(line) {
+        Ok(request) => tokio::task::spawn_blocking(move || handler(request))
+            .await
+            .unwrap_or_else(|_| Answer::Error("the request failed inside the daemon; see its log".into())),
+        Err(error) => Answer::Error(format!("not a request: {error}")),
+    }
+}
+
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_else(|error| {
+        // Only a path that is not UTF-8 comes to this.
+        format!(r#"{{"error":"the answer cannot be said in JSON: {error}"}}"#).into_bytes()
+    });
+    line.push(b'\n');
+    line
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<BlockingStream>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no AVFS volume is mounted there (no daemon listens at {})", .path.display())]
+    NoDaemon {
+        /// Where one would.
+        path: PathBuf,
+    },
+    /// Only root may.
+    #[error("only root may talk to the daemon of a volume: run this with sudo")]
+    NotRoot,
+    /// The daemon said no.
+    #[error("{0}")]
+    Refused(String),
+    /// The daemon ended, or does not speak this protocol.
+    #[error("the daemon's answer was not understood: is it of another version? ({0})")]
+    Garbled(String),
+    /// The connection failed.
+    #[error("the connection to the daemon failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Client {
+    /// Connects to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// When nobody listens, or the caller is not root.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        match BlockingStream::connect(path) {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Err(error) => Err(match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    ClientError::NoDaemon { path: path.to_owned() }
+                }
+                io::ErrorKind::PermissionDenied => ClientError::NotRoot,
+                _ => ClientError::Io(error),
+            }),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`ClientError`] says; an [`Answer::Error`] becomes [`ClientError::Refused`].
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
+        self.stream.get_mut().write_all(&encode(request))?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(Answer::Error(message)) => Err(ClientError::Refused(message)),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(ClientError::Garbled(error.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    fn start(handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> (tempfile::TempDir, Control) {
+        let directory = tempfile::tempdir().unwrap();
+        let control = Control::start(&directory.path().join("run/0:1.sock"), Arc::new(handler)).unwrap();
+        (directory, control)
+    }
+
+    fn no_extents(request: Request) -> Answer {
+        match request {
+            Request::Extents { ino: 2 } => Answer::Extents(Vec::new()),
+            Request::Sync {} | Request::Remount { .. } => Answer::Done {},
+            _ => Answer::Error("no such file".into()),
+        }
+    }
+
+    /// What the daemon says to these bytes until it hangs up.
+    fn conversation(control: &Control, bytes: &[u8]) -> String {
+        let mut stream = BlockingStream::connect(&control.path).unwrap();
+        // The daemon may hang up before it has read everything.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[test]
+    fn requests_are_lines_of_json() {
+        let (_directory, control) = start(no_extents);
+        let heard = conversation(
+            &control,
+            b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true}}\n{\"info\":{}}\n",
+        );
+        assert_eq!(heard, "{\"extents\":[]}\n{\"done\":{}}\n{\"done\":{}}\n{\"error\":\"no such file\"}\n");
+    }
+
+    #[test]
+    fn the_client_understands_answers_and_refusals() {
+        let (_directory, control) = start(no_extents);
+        let mut client = Client::connect(&control.path).unwrap();
+        assert_eq!(client.ask(&Request::Sync {}).unwrap(), Answer::Done {});
+        let refused = client.ask(&Request::Extents { ino: 3 });
+        assert!(matches!(refused, Err(ClientError::Refused(why)) if why == "no such file"));
+    }
+
+    #[test]
+    fn the_socket_is_roots_alone_and_gone_with_the_daemon() {
+        let (_directory, control) = start(no_extents);
+        let path = control.path.clone();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(control);
+        assert!(matches!(Client::connect(&path), Err(ClientError::NoDaemon { .. })));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_left_by_a_dead_daemon_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0:1.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let _control = Control::start(&path, Arc::new(no_extents)).unwrap();
+        assert_eq!(Client::connect(&path).unwrap().ask(&Request::Sync {}).unwrap(), Answer::Done {});
+    }
+
+    #[test]
+    fn garbage_is_answered_line_by_line_and_the_next_request_still_works() {
+        let (_directory, control) = start(no_extents);
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for round in 0..200 {
+            let mut bytes: Vec<u8> = (0..round)
+                .map(|_| {
+                    // xorshift64: Marsaglia, "Xorshift RNGs", 2003.
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state as u8
+                })
+                .collect();
+            bytes.extend(b"\n{\"sync\":{}}\n");
+            let heard = conversation(&control, &bytes);
+            let (garbage, last) = heard.trim_end().rsplit_once('\n').unwrap();
+            assert_eq!(last, "{\"done\":{}}");
+            assert!(
+                garbage.lines().all(|line| line.starts_with("{\"error\":\"not a request: ")),
+                "{garbage}"
+            );
+        }
+    }
+
+    #[test]
+    fn nearly_right_requests_are_refused() {
+        let (_directory, control) = start(no_extents);
+        for wrong in [
+            "{}",
+            "null",
+            "[]",
+            "\"sync\"",
+            "{\"sync\":{\"now\":1}}",
+            "{\"extents\":{}}",
+            "{\"extents\":{\"ino\":-1}}",
+            "{\"extents\":{\"ino\":2},\"sync\":{}}",
+            "{\"remount\":{\"read_only\":\"yes\"}}",
+            &"[".repeat(4000),
+        ] {
+            let heard = conversation(&control, format!("{wrong}\n").as_bytes());
+            assert!(heard.starts_with("{\"error\":\"not a request: "), "{wrong}: {heard}");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_ends_the_conversation() {
+        let (_directory, control) = start(no_extents);
+        let heard = conversation(&control, &vec![b'x'; 3 * MAX_REQUEST_LINE as usize]);
+        assert!(heard.is_empty() || heard.starts_with("{\"error\":\"a request is one line"), "{heard}");
+        // Nobody else is affected.
+        assert_eq!(conversation(&control, b"{\"sync\":{}}\n"), "{\"done\":{}}\n");
+    }
+
+    #[test]
+    fn a_request_that_panics_is_answered() {
+        let (_directory, control) = start(|_| panic!("on purpose"));
+        let heard = conversation(&control, b"{\"sync\":{}}\n");
+        assert!(heard.starts_with("{\"error\":\"the request failed inside"), "{heard}");
+    }
+
+    #[test]
+    fn more_connections_than_places_wait_for_one() {
+        let (_directory, control) = start(no_extents);
+        let idle: Vec<_> =
+            (0..MAX_CONNECTIONS).map(|_| BlockingStream::connect(&control.path).unwrap()).collect();
+        let mut waiting = Client::connect(&control.path).unwrap();
+        drop(idle);
+        assert_eq!(waiting.ask(&Request::Sync {}).unwrap(), Answer::Done {});
+    }
+}

@@ -1,0 +1,409 @@
+//! The device, spoken to directly: what mkfs, fsck and recovery use while no engine runs.
+//!
+//! **For:** positioned reads and writes of whole logical blocks, and what the device says of itself. **Excludes:**
+//! scheduling and concurrency; a mounted volume goes through the [`engine`](crate::engine). **State:** the open file
+//! with its locks. **Invariants:** a device opened [`OpenMode::Exclusive`] has no other exclusive opener, in this
+//! process or another; nothing is written past [`Device::size`], so an image file never grows.
+
+mod ioctl;
+mod sysfs;
+
+use crate::request::{ALIGNMENT, IoError};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use units::{Bytes, DeviceOffset};
+
+/// Memory that the caller did not align is passed through a buffer of this size, in bytes.
+const BOUNCE: usize = 1 << 20;
+
+/// What a device says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Every offset and length is a multiple of this; at most 4 KiB.
+    pub logical_block: Bytes,
+    /// What the medium writes at once; smaller writes cost a read.
+    pub physical_block: Bytes,
+    /// A stripe, on a RAID: writes that cover it whole are the cheap ones. Zero when unknown.
+    pub optimal_io: Bytes,
+    /// It has heads that move.
+    pub rotational: bool,
+}
+
+/// Synchronous access to a device.
+pub trait Device: Send + Sync {
+    /// Usable bytes, a multiple of the logical block.
+    fn size(&self) -> Bytes;
+
+    /// What the device says of itself.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `into` from `offset`. Offset and length are multiples of the logical block; the memory may lie anywhere.
+    ///
+    /// # Errors
+    /// [`IoError::PastEnd`] when the range ends behind the device, [`IoError::Device`] for everything else, with
+    /// EINVAL for a misaligned range.
+    fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError>;
+
+    /// Writes `from` at `offset`; durable after the next [`flush`](Self::flush). Alignment and errors are those of
+    /// [`read_at`](Self::read_at).
+    ///
+    /// # Errors
+    /// See [`read_at`](Self::read_at). After an error any part may have been written.
+    fn write_at(&self, offset: DeviceOffset, from: &[u8]) -> Result<(), IoError>;
+
+    /// Makes every write that has returned durable.
+    ///
+    /// # Errors
+    /// When the device lost some of them; which ones is not known.
+    fn flush(&self) -> Result<(), IoError>;
+
+    /// The range is of no interest any more; what it holds afterwards is unspecified. A device that cannot discard
+    /// does nothing.
+    ///
+    /// # Errors
+    /// When the device tried and failed, or the range does not lie on it.
+    fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError>;
+}
+
+/// What the device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Looking at it, also while somebody else writes to it.
+    ReadOnly,
+    /// Reading and writing, with everybody else who asks for the same kept out.
+    Exclusive,
+}
+
+/// Why a device cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nothing has this name.
+    #[error("{0}: no such device or image file; check the path")]
+    NotFound(PathBuf),
+    /// Mounted, part of a RAID or of a volume group, or opened by another program of this kind.
+    #[error("{0}: in use; unmount it, or stop the program that has it open")]
+    InUse(PathBuf),
+    /// A directory, a character device, a socket or a pipe.
+    #[error("{0}: neither a block device nor an image file; name one of those")]
+    NotADevice(PathBuf),
+    /// The system says no.
+    #[error("{0}: permission denied; run as root, or as a member of the device's group")]
+    Permission(PathBuf),
+    /// The device, or the filesystem that holds the image, cannot be written.
+    #[error("{0}: read-only; make it writable first (for a device: blockdev --setrw)")]
+    ReadOnly(PathBuf),
+    /// Larger than what a volume is made of.
+    #[error("{path}: its logical blocks of {} exceed the supported 4 KiB", logical_block)]
+    BlockTooLarge {
+        /// The device.
+        path: PathBuf,
+        /// What it says.
+        logical_block: Bytes,
+    },
+    /// An image file is not overwritten.
+    #[error("{0}: exists already; choose another name, or leave out the size to use the file as it is")]
+    AlreadyExists(PathBuf),
+    /// There is no room, or no file can be that large.
+    #[error("{path}: no image file of {size} can be made there: {source}")]
+    CannotCreate {
+        /// The image file.
+        path: PathBuf,
+        /// What was asked for.
+        size: Bytes,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{path}: {source}")]
+    Other {
+        /// The device.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn from_io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENXIO | libc::ENODEV | libc::ENOMEDIUM) => Self::NotFound(path),
+            Some(libc::EBUSY | libc::EWOULDBLOCK | libc::ETXTBSY) => Self::InUse(path),
+            Some(libc::EACCES | libc::EPERM) => Self::Permission(path),
+            Some(libc::EROFS) => Self::ReadOnly(path),
+            Some(libc::EISDIR | libc::ENOTDIR) => Self::NotADevice(path),
+            Some(libc::EEXIST) => Self::AlreadyExists(path),
+            _ => Self::Other { path, source },
+        }
+    }
+}
+
+/// A block device or an image file.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    is_block_device: bool,
+    is_direct: bool,
+    size: Bytes,
+    geometry: Geometry,
+}
+
+impl FileDevice {
+    /// Opens what `path` names. I/O bypasses the kernel's page cache wherever the file can do so.
+    ///
+    /// # Errors
+    /// By cause, see [`OpenError`].
+    pub fn open(path: &Path, mode: OpenMode) -> Result<Self, OpenError> {
+        let fail = |source| OpenError::from_io(path, source);
+        let metadata = std::fs::metadata(path).map_err(fail)?;
+        let is_block_device = metadata.file_type().is_block_device();
+        // Asked before opening: to open a pipe or a tape drive already does something.
+        if !is_block_device && !metadata.is_file() {
+            return Err(OpenError::NotADevice(path.to_owned()));
+        }
+        let exclusive = mode == OpenMode::Exclusive;
+        // Kernels differ in whether opening such a device fails or only writing to it.
+        if exclusive && is_block_device && sysfs::is_read_only(metadata.rdev()) {
+            return Err(OpenError::ReadOnly(path.to_owned()));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(exclusive);
+        if exclusive && is_block_device {
+            // Refused while the kernel or another exclusive opener holds the device.
+            options.custom_flags(libc::O_EXCL);
+        }
+        let file = options.open(path).map_err(fail)?;
+        if exclusive {
+            lock(&file, path, is_block_device)?;
+        }
+        let metadata = file.metadata().map_err(fail)?;
+        Self::with_file(file, path, &metadata)
+    }
+
+    /// Makes an image file of `size` without allocating it, and opens it [`OpenMode::Exclusive`]. Readable and
+    /// writable for its owner.
+    ///
+    /// # Errors
+    /// By cause, see [`OpenError`]; the file is then removed again.
+    pub fn create(path: &Path, size: Bytes) -> Result<Self, OpenError> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|source| OpenError::from_io(path, source))?;
+        let sized = file.set_len(size.as_u64()).map_err(|source| OpenError::CannotCreate {
+            path: path.to_owned(),
+            size,
+            source,
+        });
+        let opened = sized.and_then(|()| {
+            lock(&file, path, false)?;
+            let metadata = file.metadata().map_err(|source| OpenError::from_io(path, source))?;
+            Self::with_file(file, path, &metadata)
+        });
+        if opened.is_err() {
+            // The first error is the one to report.
+            let _ = std::fs::remove_file(path);
+        }
+        opened
+    }
+
+    fn with_file(file: File, path: &Path, metadata: &Metadata) -> Result<Self, OpenError> {
+        let fail = |errno: Errno| OpenError::from_io(path, errno.into());
+        let is_block_device = metadata.file_type().is_block_device();
+        // Set after opening, because a refusal to open says nothing of its cause.
+        let is_direct = match rustix::fs::fcntl_setfl(&file, OFlags::DIRECT) {
+            Ok(()) => true,
+            Err(Errno::INVAL) => {
+                tracing::info!(path = %path.display(), "no direct I/O on this file; using the page cache");
+                false
+            }
+            Err(errno) => return Err(fail(errno)),
+        };
+        let (size, geometry) = if is_block_device {
+            let size = ioctl::size(&file).map_err(fail)?;
+            let logical_block = rustix::fs::ioctl_blksszget(&file).map_err(fail)?;
+            let physical_block = rustix::fs::ioctl_blkpbszget(&file).map_err(fail)?;
+            (size, sysfs::geometry(metadata.rdev(), logical_block, physical_block))
+        } else {
+            let block = direct_alignment(&file).unwrap_or(ALIGNMENT as u32);
+            (metadata.len(), sysfs::geometry(metadata.dev(), block, ALIGNMENT as u32))
+        };
+        let logical_block = geometry.logical_block;
+        if logical_block.as_u64() > ALIGNMENT as u64 {
+            return Err(OpenError::BlockTooLarge { path: path.to_owned(), logical_block });
+        }
+        let size = Bytes(size / logical_block.as_u64() * logical_block.as_u64());
+        Ok(Self { file, path: path.to_owned(), is_block_device, is_direct, size, geometry })
+    }
+
+    /// The name it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True for a block device, false for an image file.
+    pub fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// True when I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    fn check(&self, offset: DeviceOffset, length: u64) -> Result<(), IoError> {
+        let block = self.geometry.logical_block.as_u64();
+        if !offset.as_u64().is_multiple_of(block) || !length.is_multiple_of(block) {
+            return Err(IoError::Device(libc::EINVAL));
+        }
+        match offset.as_u64().checked_add(length) {
+            Some(end) if end <= self.size.as_u64() => Ok(()),
+            _ => Err(IoError::PastEnd),
+        }
+    }
+
+    fn must_bounce(&self, memory: &[u8]) -> bool {
+        self.is_direct && !(memory.as_ptr() as usize).is_multiple_of(ALIGNMENT)
+    }
+
+    /// Calls `transfer` with what is left of `length` bytes, as (bytes done, device offset), until nothing is.
+    fn transfer_all(
+        &self,
+        offset: DeviceOffset,
+        length: usize,
+        mut transfer: impl FnMut(usize, u64) -> io::Result<usize>,
+    ) -> Result<(), IoError> {
+        let mut done = 0;
+        while done < length {
+            match transfer(done, offset.as_u64() + done as u64) {
+                Ok(0) => return Err(IoError::PastEnd),
+                Ok(moved) => done += moved,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What follows a file's ragged end cannot be asked for with direct I/O.
+                Err(_) if !(done as u64).is_multiple_of(self.geometry.logical_block.as_u64()) => {
+                    return Err(IoError::PastEnd);
+                }
+                Err(error) => return Err(device_error(&error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for FileDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> Bytes {
+        self.size
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError> {
+        self.check(offset, into.len() as u64)?;
+        if !self.must_bounce(into) {
+            return self
+                .transfer_all(offset, into.len(), |done, place| self.file.read_at(&mut into[done..], place));
+        }
+        let mut bounce = Bounce::new(into.len());
+        let mut place = offset;
+        for part in into.chunks_mut(BOUNCE) {
+            let memory = bounce.first(part.len());
+            self.transfer_all(place, part.len(), |done, at| self.file.read_at(&mut memory[done..], at))?;
+            part.copy_from_slice(memory);
+            place = place + Bytes(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: DeviceOffset, from: &[u8]) -> Result<(), IoError> {
+        self.check(offset, from.len() as u64)?;
+        if !self.must_bounce(from) {
+            return self
+                .transfer_all(offset, from.len(), |done, place| self.file.write_at(&from[done..], place));
+        }
+        let mut bounce = Bounce::new(from.len());
+        let mut place = offset;
+        for part in from.chunks(BOUNCE) {
+            let memory = bounce.first(part.len());
+            memory.copy_from_slice(part);
+            self.transfer_all(place, part.len(), |done, at| self.file.write_at(&memory[done..], at))?;
+            place = place + Bytes(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.file.sync_data().map_err(|error| device_error(&error))
+    }
+
+    fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
+        self.check(offset, length.as_u64())?;
+        if length == Bytes::ZERO {
+            return Ok(());
+        }
+        let outcome = if self.is_block_device {
+            ioctl::discard(&self.file, offset.as_u64(), length.as_u64())
+        } else {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.file, flags, offset.as_u64(), length.as_u64())
+        };
+        match outcome {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Err(errno) => Err(IoError::Device(errno.raw_os_error())),
+        }
+    }
+}
+
+fn device_error(error: &io::Error) -> IoError {
+    IoError::Device(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn lock(file: &File, path: &Path, is_block_device: bool) -> Result<(), OpenError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        // A block device is ours since O_EXCL. The lock only asks udev not to probe it, and is refused at the moment
+        // of a probe; that must not fail a mount that follows mkfs.
+        Err(errno) if is_block_device => {
+            tracing::debug!(path = %path.display(), %errno, "device not locked against probing");
+            Ok(())
+        }
+        Err(errno) => Err(OpenError::from_io(path, errno.into())),
+    }
+}
+
+/// What direct I/O on an image file is aligned to, in bytes; `None` when the kernel does not say.
+fn direct_alignment(file: &File) -> Option<u32> {
+    let answer = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let told = answer.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && answer.stx_dio_offset_align != 0;
+    told.then_some(answer.stx_dio_offset_align)
+}
+
+/// Memory that direct I/O accepts.
+struct Bounce {
+    memory: Vec<u8>,
+    skip: usize,
+}
+
+impl Bounce {
+    fn new(length: usize) -> Self {
+        let memory = vec![0; length.min(BOUNCE) + ALIGNMENT];
+        let address = memory.as_ptr() as usize;
+        Self { memory, skip: address.next_multiple_of(ALIGNMENT) - address }
+    }
+
+    fn first(&mut self, length: usize) -> &mut [u8] {
+        &mut self.memory[self.skip..self.skip + length]
+    }
+}

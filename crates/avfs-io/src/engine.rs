@@ -1,0 +1,430 @@
+//! The engine of a mounted volume: one thread between everybody's requests and the device.
+//!
+//! **For:** accepting requests from any thread, giving them to the device in the scheduler's order, and reporting
+//! their ends. **Excludes:** the order itself (`rtsched`), and filesystem code, which runs on the completion threads.
+//! **State:** the engine thread owns scheduler, ring and the table of outstanding requests; submitters share with it
+//! only a queue of messages. **Invariants:** every request that is submitted before [`Engine::shutdown`] returns
+//! completes exactly once, whatever ends the thread; the engine thread blocks in one place, the ring.
+
+mod command;
+mod delivery;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use crate::device::{Device, FileDevice};
+use crate::pool::Pool;
+use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag};
+use command::Command;
+use delivery::Delivery;
+use parking_lot::Mutex;
+use ring::Ring;
+use rtsched::{Class, Config, Dispatch, RequestId, Scheduler};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use units::{Bytes, Instant};
+
+/// The monotonic clock, the same for every thread of the machine since it started.
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    // Since boot, so never negative, and in range for 584 years.
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Why an engine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The kernel is older than 5.11, or forbids it; the operating system's error number.
+    #[error(
+        "io_uring is not available (error {0}): it needs Linux 5.11, the sysctl kernel.io_uring_disabled=0, and in \
+         a container a seccomp profile that allows it"
+    )]
+    Unavailable(i32),
+    /// Not enough memory may be locked or is there.
+    #[error("the kernel has no memory for the ring; raise the limit on locked memory (ulimit -l)")]
+    OutOfMemory,
+    /// Anything else.
+    #[error("the device engine cannot start: {0}")]
+    Other(#[source] io::Error),
+}
+
+impl StartError {
+    fn from_io(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(errno @ (libc::ENOSYS | libc::EPERM | libc::EACCES)) => Self::Unavailable(errno),
+            Some(libc::ENOMEM) => Self::OutOfMemory,
+            _ => Self::Other(error),
+        }
+    }
+}
+
+/// What an engine has done since it started, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Requests accepted.
+    pub submitted: u64,
+    /// Requests that ended, in whatever way.
+    pub completed: u64,
+    /// Of these: with an error other than cancellation.
+    pub failed: u64,
+    /// Of these: cancelled.
+    pub cancelled: u64,
+    /// Of these: served, but after the deadline that their submitter gave.
+    pub late: u64,
+    /// Commands given to the device; less than requests where some were merged.
+    pub commands: u64,
+    /// Flushes that succeeded.
+    pub flushes: u64,
+    /// Moved from the device for requests that succeeded.
+    pub read: Bytes,
+    /// Moved to the device for requests that succeeded.
+    pub written: Bytes,
+    /// Requests that wait for the device now.
+    pub queued: usize,
+    /// Commands at the device now.
+    pub in_flight: u32,
+}
+
+/// A running engine. Shared by reference; all methods may be called from any thread, also from
+/// [`CompletionSink::completed`], and none waits for the device except [`shutdown`](Self::shutdown).
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    wake: Arc<OwnedFd>,
+    delivery: Delivery,
+    statistics: Mutex<Statistics>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    messages: Vec<Message>,
+    stopping: bool,
+}
+
+enum Message {
+    Submit(IoRequest),
+    Promote(IoTag, Class, Instant),
+    Cancel(IoTag),
+}
+
+impl Engine {
+    /// Starts the engine of `device`. Requests whose buffers come from `pool` are moved without the kernel having
+    /// to look at their memory again.
+    ///
+    /// # Errors
+    /// By cause, see [`StartError`].
+    pub fn start(
+        device: Arc<FileDevice>,
+        pool: Pool,
+        config: Config,
+        sink: Arc<dyn CompletionSink>,
+    ) -> Result<Self, StartError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| StartError::Other(errno.into()))?;
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            wake: Arc::new(wake),
+            delivery: Delivery::start(sink).map_err(StartError::Other)?,
+            statistics: Mutex::default(),
+        });
+        let (report, started) = mpsc::channel();
+        let spawned = thread::Builder::new().name("avfs-engine".into()).spawn({
+            let shared = Arc::clone(&shared);
+            // The ring is made by the thread that uses it, as it must be.
+            move || {
+                let ring = Ring::new(Arc::clone(&device), pool, Arc::clone(&shared.wake), config.queue_depth);
+                match ring {
+                    Ok(ring) => {
+                        let worker = Worker::new(ring, shared, config, device.size());
+                        // The starter waits for this, so it is there.
+                        let _ = report.send(Ok(()));
+                        worker.run();
+                    }
+                    Err(error) => {
+                        let _ = report.send(Err(error));
+                    }
+                }
+            }
+        });
+        let started = spawned.map_err(StartError::Other).and_then(|thread| {
+            let gone = |_| Err(StartError::Other(io::Error::other("the engine thread has panicked")));
+            started.recv().unwrap_or_else(gone).map(|()| thread)
+        });
+        match started {
+            Ok(thread) => Ok(Self { shared, thread: Mutex::new(Some(thread)) }),
+            Err(error) => {
+                shared.delivery.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Accepts requests. Each completes exactly once: a malformed one with EINVAL, one whose tag is in use with EEXIST,
+    /// one that reaches past the device with [`IoError::PastEnd`], one that comes while the engine shuts down with
+    /// [`IoError::Stopped`]. Once [`shutdown`](Self::shutdown) has returned there is nobody to tell, and requests
+    /// are dropped.
+    ///
+    /// The iterator is run with the queue locked, so it must not call the engine.
+    pub fn submit(&self, requests: impl IntoIterator<Item = IoRequest>) {
+        let mut requests = requests.into_iter().peekable();
+        if requests.peek().is_none() || self.shared.post(requests.by_ref().map(Message::Submit)) {
+            return;
+        }
+        let mut refused = requests.map(|request| ended(request.tag, IoError::Stopped)).collect();
+        self.shared.delivery.push(&mut refused);
+    }
+
+    /// Somebody now waits for a request: it gets at least `class` and completes by `deadline`, unless it is at the
+    /// device already.
+    pub fn promote(&self, tag: IoTag, class: Class, deadline: Instant) {
+        self.shared.post(std::iter::once(Message::Promote(tag, class, deadline)));
+    }
+
+    /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
+    pub fn cancel(&self, tag: IoTag) {
+        self.shared.post(std::iter::once(Message::Cancel(tag)));
+    }
+
+    /// What was done up to now. Covers every completion that was delivered.
+    pub fn statistics(&self) -> Statistics {
+        *self.shared.statistics.lock()
+    }
+
+    /// The clock of every deadline, see [`now`].
+    pub fn now(&self) -> Instant {
+        now()
+    }
+
+    /// Refuses further requests, finishes those accepted, delivers every completion, ends the threads and gives up
+    /// the sink. The first call waits for all that (called from the sink, for all but that call itself).
+    pub fn shutdown(&self) {
+        self.shared.inbox.lock().stopping = true;
+        self.shared.wake();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the engine thread has panicked");
+        }
+        self.shared.delivery.close();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Queues `messages` and wakes the engine, unless it is to look at the queue anyway. False, with nothing taken,
+    /// when it stops.
+    fn post(&self, messages: impl Iterator<Item = Message>) -> bool {
+        let mut inbox = self.inbox.lock();
+        if inbox.stopping {
+            return false;
+        }
+        let was_empty = inbox.messages.is_empty();
+        inbox.messages.extend(messages);
+        drop(inbox);
+        if was_empty {
+            self.wake();
+        }
+        true
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is at its end, and then the engine is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+fn ended(tag: IoTag, error: IoError) -> Completion {
+    Completion { tag, result: Err(error) }
+}
+
+/// What the engine thread owns.
+struct Worker {
+    shared: Arc<Shared>,
+    ring: Ring,
+    scheduler: Scheduler,
+    size: Bytes,
+    /// Every request accepted and not ended: itself while it waits, `None` while it is at the device.
+    outstanding: HashMap<RequestId, Option<IoRequest>>,
+    finished: Vec<Command>,
+    completions: Vec<Completion>,
+    statistics: Statistics,
+}
+
+impl Worker {
+    fn new(ring: Ring, shared: Arc<Shared>, config: Config, size: Bytes) -> Self {
+        Self {
+            shared,
+            ring,
+            scheduler: Scheduler::new(config),
+            size,
+            outstanding: HashMap::new(),
+            finished: Vec::new(),
+            completions: Vec::new(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    fn run(mut self) {
+        let mut messages = Vec::new();
+        loop {
+            let stopping = {
+                let mut inbox = self.shared.inbox.lock();
+                std::mem::swap(&mut messages, &mut inbox.messages);
+                inbox.stopping
+            };
+            let now = now();
+            for message in messages.drain(..) {
+                self.take(now, message);
+            }
+            self.fill_device(now);
+            self.deliver();
+            if !stopping {
+                self.ring.arm_wake();
+            } else if self.outstanding.is_empty() && !self.ring.wake_is_armed() {
+                return;
+            }
+            let wakeup = self.scheduler.next_wakeup(now);
+            if let Err(error) = self.ring.wait(wakeup.map(|wakeup| wakeup.saturating_since(now))) {
+                tracing::error!(%error, "the ring has failed; the device engine stops");
+                return;
+            }
+            self.ring.reap(&mut self.finished);
+            self.account();
+            self.deliver();
+        }
+    }
+
+    fn take(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::Submit(request) => self.accept(now, request),
+            Message::Promote(tag, class, deadline) => {
+                self.scheduler.promote(now, tag.into(), class, deadline);
+            }
+            Message::Cancel(tag) => {
+                if self.scheduler.cancel(now, tag.into()) {
+                    self.outstanding.remove(&tag.into());
+                    self.end(ended(tag, IoError::Cancelled));
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant, request: IoRequest) {
+        self.statistics.submitted += 1;
+        let id = request.tag.into();
+        let checked = match self.outstanding.contains_key(&id) {
+            true => Err(IoError::Device(libc::EEXIST)),
+            false => request.check(self.size),
+        };
+        match checked {
+            Ok(()) => {
+                self.scheduler.enqueue(now, request.describe());
+                self.outstanding.insert(id, Some(request));
+            }
+            Err(error) => self.end(ended(request.tag, error)),
+        }
+    }
+
+    fn fill_device(&mut self, now: Instant) {
+        while let Some(dispatch) = self.scheduler.dispatch(now) {
+            self.start(&dispatch);
+            // The ring may refuse at once, and then there is room for another.
+            self.account();
+        }
+    }
+
+    fn start(&mut self, dispatch: &Dispatch) {
+        let requests: SmallVec<[IoRequest; 2]> = dispatch
+            .requests
+            .iter()
+            .map(|id| {
+                let waiting = self.outstanding.get_mut(id).and_then(Option::take);
+                waiting.expect("the scheduler dispatches what was enqueued, once")
+            })
+            .collect();
+        self.statistics.commands += 1;
+        self.ring.start(Command::new(dispatch.id, requests), &mut self.finished);
+    }
+
+    /// Tells scheduler and statistics of the commands that are finished.
+    fn account(&mut self) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let now = now();
+        let mut finished = std::mem::take(&mut self.finished);
+        for command in finished.drain(..) {
+            self.scheduler.complete(now, command.dispatch);
+            for (request, completion) in command.completions() {
+                self.outstanding.remove(&request.tag.into());
+                if completion.result.is_ok() {
+                    match request.operation {
+                        IoOperation::Read => self.statistics.read += request.length(),
+                        IoOperation::Write { .. } => self.statistics.written += request.length(),
+                        IoOperation::Flush => self.statistics.flushes += 1,
+                    }
+                    self.statistics.late +=
+                        u64::from(request.deadline.is_some_and(|deadline| deadline < now));
+                }
+                self.end(completion);
+            }
+        }
+        self.finished = finished;
+    }
+
+    fn end(&mut self, completion: Completion) {
+        self.statistics.completed += 1;
+        match completion.result {
+            Ok(()) => {}
+            Err(IoError::Cancelled) => self.statistics.cancelled += 1,
+            Err(_) => self.statistics.failed += 1,
+        }
+        self.completions.push(completion);
+    }
+
+    fn deliver(&mut self) {
+        self.statistics.queued = self.scheduler.queued();
+        self.statistics.in_flight = self.scheduler.in_flight();
+        *self.shared.statistics.lock() = self.statistics;
+        self.shared.delivery.push(&mut self.completions);
+    }
+}
+
+impl Drop for Worker {
+    /// Ends what is still outstanding: nothing after a shutdown, everything when the ring failed or a bug ended the
+    /// thread. What is at the device keeps its memory, see [`Ring`].
+    fn drop(&mut self) {
+        let messages = {
+            let mut inbox = self.shared.inbox.lock();
+            inbox.stopping = true;
+            std::mem::take(&mut inbox.messages)
+        };
+        let unheard = messages.into_iter().filter_map(|message| match message {
+            Message::Submit(request) => Some(RequestId::from(request.tag)),
+            Message::Promote(..) | Message::Cancel(_) => None,
+        });
+        for RequestId(tag) in self.outstanding.drain().map(|(id, _)| id).chain(unheard) {
+            self.completions.push(ended(IoTag(tag), IoError::Stopped));
+        }
+        self.shared.delivery.push(&mut self.completions);
+    }
+}

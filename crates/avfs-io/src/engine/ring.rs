@@ -1,0 +1,298 @@
+//! The ring: the one place where the kernel is given addresses.
+//!
+//! **State:** the commands at the device, with the memory they move. **Invariant:** a command and its memory leave
+//! the table only after the kernel has answered for it; whatever ends the ring earlier leaks them instead.
+
+use super::StartError;
+use super::command::{Command, Run, Transfer};
+use crate::device::{Device, FileDevice, Geometry};
+use crate::pool::Pool;
+use crate::request::IoError;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The kernel registers at most 1 GiB as one buffer.
+const CHUNK: usize = 1 << 30;
+/// Names the read of the eventfd among the answers; commands are named by their place in the table.
+const WAKE: u64 = u64::MAX;
+
+pub(super) struct Ring {
+    uring: IoUring,
+    device: Arc<FileDevice>,
+    device_registered: bool,
+    geometry: Geometry,
+    pool: Pool,
+    pool_registered: bool,
+    wake: Arc<OwnedFd>,
+    /// Where the kernel reads the eventfd's counter to.
+    wake_count: Box<u64>,
+    wake_armed: bool,
+    at_device: Vec<Option<AtDevice>>,
+    free: Vec<usize>,
+    /// Answers taken and not yet worked on.
+    answers: Vec<(u64, i32)>,
+}
+
+struct AtDevice {
+    command: Command,
+    /// The pieces of its memory, while a transfer names several.
+    vectors: Vec<libc::iovec>,
+}
+
+impl Ring {
+    /// A ring for `depth` commands at once, for use on the thread that makes it only.
+    pub(super) fn new(
+        device: Arc<FileDevice>,
+        pool: Pool,
+        wake: Arc<OwnedFd>,
+        depth: u32,
+    ) -> Result<Self, StartError> {
+        // One entry for each command, and one for the wake-up.
+        let uring = build(depth.saturating_add(1))?;
+        let device_registered = match uring.submitter().register_files(&[device.as_fd().as_raw_fd()]) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "the device is not registered with the ring; each command looks it up");
+                false
+            }
+        };
+        let pool_registered = match register(&uring, &pool) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    capacity = %pool.capacity(),
+                    "the buffers are not registered with the ring; each command pins its own (raise RLIMIT_MEMLOCK)"
+                );
+                false
+            }
+        };
+        Ok(Self {
+            uring,
+            device_registered,
+            geometry: device.geometry(),
+            device,
+            pool,
+            pool_registered,
+            wake,
+            wake_count: Box::new(0),
+            wake_armed: false,
+            at_device: Vec::new(),
+            free: Vec::new(),
+            answers: Vec::new(),
+        })
+    }
+
+    /// Makes the next [`wait`](Self::wait) return when somebody writes to the eventfd.
+    pub(super) fn arm_wake(&mut self) {
+        if self.wake_armed {
+            return;
+        }
+        let fd = types::Fd(self.wake.as_raw_fd());
+        let entry = opcode::Read::new(fd, (&raw mut *self.wake_count).cast(), size_of::<u64>() as u32);
+        // SAFETY: the counter is 8 bytes on the heap, touched by nobody else, and lives until the answer to this
+        // entry was taken (`drop` leaks it otherwise); so does the descriptor.
+        self.wake_armed = unsafe { push(&mut self.uring, &entry.build().user_data(WAKE)) };
+    }
+
+    /// True while the kernel may still read the eventfd.
+    pub(super) fn wake_is_armed(&self) -> bool {
+        self.wake_armed
+    }
+
+    /// Gives a command to the device with the next [`wait`](Self::wait). Should the ring refuse it, it ends up in
+    /// `finished`.
+    pub(super) fn start(&mut self, command: Command, finished: &mut Vec<Command>) {
+        let at_device = AtDevice { command, vectors: Vec::new() };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.at_device[index] = Some(at_device);
+                index
+            }
+            None => {
+                self.at_device.push(Some(at_device));
+                self.at_device.len() - 1
+            }
+        };
+        self.proceed(index, finished);
+    }
+
+    /// Submits what was started and blocks until there is an answer, or `timeout` has passed.
+    ///
+    /// # Errors
+    /// When the ring is unusable.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let outcome = match timeout {
+            None => self.uring.submit_and_wait(1),
+            Some(timeout) => {
+                let timeout = types::Timespec::from(timeout);
+                let arguments = types::SubmitArgs::new().timespec(&timeout);
+                self.uring.submitter().submit_with_args(1, &arguments)
+            }
+        };
+        match outcome.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(_) => Ok(()),
+            // Time is up; a signal; or the kernel wants answers taken before it accepts more.
+            Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    /// Takes the kernel's answers: continues the commands that are not finished, moves the others to `finished`.
+    pub(super) fn reap(&mut self, finished: &mut Vec<Command>) {
+        let mut answers = std::mem::take(&mut self.answers);
+        answers
+            .extend(self.uring.completion().map(|entry: cqueue::Entry| (entry.user_data(), entry.result())));
+        for (name, answer) in answers.drain(..) {
+            if name == WAKE {
+                self.wake_armed = false;
+                continue;
+            }
+            let index = name as usize;
+            let at_device =
+                self.at_device[index].as_mut().expect("the kernel answers for what is at the device");
+            at_device.command.answered(answer, &self.geometry);
+            self.proceed(index, finished);
+        }
+        self.answers = answers;
+    }
+
+    /// Does the next transfer of the command at `index`, or ends it.
+    fn proceed(&mut self, index: usize, finished: &mut Vec<Command>) {
+        loop {
+            let at_device = self.at_device[index].as_mut().expect("the caller knows of it");
+            if at_device.command.is_finished() {
+                let at_device = self.at_device[index].take().expect("it was there just now");
+                self.free.push(index);
+                finished.push(at_device.command);
+                return;
+            }
+            let transfer = at_device.command.next_transfer();
+            at_device.vectors.clear();
+            if let Transfer::Move { memory, .. } = &transfer {
+                let vectors = memory
+                    .iter()
+                    .map(|run| libc::iovec { iov_base: run.address.cast(), iov_len: run.length });
+                at_device.vectors.extend(vectors);
+            }
+            let mut flags = squeue::Flags::empty();
+            flags.set(squeue::Flags::ASYNC, at_device.command.must_not_be_inline());
+            flags.set(squeue::Flags::FIXED_FILE, self.device_registered);
+            let entry = self.entry(index, &transfer).user_data(index as u64).flags(flags);
+            // SAFETY: the memory belongs to buffers that the command holds, the vectors to the table's slot; both
+            // stay where they are until the answer to this entry was taken (`drop` leaks them otherwise). The
+            // filesystem and the device share the bytes as `Buffer::bytes` explains.
+            if unsafe { push(&mut self.uring, &entry) } {
+                return;
+            }
+            let at_device = self.at_device[index].as_mut().expect("it was there just now");
+            at_device.command.fail(IoError::Device(libc::EBUSY));
+        }
+    }
+
+    fn entry(&self, index: usize, transfer: &Transfer) -> squeue::Entry {
+        // With FIXED_FILE, set by the caller, descriptor 0 is the first registered file.
+        let fd = types::Fd(if self.device_registered { 0 } else { self.device.as_fd().as_raw_fd() });
+        let (write, durable, offset, memory) = match transfer {
+            Transfer::Flush => return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Transfer::Move { write, durable, offset, memory } => (*write, *durable, *offset, memory),
+        };
+        let rw_flags = if durable { libc::RWF_DSYNC } else { 0 };
+        if let [run] = memory[..] {
+            let length = run.length as u32;
+            return match (self.registered_chunk(run), write) {
+                (Some(chunk), false) => {
+                    opcode::ReadFixed::new(fd, run.address, length, chunk).offset(offset).build()
+                }
+                (Some(chunk), true) => {
+                    let entry = opcode::WriteFixed::new(fd, run.address, length, chunk);
+                    entry.offset(offset).rw_flags(rw_flags).build()
+                }
+                (None, false) => opcode::Read::new(fd, run.address, length).offset(offset).build(),
+                (None, true) => {
+                    opcode::Write::new(fd, run.address, length).offset(offset).rw_flags(rw_flags).build()
+                }
+            };
+        }
+        let vectors = &self.at_device[index].as_ref().expect("the caller filled it").vectors;
+        let (first, count) = (vectors.as_ptr(), vectors.len() as u32);
+        match write {
+            false => opcode::Readv::new(fd, first, count).offset(offset).build(),
+            true => opcode::Writev::new(fd, first, count).offset(offset).rw_flags(rw_flags).build(),
+        }
+    }
+
+    /// The registered buffer in which `run` lies whole.
+    fn registered_chunk(&self, run: Run) -> Option<u16> {
+        let start = (run.address as usize).checked_sub(self.pool.base() as usize)?;
+        let last = start + run.length - 1;
+        let inside = self.pool_registered && (last as u64) < self.pool.capacity().as_u64();
+        (inside && start / CHUNK == last / CHUNK).then_some((start / CHUNK) as u16)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Closing the ring does not wait for the device, so what the kernel may still touch is never given back.
+        for abandoned in self.at_device.drain(..).flatten() {
+            std::mem::forget(abandoned);
+        }
+        if self.wake_armed {
+            std::mem::forget(std::mem::take(&mut self.wake_count));
+        }
+        // The kernel takes a closed ring apart some time later. Until then it would keep the device open, with its
+        // locks, and the pool's memory: a mount or a check that follows an unmount would find the device in use.
+        let submitter = self.uring.submitter();
+        let device = if self.device_registered { submitter.unregister_files() } else { Ok(()) };
+        let pool = if self.pool_registered { submitter.unregister_buffers() } else { Ok(()) };
+        if let Err(error) = device.and(pool) {
+            tracing::warn!(%error, "device and memory stay in use until the kernel has taken the ring apart");
+        }
+    }
+}
+
+/// Puts `entry` into the submission queue; false when there is no room even after submitting what is in it.
+///
+/// # Safety
+/// All memory that `entry` names is valid until its answer was taken.
+unsafe fn push(uring: &mut IoUring, entry: &squeue::Entry) -> bool {
+    // SAFETY: the caller's promise.
+    if unsafe { uring.submission().push(entry) }.is_ok() {
+        return true;
+    }
+    // SAFETY: the caller's promise.
+    uring.submit().is_ok() && unsafe { uring.submission().push(entry) }.is_ok()
+}
+
+fn build(entries: u32) -> Result<IoUring, StartError> {
+    // Answers are then gathered by this thread when it waits, instead of by interrupting it (Linux 6.1).
+    let deferred =
+        IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_clamp().build(entries);
+    let uring = match deferred {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().setup_clamp().build(entries)
+        }
+        built => built,
+    };
+    let uring = uring.map_err(StartError::from_io)?;
+    if !uring.params().is_feature_ext_arg() {
+        return Err(StartError::Unavailable(libc::ENOSYS));
+    }
+    Ok(uring)
+}
+
+fn register(uring: &IoUring, pool: &Pool) -> io::Result<()> {
+    let capacity = pool.capacity().as_u64() as usize;
+    let chunks: Vec<libc::iovec> = (0..capacity)
+        .step_by(CHUNK)
+        .map(|start| libc::iovec {
+            iov_base: pool.base().wrapping_add(start).cast(),
+            iov_len: CHUNK.min(capacity - start),
+        })
+        .collect();
+    // SAFETY: the chunks are the pool's mapping, which the ring's handle to the pool keeps mapped.
+    unsafe { uring.submitter().register_buffers(&chunks) }
+}

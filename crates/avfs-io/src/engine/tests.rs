@@ -1,0 +1,168 @@
+//! The engine thread's parts, driven by the test instead of by the thread.
+
+use super::*;
+use crate::device::OpenMode;
+use crate::request::Segment;
+use rtsched::DispatchId;
+use smallvec::smallvec;
+use units::DeviceOffset;
+
+struct Fixture {
+    image: tempfile::NamedTempFile,
+    pool: Pool,
+    worker: Worker,
+    heard: Arc<Heard>,
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Completion>>);
+
+impl CompletionSink for Heard {
+    fn completed(&self, _: Instant, completions: &[Completion]) {
+        self.0.lock().extend_from_slice(completions);
+    }
+}
+
+impl Fixture {
+    fn new(queue_depth: u32) -> Self {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(1 << 20).unwrap();
+        let device = Arc::new(FileDevice::open(image.path(), OpenMode::Exclusive).unwrap());
+        let size = device.size();
+        let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let ring = Ring::new(device, pool.clone(), Arc::clone(&wake), queue_depth).unwrap();
+        let heard = Arc::new(Heard::default());
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            wake,
+            delivery: Delivery::start(heard.clone()).unwrap(),
+            statistics: Mutex::default(),
+        });
+        let config = Config { queue_depth, ..Config::default() };
+        Self { image, pool, worker: Worker::new(ring, shared, config, size), heard }
+    }
+
+    fn request(&self, tag: u64, class: Class, operation: IoOperation) -> IoRequest {
+        let buffer = self.pool.allocate(4096).unwrap();
+        buffer.copy_in(0, &[tag as u8; 4096]);
+        IoRequest {
+            tag: IoTag(tag),
+            operation,
+            offset: DeviceOffset(tag * 4096),
+            segments: smallvec![Segment { buffer, start: 0, length: 4096 }],
+            class,
+            stream: None,
+            deadline: None,
+        }
+    }
+
+    fn write(&mut self, tag: u64, class: Class) {
+        let request = self.request(tag, class, IoOperation::Write { durable: false });
+        self.worker.take(now(), Message::Submit(request));
+    }
+
+    /// Lets the device end something, and returns the tags in the order of their ends.
+    fn work(&mut self) -> Vec<(u64, Result<(), IoError>)> {
+        self.worker.fill_device(now());
+        while self.worker.completions.is_empty() {
+            self.worker.ring.wait(None).unwrap();
+            self.worker.ring.reap(&mut self.worker.finished);
+            self.worker.account();
+        }
+        self.worker.completions.drain(..).map(|completion| (completion.tag.0, completion.result)).collect()
+    }
+}
+
+#[test]
+fn what_is_cancelled_in_time_never_reaches_the_device() {
+    let mut fixture = Fixture::new(1);
+    fixture.write(1, Class::Metadata);
+    fixture.worker.take(now(), Message::Cancel(IoTag(1)));
+    fixture.worker.take(now(), Message::Cancel(IoTag(99)));
+    assert_eq!(fixture.work(), [(1, Err(IoError::Cancelled))]);
+    fixture.write(1, Class::Metadata);
+    fixture.worker.fill_device(now());
+    fixture.worker.take(now(), Message::Cancel(IoTag(1)));
+    assert_eq!(fixture.work(), [(1, Ok(()))], "it was at the device already");
+    let statistics = fixture.worker.statistics;
+    assert_eq!((statistics.submitted, statistics.completed), (2, 2));
+    assert_eq!((statistics.cancelled, statistics.commands, statistics.written), (1, 1, Bytes(4096)));
+    assert!(fixture.worker.outstanding.is_empty());
+}
+
+#[test]
+fn what_is_promoted_overtakes() {
+    let mut fixture = Fixture::new(1);
+    fixture.write(1, Class::Idle);
+    fixture.write(2, Class::Idle);
+    fixture.worker.take(now(), Message::Promote(IoTag(2), Class::RealTime, Instant::ZERO));
+    assert_eq!(fixture.work(), [(2, Ok(()))]);
+    assert_eq!(fixture.work(), [(1, Ok(()))]);
+}
+
+#[test]
+fn a_tag_in_use_is_refused_and_a_free_one_is_not() {
+    let mut fixture = Fixture::new(1);
+    fixture.write(1, Class::Metadata);
+    fixture.worker.fill_device(now());
+    fixture.write(1, Class::Metadata);
+    assert_eq!(fixture.worker.completions[..], [ended(IoTag(1), IoError::Device(libc::EEXIST))]);
+    fixture.worker.completions.clear();
+    assert_eq!(fixture.work(), [(1, Ok(()))]);
+    fixture.write(1, Class::Metadata);
+    assert_eq!(fixture.work(), [(1, Ok(()))]);
+}
+
+/// Requests that became one command end together when it works, and each in its own way when it does not.
+#[test]
+fn merged_requests_are_moved_as_one_and_judged_as_several() {
+    let mut fixture = Fixture::new(4);
+    for (cut, expected) in
+        [(1 << 20, [Ok(()); 3]), (2 * 4096, [Ok(()), Err(IoError::PastEnd), Err(IoError::PastEnd)])]
+    {
+        fixture.image.as_file().set_len(cut).unwrap();
+        let requests: SmallVec<[IoRequest; 2]> =
+            (1..=3).map(|tag| fixture.request(tag, Class::Metadata, IoOperation::Read)).collect();
+        let memory: Vec<_> = requests.iter().map(|request| request.segments[0].buffer.clone()).collect();
+        let command = Command::new(DispatchId(7), requests);
+        let mut finished = Vec::new();
+        fixture.worker.ring.start(command, &mut finished);
+        while finished.is_empty() {
+            fixture.worker.ring.wait(None).unwrap();
+            fixture.worker.ring.reap(&mut finished);
+        }
+        let results: Vec<_> = finished[0].completions().map(|(_, completion)| completion.result).collect();
+        assert_eq!(results, expected);
+        assert_eq!(memory[0].bytes(0, 4096), [0; 4096]);
+    }
+}
+
+/// A bug or a failing ring ends the thread, not the promise that everything completes.
+#[test]
+fn whatever_ends_the_thread_ends_every_request() {
+    let mut fixture = Fixture::new(1);
+    let shared = Arc::clone(&fixture.worker.shared);
+    fixture.write(1, Class::Metadata);
+    fixture.worker.fill_device(now());
+    fixture.write(2, Class::Metadata);
+    let unread = fixture.request(3, Class::Metadata, IoOperation::Read);
+    assert!(shared.post(std::iter::once(Message::Submit(unread))));
+    fixture.worker.ring.arm_wake();
+    let Fixture { worker, heard, .. } = fixture;
+    drop(worker);
+    assert!(!shared.post(std::iter::empty()));
+    shared.delivery.close();
+    let mut heard = std::mem::take(&mut *heard.0.lock());
+    heard.sort_by_key(|completion| completion.tag);
+    assert_eq!(heard, [1, 2, 3].map(|tag| ended(IoTag(tag), IoError::Stopped)));
+}
+
+#[test]
+fn refusals_of_the_kernel_have_a_cause() {
+    let cause = |errno| StartError::from_io(io::Error::from_raw_os_error(errno));
+    assert!(matches!(cause(libc::EPERM), StartError::Unavailable(libc::EPERM)));
+    assert!(cause(libc::ENOSYS).to_string().contains("io_uring_disabled"));
+    assert!(matches!(cause(libc::ENOMEM), StartError::OutOfMemory));
+    assert!(matches!(cause(libc::EMFILE), StartError::Other(_)));
+}

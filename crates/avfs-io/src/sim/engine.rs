@@ -1,0 +1,190 @@
+//! The engine as a state machine: the caller says what time it is and when the device gets on.
+
+use super::disk::pages_from;
+use super::{PAGE, Page, SimDisk, blend};
+use crate::device::Device;
+use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag};
+use rand::Rng;
+use rtsched::{Class, Config, DispatchId, RequestId, Scheduler};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use units::Instant;
+
+/// The surface of [`Engine`](crate::engine::Engine) over a [`SimDisk`], without its threads: nothing happens but in
+/// [`step`](Self::step), and what happens is a function of the calls and the generator.
+#[derive(Debug)]
+pub struct SimEngine {
+    disk: Arc<SimDisk>,
+    scheduler: Scheduler,
+    queued: BTreeMap<RequestId, Queued>,
+    in_flight: Vec<Command>,
+    ready: VecDeque<Completion>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    request: IoRequest,
+    /// Where the disk stood at submission: a flush makes durable what had completed by then.
+    submitted_at: usize,
+}
+
+#[derive(Debug)]
+struct Command {
+    dispatch: DispatchId,
+    requests: SmallVec<[Started; 2]>,
+}
+
+#[derive(Debug)]
+struct Started {
+    queued: Queued,
+    /// For a write: its number and what it carried when the device began.
+    write: Option<(u64, Arc<[Page]>)>,
+}
+
+impl SimEngine {
+    /// An idle engine.
+    pub fn new(disk: Arc<SimDisk>, config: Config) -> Self {
+        Self {
+            disk,
+            scheduler: Scheduler::new(config),
+            queued: BTreeMap::new(),
+            in_flight: Vec::new(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<SimDisk> {
+        &self.disk
+    }
+
+    /// Accepts a request. A malformed one, one past the disk's end and one whose tag is in use fail in a later
+    /// [`step`](Self::step).
+    pub fn submit(&mut self, now: Instant, request: IoRequest) {
+        let id = RequestId::from(request.tag);
+        let checked = request.check(self.disk.size()).and_then(|()| match self.is_outstanding(id) {
+            true => Err(IoError::Device(libc::EEXIST)),
+            false => Ok(()),
+        });
+        if let Err(error) = checked {
+            self.ready.push_back(Completion { tag: request.tag, result: Err(error) });
+            return;
+        }
+        self.scheduler.enqueue(now, request.describe());
+        self.queued.insert(id, Queued { request, submitted_at: self.disk.position() });
+    }
+
+    /// Somebody now waits for a request: it gets at least `class` and completes by `deadline`, unless it is at the
+    /// device already.
+    pub fn promote(&mut self, now: Instant, tag: IoTag, class: Class, deadline: Instant) {
+        self.scheduler.promote(now, tag.into(), class, deadline);
+    }
+
+    /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
+    pub fn cancel(&mut self, now: Instant, tag: IoTag) {
+        if self.scheduler.cancel(now, tag.into()) {
+            self.queued.remove(&tag.into());
+            self.ready.push_back(Completion { tag, result: Err(IoError::Cancelled) });
+        }
+    }
+
+    /// Gives the device what the scheduler has for it, lets it finish one command of those it holds, and returns one
+    /// request that ended. `None` when the device holds nothing: all is done, or the scheduler waits for
+    /// [`next_wakeup`](Self::next_wakeup).
+    pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
+        if self.ready.is_empty() {
+            while let Some(dispatch) = self.scheduler.dispatch(now) {
+                let requests = dispatch.requests.iter().map(|id| self.start(*id)).collect();
+                self.in_flight.push(Command { dispatch: dispatch.id, requests });
+            }
+            if !self.in_flight.is_empty() {
+                let command = self.in_flight.swap_remove(rng.random_range(0..self.in_flight.len()));
+                self.scheduler.complete(now, command.dispatch);
+                for started in command.requests {
+                    let tag = started.queued.request.tag;
+                    let result = self.finish(started, rng);
+                    self.ready.push_back(Completion { tag, result });
+                }
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    /// See [`Scheduler::next_wakeup`].
+    pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
+        self.scheduler.next_wakeup(now)
+    }
+
+    /// Requests whose completion [`step`](Self::step) has not returned yet.
+    pub fn outstanding(&self) -> usize {
+        let in_flight: usize = self.in_flight.iter().map(|command| command.requests.len()).sum();
+        self.queued.len() + in_flight + self.ready.len()
+    }
+
+    fn is_outstanding(&self, id: RequestId) -> bool {
+        let mut in_flight = self.in_flight.iter().flat_map(|command| &command.requests);
+        self.queued.contains_key(&id)
+            || in_flight.any(|started| RequestId::from(started.queued.request.tag) == id)
+    }
+
+    fn start(&mut self, id: RequestId) -> Started {
+        let queued = self.queued.remove(&id).expect("the scheduler dispatches what was enqueued, once");
+        let write = match queued.request.operation {
+            IoOperation::Write { .. } => {
+                let pages = memory_of(&queued.request);
+                Some((self.disk.start_write(first_page(&queued.request), Arc::clone(&pages)), pages))
+            }
+            IoOperation::Read | IoOperation::Flush => None,
+        };
+        Started { queued, write }
+    }
+
+    fn finish(&self, started: Started, rng: &mut impl Rng) -> Result<(), IoError> {
+        let request = &started.queued.request;
+        match (request.operation, started.write) {
+            (IoOperation::Write { durable }, Some((write, before))) => {
+                let pages = fetched(before, memory_of(request), rng);
+                self.disk.complete_write(write, first_page(request), pages, durable)
+            }
+            (IoOperation::Write { .. }, None) => unreachable!("a write is started before it is finished"),
+            (IoOperation::Read, _) => {
+                let count = request.length().as_u64() as usize / PAGE;
+                let mut pages = self.disk.read_pages(first_page(request), count)?.into_iter();
+                for segment in &request.segments {
+                    for start in (segment.start..segment.start + segment.length).step_by(PAGE) {
+                        match pages.next().flatten() {
+                            Some(page) => segment.buffer.copy_in(start, &page[..]),
+                            None => segment.buffer.zero(start, PAGE),
+                        }
+                    }
+                }
+                Ok(())
+            }
+            (IoOperation::Flush, _) => self.disk.flush_up_to(started.queued.submitted_at),
+        }
+    }
+}
+
+fn first_page(request: &IoRequest) -> u64 {
+    request.offset.as_u64() / PAGE as u64
+}
+
+/// What the request's segments hold now.
+fn memory_of(request: &IoRequest) -> Arc<[Page]> {
+    let segments = request.segments.iter();
+    segments.flat_map(|segment| pages_from(segment.buffer.bytes(segment.start, segment.length))).collect()
+}
+
+/// What a device has fetched from memory that changed between `before` and `after`, under its hands: of each sector
+/// the one or the other.
+fn fetched(before: Arc<[Page]>, after: Arc<[Page]>, rng: &mut impl Rng) -> Arc<[Page]> {
+    if before == after {
+        return before;
+    }
+    before
+        .iter()
+        .zip(after.iter())
+        .map(|(old, new)| if old == new { Page::clone(old) } else { blend(Some(old), new, rng.random()) })
+        .collect()
+}
