@@ -56,6 +56,9 @@ const CONFIDENCE: f64 = 4.0;
 const CLIP: f64 = 4.0;
 /// One completion changes either part of the line by at most this factor.
 const PACE: f64 = 1.25;
+/// After so many completions in a row that all took more than twice, or less than half, of what was expected, it
+/// is another device: an array that rebuilds, a cache that is gone.
+const ASTRAY: i32 = 8;
 /// The tail is never reckoned with at more than this multiple of the line.
 const TAIL_MAX: f64 = 4.0;
 /// The figures in use follow when the learned ones are off by more than this part of them.
@@ -69,6 +72,8 @@ struct Line {
     in_use: Figures,
     access: f64,
     per_byte: f64,
+    /// Completions in a row more than twice too slow; negative: too fast.
+    astray: i32,
     /// Ratio of service time to the line that one completion in a hundred exceeds.
     tail: f64,
     /// Decayed sums, each completion weighted by the inverse square of its expected time: 1, x, y, x², xy with
@@ -80,11 +85,18 @@ impl Line {
     fn new(start: ServiceTime) -> Self {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
-        let mut line = Self { in_use, access, per_byte, tail: 1.0, sums: [0.0; 5] };
-        for probe in PROBES {
-            line.add(probe.0 as f64, line.expected(probe), CONFIDENCE);
-        }
+        let mut line = Self { in_use, access, per_byte, astray: 0, tail: 1.0, sums: [0.0; 5] };
+        line.restart(1.0);
         line
+    }
+
+    /// Forgets everything but the line, scaled.
+    fn restart(&mut self, scale: f64) {
+        (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
+        (self.astray, self.tail, self.sums) = (0, 1.0, [0.0; 5]);
+        for probe in PROBES {
+            self.add(probe.0 as f64, self.expected(probe), CONFIDENCE);
+        }
     }
 
     fn expected(&self, length: Bytes) -> f64 {
@@ -104,6 +116,15 @@ impl Line {
     fn observe(&mut self, length: Bytes, nanos: u64) -> bool {
         let expected = self.expected(length);
         let ratio = nanos as f64 / expected;
+        self.astray = match ratio {
+            slow if slow > 2.0 => self.astray.max(0) + 1,
+            fast if fast < 0.5 => self.astray.min(0) - 1,
+            _ => 0,
+        };
+        if self.astray.abs() >= ASTRAY {
+            self.restart(if ratio > 1.0 { 2.0 } else { 0.5 });
+            return self.publish();
+        }
         for sum in &mut self.sums {
             *sum *= 1.0 - 1.0 / MEMORY;
         }
