@@ -24,4 +24,5 @@ for count in "${clients[@]}"; do
 		echo "fail $count clients" >>"$SCRATCH/results"
 	fi
 done
+close_volume "$KIND" "$SCRATCH/volume"
 verdict dbench "$SCRATCH/results"

@@ -7,8 +7,9 @@
 # A volume is of a KIND: avfs, or a kernel filesystem (ext4, xfs) in a loop-mounted image of the same size, so that every
 # gate can be proven on filesystems that are known to be right.
 #
-# Environment: AVFS_BIN   directory of mkfs.avfs, mount.avfs, fsck.avfs (default: target/release)
-#              AVFS_SCRATCH  directory for images and logs (default: a new one in TMPDIR)
+# Environment: AVFS_BIN         directory of the commands of AVFS (default: target/release)
+#              AVFS_CACHE_SIZE  memory of the daemon of each AVFS volume (default: 512M)
+#              KEEP_SCRATCH     if set, images and logs are kept and their directory is named
 # shellcheck shell=bash
 
 set -euo pipefail
@@ -17,6 +18,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$TARGET/tools/bin
 AVFS_BIN=${AVFS_BIN:-$TARGET/release}
+AVFS_CACHE_SIZE=${AVFS_CACHE_SIZE:-512M}
 export PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf '%s\n' "$*"; }
@@ -53,13 +55,11 @@ isolate() {
 		bash "$0" "$@"
 }
 
-# scratch: sets SCRATCH to a directory that exists until the script ends. Kept if KEEP_SCRATCH is set.
+# scratch: sets SCRATCH to a directory that exists until the script ends.
 scratch() {
-	SCRATCH=${AVFS_SCRATCH:-}
-	[ -z "$SCRATCH" ] || { mkdir -p "$SCRATCH" && return; }
 	SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/avfs-$(basename "$0" .sh).XXXXXX")
 	chmod 755 "$SCRATCH"
-	[ -n "${KEEP_SCRATCH:-}" ] || on_exit rm -rf --one-file-system "$SCRATCH"
+	if [ -n "${KEEP_SCRATCH:-}" ]; then say "keeping $SCRATCH"; else on_exit rm -rf --one-file-system "$SCRATCH"; fi
 }
 
 # stop PID [SECONDS]: TERM, and KILL if it does not end in time (20 s).
@@ -130,12 +130,27 @@ need_volume_tools() {
 	case $1 in
 	ext4) need_packages e2fsprogs ;;
 	xfs) need_packages xfsprogs ;;
-	avfs)
-		need_packages fuse3
-		[ -x "$AVFS_BIN/mount.avfs" ] || die "no mount.avfs in $AVFS_BIN: run 'cargo build --release', or set AVFS_BIN"
-		;;
+	avfs) install_commands ;;
 	*) die "unknown kind of volume '$1': choose avfs, ext4 or xfs" ;;
 	esac
+}
+
+# install_commands: for this script's mount namespace alone, puts the commands of AVFS where an installation puts them,
+# so that mount(8), umount(8) and mount -o remount find them.
+install_commands() {
+	local commands=$SCRATCH/sbin
+	[ ! -d "$commands" ] || return 0
+	[ -x "$AVFS_BIN/mount-avfs" ] || die "no mount-avfs in $AVFS_BIN: run 'cargo build --release', or set AVFS_BIN"
+	mkdir "$commands"
+	ln -s "$AVFS_BIN/mkfs-avfs" "$commands/mkfs.avfs"
+	ln -s "$AVFS_BIN/fsck-avfs" "$commands/fsck.avfs"
+	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.avfs"
+	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.fuse.avfs"
+	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.avfs"
+	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.fuse.avfs"
+	ln -s "$AVFS_BIN/avfsctl" "$commands/avfsctl"
+	mount -t overlay avfs-commands -o "lowerdir=$commands:/usr/sbin" /usr/sbin
+	on_exit umount --lazy /usr/sbin
 }
 
 # format_volume KIND IMAGE
@@ -143,17 +158,24 @@ format_volume() {
 	case $1 in
 	ext4) mkfs.ext4 -q -F "$2" ;;
 	xfs) mkfs.xfs -q -f "$2" ;;
-	avfs) "$AVFS_BIN/mkfs.avfs" "$2" ;;
+	avfs) mkfs.avfs "$2" >/dev/null ;;
 	esac
 }
 
-# mount_volume KIND IMAGE DIR [OPTIONS]
+# mount_volume KIND IMAGE DIR
 mount_volume() {
-	local kind=$1 image=$2 dir=$3 options=${4:-}
-	case $kind in
-	avfs) "$AVFS_BIN/mount.avfs" "$image" "$dir" ${options:+-o "$options"} ;;
-	*) mount -t "$kind" -o "loop${options:+,$options}" "$image" "$dir" ;;
+	case $1 in
+	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
+	*) mount -t "$1" -o loop "$2" "$3" ;;
 	esac
+}
+
+# unmount_volume DIR: returns when everything is in the image; what was unmounted already stays so.
+unmount_volume() {
+	local dir=$1
+	mountpoint -q "$dir" || return 0
+	# What just ended may hold it a moment longer.
+	umount "$dir" 2>/dev/null || { sleep 1 && umount "$dir"; }
 }
 
 # check_volume KIND IMAGE: an unmounted volume's own consistency check, which changes nothing.
@@ -161,39 +183,34 @@ check_volume() {
 	case $1 in
 	ext4) e2fsck -n -f "$2" ;;
 	xfs) xfs_repair -n "$2" ;;
-	avfs) "$AVFS_BIN/fsck.avfs" "$2" ;;
-	esac >"$SCRATCH/check.log" 2>&1 || {
-		cat "$SCRATCH/check.log"
+	avfs) fsck.avfs "$2" ;;
+	esac >"$2.check" 2>&1 || {
+		tail -20 "$2.check"
 		return 1
 	}
-	tail -1 "$SCRATCH/check.log"
 }
 
-# unmount_volume DIR: returns when the volume is free again: for a filesystem in user space, when its daemon has ended.
-unmount_volume() {
-	local dir=$1 daemons tenths=600
-	mountpoint -q "$dir" || return 0
-	daemons=$(pgrep -x mount.avfs || true)
-	umount "$dir" || { sleep 1 && umount "$dir"; } || { fuser -vm "$dir" && return 1; }
-	for pid in $daemons; do
-		while is_daemon_of "$pid" "$dir" && ((tenths-- > 0)); do sleep 0.1; done
-		! is_daemon_of "$pid" "$dir" || die "the daemon $pid of $dir is still running a minute after umount"
-	done
-}
-
-# is_daemon_of PID DIR: whether this process serves the volume mounted (until just now) on DIR.
-is_daemon_of() { tr '\0' '\n' <"/proc/$1/cmdline" 2>/dev/null | grep -qxF "$2"; }
-
-# with_volume KIND SIZE DIR [OPTIONS]: a new image of SIZE (as truncate(1) reads it) beside DIR, formatted and mounted on
-# DIR, gone when the script ends.
+# with_volume KIND SIZE DIR: a new image of SIZE (as truncate(1) reads it) beside DIR, formatted and mounted on DIR, gone
+# when the script ends.
 with_volume() {
-	local kind=$1 size=$2 dir=$3 options=${4:-}
+	local kind=$1 size=$2 dir=$3
 	need_volume_tools "$kind"
 	mkdir -p "$dir"
 	truncate -s "$size" "$dir.img"
 	format_volume "$kind" "$dir.img"
-	mount_volume "$kind" "$dir.img" "$dir" "$options"
 	on_exit unmount_volume "$dir"
+	mount_volume "$kind" "$dir.img" "$dir"
+}
+
+# close_volume KIND DIR: the last case of a gate: what it did to the volume left it consistent.
+close_volume() {
+	local kind=$1 dir=$2
+	if unmount_volume "$dir" && check_volume "$kind" "$dir.img"; then
+		echo "pass the volume is consistent afterwards" >>"$SCRATCH/results"
+	else
+		[ ! -f "$dir.log" ] || tail -20 "$dir.log"
+		echo "fail the volume is consistent afterwards" >>"$SCRATCH/results"
+	fi
 }
 
 # ---------------------------------------------------------------------------------------------------------- verdicts

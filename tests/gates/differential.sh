@@ -54,4 +54,5 @@ for fault in byte size mode xattr name; do
 		echo "pass finds a wrong $fault" >>"$SCRATCH/results"
 	fi
 done
+close_volume "$KIND" "$left"
 verdict differential "$SCRATCH/results"

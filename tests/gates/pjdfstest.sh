@@ -42,4 +42,5 @@ if (($# == 0 && passed < MINIMUM_PASSED)); then
 	say "$passed cases passed, but $MINIMUM_PASSED can"
 	echo "fail at least $MINIMUM_PASSED cases pass" >>"$SCRATCH/results"
 fi
+close_volume "$KIND" "$SCRATCH/volume"
 verdict pjdfstest "$SCRATCH/results"

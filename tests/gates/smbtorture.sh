@@ -89,4 +89,6 @@ for suite in "${suites[@]}"; do
 		tail -3 "$log.stderr" | sed 's/^/    /'
 	fi
 done
+stop "$SMB_PID"
+close_volume "$KIND" "$volume"
 verdict smbtorture "$SCRATCH/results"

@@ -39,4 +39,5 @@ for stressor in "${stressors[@]}"; do
 	fi
 done
 cd /
+close_volume "$KIND" "$SCRATCH/volume"
 verdict stress-ng "$SCRATCH/results"
