@@ -162,7 +162,9 @@ pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
     match client.ask(&Request::Info {}) {
         Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
             Some(directory) => printable(&directory),
-            None => format!("a directory that others see, or has files open (served by process {})", info.process),
+            None => {
+                format!("a directory that others see, or has files open (served by process {})", info.process)
+            }
         }),
         _ => None,
     }

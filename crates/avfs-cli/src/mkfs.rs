@@ -102,7 +102,12 @@ fn make(arguments: &Arguments, created: Option<FileDevice>) -> Result<(), MkfsEr
         .map_err(|error| MkfsError::Make { path: path.clone(), reason: error.to_string() })?;
     println!("{}: AVFS volume of {}", path.display(), geometry.device);
     println!("  log        {} at {}", geometry.log, Bytes(format::LOG_START));
-    println!("  data area  {} units of {} at {}", geometry.units, Bytes(format::UNIT), Bytes(geometry.data_start.0));
+    println!(
+        "  data area  {} units of {} at {}",
+        geometry.units,
+        Bytes(format::UNIT),
+        Bytes(geometry.data_start.0)
+    );
     match geometry.stripe {
         Bytes::ZERO => println!("  stripe     none known"),
         stripe => println!("  stripe     {stripe}"),
@@ -185,7 +190,8 @@ mod tests {
     fn the_arguments_are_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
-        let parsed = Arguments::parse_from(["mkfs.avfs", "--size", "10G", "--stripe", "1M", "-L", "a", "x.img"]);
+        let parsed =
+            Arguments::parse_from(["mkfs.avfs", "--size", "10G", "--stripe", "1M", "-L", "a", "x.img"]);
         assert_eq!(parsed.size, Some(Bytes::from_mib(10240)));
         assert!(Arguments::try_parse_from(["mkfs.avfs", "--size", "ten", "x.img"]).is_err());
     }

@@ -2,15 +2,15 @@
 
 use crate::claim::Claim;
 use crate::daemon::{self, Side};
+use crate::fail;
 use crate::logging::{self, Target};
 use crate::mount_options::MountOptions;
-use crate::fail;
 use avfs_core::config::Config;
 use avfs_core::volume::{OpenOptions, Volume};
+use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Client, Request};
 use avfs_fuse::mount::{self, printable};
 use avfs_fuse::signals::Signals;
-use avfs_fuse::Mounted;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -90,10 +90,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
     }
-    let directory = arguments
-        .directory
-        .canonicalize()
-        .map_err(|error| Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory))))?;
+    let directory = arguments.directory.canonicalize().map_err(|error| {
+        Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory)))
+    })?;
     if !directory.is_dir() {
         return Err(Failure::new(MOUNT_FAILED, format!("{}: not a directory", printable(&directory))));
     }
