@@ -59,6 +59,7 @@ pub enum ClaimError {
 #[derive(Debug)]
 pub struct Claim {
     lock: File,
+    path: PathBuf,
     device: PathBuf,
 }
 
@@ -77,29 +78,38 @@ impl Claim {
         let lock_path = Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"));
         let locked = |error| ClaimError::Lock { path: lock_path.clone(), error };
         std::fs::create_dir_all(RUN_DIRECTORY).map_err(locked)?;
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(locked)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            lock.read_to_string(&mut holder).map_err(locked)?;
-            match Holder::parse(&holder) {
-                Holder::Daemon(mounted) => {
-                    if let Some(directory) = serves(mounted) {
-                        return Err(ClaimError::Mounted { path, directory });
+        let mut waiting = Some(waiting);
+        let lock = loop {
+            let mut lock = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&lock_path)
+                .map_err(locked)?;
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                let mut holder = String::new();
+                lock.read_to_string(&mut holder).map_err(locked)?;
+                match Holder::parse(&holder) {
+                    Holder::Daemon(mounted) => {
+                        if let Some(directory) = serves(mounted) {
+                            return Err(ClaimError::Mounted { path, directory });
+                        }
                     }
+                    Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
                 }
-                Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
+                if let Some(waiting) = waiting.take() {
+                    waiting();
+                }
+                flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
             }
-            waiting();
-            flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
-        }
-        let mut claim = Self { lock, device: canonical };
+            // Whoever had it before removed the file: then this is a lock that nobody else will look at.
+            if is_at(&lock, &lock_path).map_err(locked)? {
+                break lock;
+            }
+        };
+        let mut claim = Self { lock, path: lock_path.clone(), device: canonical };
         claim
             .write(&format!("{command} (process {})", std::process::id()))
             .map_err(|error| ClaimError::Lock { path: lock_path, error })?;
@@ -128,10 +138,27 @@ impl Claim {
         self.write(&format!("{DAEMON}{mounted}"))
     }
 
+    /// Gives the device back. A claim that is dropped instead is given back with the last copy of its descriptor, in
+    /// whatever process, and leaves its file behind.
+    pub fn release(self) {
+        // Nothing depends on the file's absence.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     fn write(&mut self, holder: &str) -> io::Result<()> {
         self.lock.set_len(0)?;
         self.lock.seek(SeekFrom::Start(0))?;
         self.lock.write_all(holder.as_bytes())
+    }
+}
+
+/// Whether `file` is what `path` names.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let file = file.metadata()?;
+    match path.metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (file.dev(), file.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -69,7 +69,14 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
         None => None,
     };
     let image = created.is_some();
-    let made = make(arguments, created);
+    let claim = Claim::take(path, NAME, || {
+        eprintln!("{NAME}: waiting until {} is written completely after its last mount", path.display());
+    });
+    let made = claim.map_err(MkfsError::from).and_then(|claim| {
+        let made = make(arguments, created);
+        claim.release();
+        made
+    });
     if made.is_err() && image {
         // The first error is the one to report.
         let _ = std::fs::remove_file(path);
@@ -79,9 +86,6 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
 
 fn make(arguments: &Arguments, created: Option<FileDevice>) -> Result<(), MkfsError> {
     let path = &arguments.device;
-    let _claim = Claim::take(path, NAME, || {
-        eprintln!("{NAME}: waiting until {} is written completely", path.display());
-    })?;
     let device = match created {
         Some(device) => device,
         None => {
