@@ -238,7 +238,10 @@ pub struct Core {
     writing_bytes: u64,
     /// Inodes without a name that could not be removed yet because the device was busy with them.
     unreaped: BTreeSet<Ino>,
+    /// Clients' changes are refused.
     read_only: bool,
+    /// Nothing is written to the device, neither for clients nor for the volume itself.
+    dormant: bool,
     failure: Option<String>,
     next_mmp: Instant,
     mmp_sequence: u64,
@@ -264,6 +267,7 @@ impl Core {
         let commit = Commit::new(metadata.lsn());
         let mut core = Self {
             read_only: options.read_only,
+            dormant: options.read_only,
             options,
             superblock,
             metadata,
@@ -294,7 +298,7 @@ impl Core {
             mmp_sequence: 1,
             next_aging: Instant::FAR_FUTURE,
         };
-        if !core.read_only {
+        if !core.dormant {
             core.keep_spares();
             let orphans: Vec<Ino> = core.metadata.orphans().iter().copied().collect();
             for ino in orphans {
@@ -441,7 +445,7 @@ impl Core {
 
     /// Does what time has made due.
     pub fn tick(&mut self, now: Now) {
-        if now.monotonic >= self.next_mmp && !self.read_only {
+        if now.monotonic >= self.next_mmp && !self.dormant {
             self.renew_mmp(now);
         }
         if now.monotonic >= self.next_aging {
@@ -452,7 +456,7 @@ impl Core {
 
     /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
     pub fn next_wakeup(&self) -> Instant {
-        let mmp = if self.read_only { Instant::FAR_FUTURE } else { self.next_mmp };
+        let mmp = if self.dormant { Instant::FAR_FUTURE } else { self.next_mmp };
         mmp.min(self.next_aging).min(self.commit_due()).min(self.checkpoint_due())
     }
 
@@ -752,15 +756,31 @@ impl Core {
         }
     }
 
-    /// Turns changes on or off; dirty data must have been synced before turning them off.
-    pub fn set_read_only(&mut self, now: Now, read_only: bool) -> Result<()> {
-        if self.failure.is_some() && !read_only {
+    /// From now on clients' changes are refused. What they changed before is still written.
+    pub fn refuse_changes(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Nothing is written any more, or everything is allowed again. Before falling dormant changes must have been
+    /// refused and a [`Operation::Shutdown`] have ended.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when a failed volume is to be woken.
+    pub fn set_dormant(&mut self, now: Now, dormant: bool) -> Result<()> {
+        if self.failure.is_some() && !dormant {
             return Err(Error::Device);
         }
-        self.read_only = read_only;
-        if !read_only {
+        self.read_only = dormant;
+        self.dormant = dormant;
+        if !dormant {
+            self.keep_spares();
+            let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
+            for ino in orphans {
+                self.reap(now, ino);
+            }
             self.renew_mmp(now);
             self.start_checkpoint(now);
+            self.pump(now);
         }
         Ok(())
     }

@@ -17,8 +17,11 @@ pub mod format;
 pub mod inode;
 pub mod journal;
 pub mod metadata;
+pub mod mkfs;
 mod ranges;
 pub mod record;
+pub mod recovery;
+pub mod simulation;
 pub mod types;
 pub mod volume;
 

@@ -70,10 +70,6 @@ impl RangeSet {
         self.ranges.get(self.index_after(at)).filter(|&&(start, _)| start <= at).map(|&(_, end)| end)
     }
 
-    /// Start of the first range that begins after `at`.
-    pub(crate) fn next_start(&self, at: u64) -> Option<u64> {
-        self.ranges.get(self.ranges.partition_point(|&(start, _)| start <= at)).map(|&(start, _)| start)
-    }
 
     pub(crate) fn covers(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.end_of(range.start).is_some_and(|end| end >= range.end)

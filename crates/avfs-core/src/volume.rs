@@ -1,13 +1,28 @@
 //! A mounted volume as its frontends see it: every method may be called from any thread.
 //!
-//! Methods that need no device answer inline. [`Volume::read`], [`Volume::write`] and [`Volume::fsync`] may need
-//! it: they take a continuation, call it at once where they can, and otherwise from a completion thread; they
-//! never block the caller on the device.
+//! **For:** the lock around the core, the clocks, the engine, the timer, and the continuations of those who wait.
+//! **State:** `Shared`. **Invariants:** methods that need no device answer inline; those that may need it take a
+//! continuation, which is called exactly once, at once where it can be, otherwise from a completion thread; no caller
+//! is blocked on the device, except that changes of metadata are held back while the log runs full. The lock is not
+//! held while a client's bytes are copied, a request submitted or a continuation called.
 
-use crate::error::Result;
+use crate::config::Config;
+use crate::core::{Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WriteStart};
+use crate::error::{Error, Result};
+use crate::format::{MMP, MmpBlock};
+use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
-use std::sync::Arc;
-use units::Ino;
+use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
+use avfs_io::engine::{self, Engine, StartError};
+use avfs_io::pool::Pool;
+use avfs_io::{Completion, CompletionSink};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+use units::{Bytes, DeviceOffset, Duration, Ino, Instant, Now, Timestamp};
 
 /// Called exactly once with the outcome.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
@@ -19,23 +34,369 @@ pub trait Invalidator: Send + Sync + 'static {
     fn invalidate(&self, ino: Ino, offset: u64, length: u64, done: Box<dyn FnOnce() + Send>);
 }
 
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Refuse every change, and change nothing on the device, not even to recover.
+    pub read_only: bool,
+    /// Do not record when files were read.
+    pub no_atime: bool,
+    /// Pinned memory for file data; the configuration's value when absent.
+    pub cache_size: Option<Bytes>,
+    /// Rates, latencies, intervals.
+    pub config: Config,
+}
+
+/// Why a volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// What is on it cannot be mounted.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
+    /// Another host has it mounted.
+    #[error("the volume is mounted on host {0}: unmount it there first")]
+    MountedElsewhere(String),
+    /// The pool could not be pinned.
+    #[error("cannot pin {size} of memory for the cache ({source}): give a smaller cache_size")]
+    Memory {
+        /// How much.
+        size: Bytes,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The engine did not start.
+    #[error(transparent)]
+    Engine(#[from] StartError),
+    /// The device failed.
+    #[error("cannot write the device: {0}")]
+    Write(#[from] avfs_io::IoError),
+}
+
+/// Smallest cache: the largest request several times, and what the volume itself needs.
+const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
+/// A foreign host's protection block is watched for this long: two of its renewals.
+const MMP_WATCH: Duration = Duration::from_secs(11);
+
+enum Continuation {
+    Data(Done<ReadData>),
+    Count(Done<usize>),
+    Unit(Done<()>),
+    Attributes(Done<Attributes>),
+}
+
+struct State {
+    core: Core,
+    waiting: HashMap<Ticket, Continuation>,
+    next_ticket: u64,
+    stopping: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// The timer sleeps on this until the core's next wakeup, or until that changes.
+    timer: Condvar,
+    /// Changes of metadata wait on this while the log is nearly full.
+    pressure: Condvar,
+    engine: OnceLock<Engine>,
+    invalidator: OnceLock<Arc<dyn Invalidator>>,
+}
+
 /// A mounted volume.
-pub struct Volume {}
+pub struct Volume {
+    shared: Arc<Shared>,
+    device: Arc<FileDevice>,
+    timer_thread: Mutex<Option<JoinHandle<()>>>,
+    device_read_only: bool,
+    uuid: [u8; 16],
+    host: String,
+    boot_id: [u8; 16],
+}
 
-#[allow(unused_variables, missing_docs)]
+struct Sink(Weak<Shared>);
+
+impl CompletionSink for Sink {
+    fn completed(&self, now: Instant, completions: &[Completion]) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.run(|state| {
+                for completion in completions {
+                    state.core.io_completed(at(now), *completion);
+                }
+            });
+        }
+    }
+}
+
+fn at(monotonic: Instant) -> Now {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Now { monotonic, wall: Timestamp { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() } }
+}
+
+fn now() -> Now {
+    at(engine::now())
+}
+
+impl State {
+    fn ticket(&mut self, continuation: Continuation) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.waiting.insert(ticket, continuation);
+        ticket
+    }
+}
+
+/// Everything to do once the lock is released.
+struct Work {
+    outbox: Outbox,
+    answers: Vec<(Continuation, Outcome, Option<Stale>)>,
+}
+
+impl Shared {
+    /// Runs `change` under the lock, then does what the core wants done.
+    fn run<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let wakeup = state.core.next_wakeup();
+        let result = change(&mut state);
+        self.settle(state, wakeup);
+        result
+    }
+
+    fn settle(&self, mut state: MutexGuard<'_, State>, wakeup: Instant) {
+        let mut outbox = state.core.take_outbox();
+        let earlier = state.core.next_wakeup() < wakeup;
+        if outbox.is_empty() && !earlier {
+            return;
+        }
+        let mut answers = Vec::with_capacity(outbox.finished.len());
+        for (ticket, outcome, stale) in outbox.finished.drain(..) {
+            answers.extend(state.waiting.remove(&ticket).map(|continuation| (continuation, outcome, stale)));
+        }
+        let relieved = !state.core.under_pressure();
+        drop(state);
+        if earlier {
+            self.timer.notify_one();
+        }
+        if relieved {
+            self.pressure.notify_all();
+        }
+        self.perform(Work { outbox, answers });
+    }
+
+    fn perform(&self, work: Work) {
+        if let Some(engine) = self.engine.get() {
+            if !work.outbox.requests.is_empty() {
+                engine.submit(work.outbox.requests);
+            }
+            for (tag, class, deadline) in work.outbox.promotions {
+                engine.promote(tag, class, deadline);
+            }
+        }
+        for stale in work.outbox.stale {
+            self.invalidate(stale, Box::new(|| {}));
+        }
+        for (continuation, outcome, stale) in work.answers {
+            match stale {
+                Some(stale) => self.invalidate(stale, Box::new(move || answer(continuation, outcome))),
+                None => answer(continuation, outcome),
+            }
+        }
+    }
+
+    fn invalidate(&self, stale: Stale, done: Box<dyn FnOnce() + Send>) {
+        match self.invalidator.get() {
+            Some(invalidator) => invalidator.invalidate(stale.ino, stale.offset, stale.length, done),
+            None => done(),
+        }
+    }
+
+    /// Runs a change of metadata, which waits while the log is nearly full.
+    fn change<R>(&self, change: impl FnOnce(&mut Core, Now) -> Result<R>) -> Result<R> {
+        let mut state = self.state.lock();
+        while state.core.under_pressure() {
+            self.pressure.wait(&mut state);
+        }
+        let wakeup = state.core.next_wakeup();
+        let result = change(&mut state.core, now());
+        self.settle(state, wakeup);
+        result
+    }
+
+    fn timer(&self) {
+        let mut state = self.state.lock();
+        while !state.stopping {
+            let due = state.core.next_wakeup();
+            let current = now();
+            if due <= current.monotonic {
+                state.core.tick(current);
+                self.settle(state, Instant::FAR_FUTURE);
+                state = self.state.lock();
+            } else if due == Instant::FAR_FUTURE {
+                self.timer.wait(&mut state);
+            } else {
+                self.timer.wait_for(&mut state, due.saturating_since(current.monotonic));
+            }
+        }
+    }
+
+    fn start(&self, continuation: Continuation, operation: Operation) {
+        self.run(|state| {
+            let ticket = state.ticket(continuation);
+            state.core.start(now(), ticket, operation);
+        });
+    }
+}
+
+fn answer(continuation: Continuation, outcome: Outcome) {
+    match (continuation, outcome) {
+        (Continuation::Data(done), Outcome::Data(result)) => done(result),
+        (Continuation::Count(done), Outcome::Count(result)) => done(result),
+        (Continuation::Unit(done), Outcome::Done(result)) => done(result),
+        (Continuation::Attributes(done), Outcome::Attributes(result)) => done(result),
+        (Continuation::Data(done), _) => done(Err(Error::Device)),
+        (Continuation::Count(done), _) => done(Err(Error::Device)),
+        (Continuation::Unit(done), _) => done(Err(Error::Device)),
+        (Continuation::Attributes(done), _) => done(Err(Error::Device)),
+    }
+}
+
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    uuid::Uuid::parse_str(text.trim()).map(|id| *id.as_bytes()).unwrap_or_default()
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Refuses a volume that another host renews. A block from this boot is a dead mount's: the device's own lock says
+/// that nobody here has it open.
+fn check_mmp(device: &FileDevice, uuid: [u8; 16], boot_id: [u8; 16]) -> core::result::Result<(), OpenError> {
+    let read = || -> core::result::Result<Option<MmpBlock>, OpenError> {
+        let mut block = vec![0; crate::format::BLOCK as usize];
+        device.read_at(DeviceOffset(MMP), &mut block).map_err(RecoveryError::Device)?;
+        Ok(MmpBlock::decode(&block).filter(|block| block.uuid == uuid))
+    };
+    let Some(before) = read()? else { return Ok(()) };
+    if before.sequence == 0 || before.boot_id == boot_id {
+        return Ok(());
+    }
+    tracing::info!(
+        host = before.host,
+        "the volume was not unmounted there; watching whether it is still in use"
+    );
+    std::thread::park_timeout(MMP_WATCH);
+    match read()? {
+        Some(after) if after.sequence != before.sequence => Err(OpenError::MountedElsewhere(after.host)),
+        _ => Ok(()),
+    }
+}
+
 impl Volume {
-    pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
-        todo!()
+    /// Opens a device, recovers what is on it and starts the engine.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: each is one line for the administrator.
+    pub fn open(path: &Path, options: OpenOptions) -> core::result::Result<Arc<Self>, OpenError> {
+        // Exclusive even to read, so that a remount can write; only a device that cannot be written is opened so.
+        let (device, device_read_only) = match FileDevice::open(path, OpenMode::Exclusive) {
+            Err(DeviceError::ReadOnly(_)) if options.read_only => {
+                (FileDevice::open(path, OpenMode::ReadOnly)?, true)
+            }
+            opened => (opened?, false),
+        };
+        let device = Arc::new(device);
+        let (boot_id, host) = (boot_id(), host_name());
+        let recovered = recover(&*device)?;
+        let uuid = recovered.superblock.uuid;
+        check_mmp(&device, uuid, boot_id)?;
+        if !options.read_only {
+            let block = MmpBlock { uuid, sequence: 1, boot_id, host: host.clone() };
+            device.write_at(DeviceOffset(MMP), &block.encode()[..])?;
+            device.flush()?;
+        }
+        for address in &recovered.repaired {
+            tracing::warn!(%address, "damaged metadata was read from its second copy");
+        }
+        tracing::info!(
+            replayed = recovered.replayed,
+            inodes = recovered.metadata.inodes(),
+            "volume recovered"
+        );
+
+        let size = options.cache_size.unwrap_or(options.config.cache.size).max(SMALLEST_CACHE);
+        let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
+        let scheduler = scheduler_config(&options.config);
+        let core_options = CoreOptions {
+            read_only: options.read_only,
+            no_atime: options.no_atime,
+            config: options.config,
+            boot_id,
+            host: host.clone(),
+        };
+        let core = Core::new(
+            recovered.superblock,
+            recovered.metadata,
+            recovered.allocator,
+            recovered.journal,
+            pool.clone(),
+            core_options,
+            now(),
+        );
+        let state = State { core, waiting: HashMap::new(), next_ticket: 1, stopping: false };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            timer: Condvar::new(),
+            pressure: Condvar::new(),
+            engine: OnceLock::new(),
+            invalidator: OnceLock::new(),
+        });
+        let sink = Arc::new(Sink(Arc::downgrade(&shared)));
+        let engine = Engine::start(Arc::clone(&device), pool, scheduler, sink)?;
+        let _ = shared.engine.set(engine);
+        shared.run(|state| state.core.tick(now()));
+        let timer = Arc::clone(&shared);
+        let timer_thread = std::thread::Builder::new()
+            .name("avfs-timer".into())
+            .spawn(move || timer.timer())
+            .map_err(|source| OpenError::Memory { size: Bytes::ZERO, source })?;
+        Ok(Arc::new(Self {
+            shared,
+            device,
+            timer_thread: Mutex::new(Some(timer_thread)),
+            device_read_only,
+            uuid,
+            host,
+            boot_id,
+        }))
     }
 
-    // Names. Each that returns an Entry counts one lookup reference on the inode, given back by `forget`.
+    /// Who tells the kernel what it must forget. Set once, by the frontend.
+    pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
+        let _ = self.shared.invalidator.set(invalidator);
+    }
+
+    fn with<R>(&self, look: impl FnOnce(&Core) -> R) -> R {
+        look(&self.shared.state.lock().core)
+    }
+
+    // Names. Each method that returns an entry counts one lookup reference on the inode, given back by `forget`.
+
+    /// The inode that `name` stands for.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        todo!()
+        self.shared.state.lock().core.lookup(parent, name)
     }
+
+    /// Gives back lookup references.
     pub fn forget(&self, ino: Ino, count: u64) {
-        todo!()
+        self.shared.run(|state| state.core.forget(now(), ino, count));
     }
-    /// kind: anything but Directory and Symlink. `permissions` as asked; `umask` applies unless a default ACL does.
+
+    /// Makes a file, device node, fifo or socket. `umask` applies unless a default ACL does.
+    #[expect(clippy::too_many_arguments, reason = "mknod(2) has as many")]
     pub fn make_node(
         &self,
         caller: Caller,
@@ -46,8 +407,11 @@ impl Volume {
         umask: u16,
         rdev: u32,
     ) -> Result<Entry> {
-        todo!()
+        self.shared
+            .change(|core, now| core.make_node(now, caller, parent, name, kind, permissions, umask, rdev))
     }
+
+    /// Makes a directory.
     pub fn make_directory(
         &self,
         caller: Caller,
@@ -56,11 +420,15 @@ impl Volume {
         permissions: u16,
         umask: u16,
     ) -> Result<Entry> {
-        todo!()
+        self.shared.change(|core, now| core.make_directory(now, caller, parent, name, permissions, umask))
     }
+
+    /// Makes a symbolic link.
     pub fn make_symlink(&self, caller: Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
-        todo!()
+        self.shared.change(|core, now| core.make_symlink(now, caller, parent, name, target))
     }
+
+    /// Makes and opens a file.
     pub fn create(
         &self,
         caller: Caller,
@@ -70,17 +438,25 @@ impl Volume {
         umask: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        todo!()
+        self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags))
     }
+
+    /// Adds a name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        todo!()
+        self.shared.change(|core, now| core.link(now, ino, parent, name))
     }
+
+    /// Removes a name of anything but a directory.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        todo!()
+        self.shared.change(|core, now| core.unlink(now, parent, name))
     }
+
+    /// Removes an empty directory.
     pub fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        todo!()
+        self.shared.change(|core, now| core.remove_directory(now, parent, name))
     }
+
+    /// See rename(2) and renameat2(2).
     pub fn rename(
         &self,
         parent: Ino,
@@ -89,30 +465,54 @@ impl Volume {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        todo!()
+        self.shared.change(|core, now| core.rename(now, parent, name, new_parent, new_name, flags))
     }
+
+    /// A symbolic link's target.
     pub fn read_link(&self, ino: Ino) -> Result<Box<[u8]>> {
-        todo!()
+        self.with(|core| core.read_link(ino))
     }
 
+    /// What stat shows.
     pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
-        todo!()
-    }
-    /// `drop_privileges`: the caller may not keep setuid/setgid (no CAP_FSETID). A size change may wait for the device.
-    pub fn set_attributes(&self, caller: Caller, ino: Ino, changes: SetAttributes, done: Done<Attributes>) {
-        todo!()
+        self.with(|core| core.attributes(ino))
     }
 
-    pub fn open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        todo!()
+    /// Changes attributes; a change of size may wait for the device.
+    pub fn set_attributes(&self, ino: Ino, changes: SetAttributes, done: Done<Attributes>) {
+        self.shared.start(Continuation::Attributes(done), Operation::SetAttributes { ino, changes });
     }
+
+    // Files.
+
+    /// Opens a file.
+    pub fn open_file(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        self.shared.run(|state| state.core.open(ino, flags))
+    }
+
+    /// The handle is not used any more.
     pub fn release(&self, handle: HandleId) {
-        todo!()
+        self.shared.run(|state| state.core.release(now(), handle));
     }
+
+    /// Reads up to `length` bytes, fewer only at the end of the file.
     pub fn read(&self, handle: HandleId, offset: u64, length: usize, done: Done<ReadData>) {
-        todo!()
+        let mut state = self.shared.state.lock();
+        let wakeup = state.core.next_wakeup();
+        match state.core.read(now(), handle, offset, length) {
+            Some(result) => {
+                self.shared.settle(state, wakeup);
+                done(result);
+            }
+            None => {
+                let ticket = state.ticket(Continuation::Data(done));
+                state.core.start(now(), ticket, Operation::Read { handle, offset, length });
+                self.shared.settle(state, wakeup);
+            }
+        }
     }
-    /// Copies `data` before it returns. `from_page_cache`: the kernel writes back its own pages (mapped files).
+
+    /// Writes. `data` is copied before this returns. `drop_privileges`: setuid and setgid go.
     pub fn write(
         &self,
         handle: HandleId,
@@ -121,27 +521,65 @@ impl Volume {
         drop_privileges: bool,
         done: Done<usize>,
     ) {
-        todo!()
+        let begun = self
+            .shared
+            .run(|state| state.core.write_begin(now(), handle, offset, data.len(), drop_privileges));
+        match begun {
+            WriteStart::Refused(error) => done(Err(error)),
+            WriteStart::Copy(plan) => {
+                plan.copy(data);
+                let mut state = self.shared.state.lock();
+                let wakeup = state.core.next_wakeup();
+                let ticket = state.ticket(Continuation::Count(done));
+                let ended = state.core.write_end(now(), ticket, plan);
+                let own = ended.and_then(|(result, stale)| {
+                    state.waiting.remove(&ticket).map(|done| (done, Outcome::Count(result), stale))
+                });
+                self.shared.settle(state, wakeup);
+                match own {
+                    Some((done, outcome, Some(stale))) => {
+                        self.shared.invalidate(stale, Box::new(move || answer(done, outcome)));
+                    }
+                    Some((done, outcome, None)) => answer(done, outcome),
+                    None => {}
+                }
+            }
+            WriteStart::Later => {
+                let operation = Operation::Write { handle, offset, data: data.to_vec(), drop_privileges };
+                self.shared.start(Continuation::Count(done), operation);
+            }
+        }
     }
-    /// Called at close(2): nothing is lost if it does nothing, errors of earlier writeback are reported here.
+
+    /// Called at close(2). Accepted data is written in time without it; an error of writing is reported here.
     pub fn flush(&self, handle: HandleId, done: Done<()>) {
-        todo!()
+        let _ = handle;
+        done(if self.with(|core| core.failure().is_some()) { Err(Error::Device) } else { Ok(()) });
     }
-    pub fn fsync(&self, ino: Ino, data_only: bool, done: Done<()>) {
-        todo!()
+
+    /// Everything of one inode, file or directory, becomes durable.
+    pub fn fsync(&self, ino: Ino, done: Done<()>) {
+        self.shared.start(Continuation::Unit(done), Operation::Fsync { ino });
     }
+
     /// Everything accepted so far, of the whole volume, becomes durable.
     pub fn sync(&self, done: Done<()>) {
-        todo!()
+        self.shared.start(Continuation::Unit(done), Operation::Sync);
     }
+
+    /// See fallocate(2).
     pub fn allocate(&self, handle: HandleId, offset: u64, length: u64, mode: AllocateMode, done: Done<()>) {
-        todo!()
+        self.shared.start(Continuation::Unit(done), Operation::Allocate { handle, offset, length, mode });
     }
+
+    /// SEEK_DATA and SEEK_HOLE.
     pub fn seek(&self, handle: HandleId, offset: u64, seek: Seek) -> Result<u64> {
-        todo!()
+        self.with(|core| core.seek(handle, offset, seek))
     }
+
+    /// Copies up to 8 MiB from one file to another; the caller goes on with the rest.
     pub fn copy_range(
-        &self,
+        self: &Arc<Self>,
         from: HandleId,
         from_offset: u64,
         to: HandleId,
@@ -149,17 +587,19 @@ impl Volume {
         length: u64,
         done: Done<usize>,
     ) {
-        todo!()
+        let volume = Arc::clone(self);
+        let length = length.min(avfs_io::pool::MAX_BUFFER as u64) as usize;
+        let copy = move |read: Result<ReadData>| match read {
+            Ok(data) => volume.write(to, to_offset, &data.to_vec(), true, done),
+            Err(error) => done(Err(error)),
+        };
+        self.read(from, from_offset, length, Box::new(copy));
     }
 
-    pub fn open_directory(&self, ino: Ino) -> Result<HandleId> {
-        todo!()
-    }
-    pub fn release_directory(&self, handle: HandleId) {
-        todo!()
-    }
-    /// Calls `each` for the entries after `cookie` (0: from the start) until it returns false. With `plus` the
-    /// entries carry attributes and each accepted one except `.` and `..` counts a lookup reference.
+    // Directories.
+
+    /// Calls `each` for the entries after `cookie` (0: from the start) until it returns false. With `plus` the entries
+    /// carry attributes, and each accepted one except `.` and `..` counts a lookup reference.
     pub fn read_directory(
         &self,
         ino: Ino,
@@ -167,38 +607,96 @@ impl Volume {
         plus: bool,
         each: &mut dyn FnMut(DirectoryEntry) -> bool,
     ) -> Result<()> {
-        todo!()
+        self.shared.state.lock().core.read_directory(ino, cookie, plus, each)
     }
 
+    // Extended attributes.
+
+    /// See setxattr(2).
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        todo!()
+        self.shared.change(|core, now| core.set_xattr(now, ino, name, value, flags))
     }
+
+    /// See getxattr(2).
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        todo!()
+        self.with(|core| core.get_xattr(ino, name).map(Into::into))
     }
+
     /// NUL-terminated names, one after the other.
     pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        todo!()
+        self.with(|core| core.list_xattrs(ino))
     }
 
+    /// See removexattr(2).
+    pub fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.shared.change(|core, now| core.remove_xattr(now, ino, name))
+    }
+
+    // The volume.
+
+    /// Figures for statfs(2).
     pub fn statistics(&self) -> VolumeStatistics {
-        todo!()
+        self.with(Core::statistics)
     }
+
+    /// Where a file's bytes lie.
     pub fn extents(&self, ino: Ino) -> Result<Vec<ExtentReport>> {
-        todo!()
+        self.with(|core| core.extents(ino))
     }
+
+    /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
-        todo!()
+        self.with(Core::report)
     }
-    /// Waits for everything dirty when turning read-only. Refused after a device error.
+
+    /// Turns changes off, after everything accepted has become durable, or on again. Refused after a device error.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        todo!()
+        if !read_only {
+            if self.device_read_only {
+                return Err(Error::ReadOnly);
+            }
+            return self.shared.run(|state| state.core.set_dormant(now(), false));
+        }
+        self.shared.run(|state| state.core.refuse_changes());
+        self.wait_for(Operation::Shutdown)?;
+        self.shared.run(|state| state.core.set_dormant(now(), true))
     }
-    /// Writes everything, checkpoints, marks the volume clean and stops the engine. The last call.
+
+    /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
     pub fn shutdown(&self) -> Result<()> {
-        todo!()
+        let result = self.wait_for(Operation::Shutdown);
+        self.shared.state.lock().stopping = true;
+        self.shared.timer.notify_all();
+        if let Some(timer) = self.timer_thread.lock().take() {
+            let _ = timer.join();
+        }
+        if let Some(engine) = self.shared.engine.get() {
+            engine.shutdown();
+        }
+        if result.is_ok() && !self.device_read_only {
+            let block =
+                MmpBlock { uuid: self.uuid, sequence: 0, boot_id: self.boot_id, host: self.host.clone() };
+            let written = self.device.write_at(DeviceOffset(MMP), &block.encode()[..]);
+            written.and_then(|()| self.device.flush()).map_err(|_| Error::Device)?;
+        }
+        result
+    }
+
+    fn wait_for(&self, operation: Operation) -> Result<()> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        self.shared.start(Continuation::Unit(done), operation);
+        receiver.recv().unwrap_or(Err(Error::Device))
+    }
+}
+
+fn scheduler_config(config: &Config) -> rtsched::Config {
+    rtsched::Config {
+        queue_depth: config.scheduler.queue_depth,
+        metadata_latency: config.scheduler.metadata_latency,
+        best_effort_latency: config.scheduler.best_effort_latency,
+        ..rtsched::Config::default()
     }
 }

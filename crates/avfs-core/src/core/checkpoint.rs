@@ -116,7 +116,7 @@ impl Checkpoints {
 
 impl Core {
     pub(super) fn checkpoint_due(&self) -> Instant {
-        if self.read_only
+        if self.dormant
             || self.failure.is_some()
             || self.checkpoints.running.is_some()
             || !self.metadata.is_dirty()
@@ -165,7 +165,7 @@ impl Core {
 
     /// Begins a checkpoint unless one is running.
     pub(super) fn start_checkpoint(&mut self, now: Now) {
-        if self.checkpoints.running.is_some() || self.failure.is_some() || self.read_only {
+        if self.checkpoints.running.is_some() || self.failure.is_some() || self.dormant {
             return;
         }
         self.mark_sparse_units();

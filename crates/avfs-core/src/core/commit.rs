@@ -247,7 +247,7 @@ impl Core {
                         self.wait_for_commit(ticket)
                     }
                 }
-                Stage::Journal if matches!(waiting.operation, Operation::Shutdown) && !self.read_only => {
+                Stage::Journal if matches!(waiting.operation, Operation::Shutdown) && !self.dormant => {
                     waiting.stage = Stage::Checkpoint { begun: self.checkpoints.begun };
                     false
                 }

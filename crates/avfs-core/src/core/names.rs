@@ -128,7 +128,8 @@ impl Core {
     pub(super) fn reap(&mut self, now: Now, ino: Ino) {
         if !self.metadata.orphans().contains(&ino)
             || self.lookups.contains_key(&ino)
-            || self.check_writable().is_err()
+            || self.failure.is_some()
+            || self.dormant
         {
             return;
         }

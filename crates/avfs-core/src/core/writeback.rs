@@ -270,7 +270,7 @@ impl Core {
 
     /// Records a file's size and times as they are now; its data is on the device.
     pub(super) fn record_file(&mut self, now: Now, ino: Ino) {
-        if self.check_writable().is_err() {
+        if self.failure.is_some() || self.dormant {
             return;
         }
         let mut records: Vec<Record> = self.size_record(ino, u64::MAX).into_iter().collect();

@@ -1,0 +1,124 @@
+//! Making a volume.
+
+use crate::format::{
+    BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, Piece, SMALLEST_VOLUME, ShardLocation,
+    Superblock, UNIT, encode_table,
+};
+use crate::metadata::Metadata;
+use avfs_io::IoError;
+use avfs_io::device::Device;
+use units::{Bytes, DeviceOffset, Timestamp};
+
+/// What may be chosen.
+#[derive(Clone, Debug, Default)]
+pub struct MkfsOptions {
+    /// At most 63 bytes.
+    pub label: String,
+    /// Identity; random when absent.
+    pub uuid: Option<[u8; 16]>,
+    /// Stripe to align the data area to; the device's optimal I/O size when absent.
+    pub stripe: Option<Bytes>,
+    /// Birth of the root directory.
+    pub now: Timestamp,
+}
+
+/// Why no volume was made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MkfsError {
+    /// Below the smallest volume.
+    #[error("the device has {has}; a volume needs at least {needs}")]
+    TooSmall {
+        /// What it has.
+        has: Bytes,
+        /// What it would need.
+        needs: Bytes,
+    },
+    /// Not usable as a stripe.
+    #[error("a stripe of {0} is not possible: give a multiple of 4 KiB up to 1 GiB")]
+    Stripe(Bytes),
+    /// Too long.
+    #[error("the label is longer than 63 bytes")]
+    Label,
+    /// The device failed.
+    #[error("cannot write the volume: {0}")]
+    Device(#[from] IoError),
+}
+
+/// Writes an empty volume. Whatever was on the device is lost. The superblocks are written last, so a device on which
+/// this was interrupted carries no volume.
+///
+/// # Errors
+/// See [`MkfsError`].
+pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, MkfsError> {
+    if options.label.len() > 63 {
+        return Err(MkfsError::Label);
+    }
+    let size = Bytes(device.size().0 / BLOCK * BLOCK);
+    let reported = device.geometry().optimal_io;
+    // What a device reports may be nonsense; what an administrator says is taken or refused.
+    let stripe = match options.stripe {
+        Some(stripe) if !stripe.0.is_multiple_of(BLOCK) || stripe.0 > 1 << 30 => {
+            return Err(MkfsError::Stripe(stripe));
+        }
+        Some(stripe) => stripe,
+        None if reported.0.is_multiple_of(BLOCK) && reported.0 <= 1 << 30 => reported,
+        None => Bytes::ZERO,
+    };
+    let geometry = Geometry::new(size, stripe)
+        .ok_or(MkfsError::TooSmall { has: size, needs: Bytes(SMALLEST_VOLUME) })?;
+    let uuid = options.uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+
+    // Old structures must not be found: neither another filesystem's at the start nor our own superblocks and log.
+    let zeros = vec![0; 1 << 20];
+    for offset in [0, 1 << 20, LOG_START] {
+        device.write_at(DeviceOffset(offset), &zeros)?;
+    }
+    let tail = Geometry::superblock_places(size)[2];
+    device.write_at(tail, &zeros[..(size.0 - tail.0) as usize])?;
+    device.flush()?;
+
+    let metadata = Metadata::with_root(options.now);
+    let (image, lsn) = metadata.image(0).unwrap_or_default();
+    let mut places = [0, UNIT].map(|unit| geometry.data_start.0 + unit);
+    let mut place = |bytes: &[u8]| -> Result<Piece, IoError> {
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+        let piece = Piece {
+            address: DeviceOffset(places[0]),
+            copy: DeviceOffset(places[1]),
+            length: bytes.len() as u32,
+            checksum: crc32c::crc32c(bytes),
+        };
+        for place in &mut places {
+            device.write_at(DeviceOffset(*place), &padded)?;
+            *place += padded.len() as u64;
+        }
+        Ok(piece)
+    };
+    let location = ShardLocation { pieces: vec![place(&image)?] };
+    let table = place(&encode_table(std::iter::once((0, &location))))?;
+    let mmp = MmpBlock { uuid, sequence: 0, boot_id: [0; 16], host: String::new() };
+    device.write_at(DeviceOffset(MMP), &mmp.encode()[..])?;
+    device.flush()?;
+
+    let mut superblock = Superblock {
+        uuid,
+        label: options.label.clone(),
+        features: Features::default(),
+        generation: 0,
+        geometry,
+        table,
+        log: LogPosition { offset: 0, sequence: 1, previous_checksum: 0 },
+        lsn,
+    };
+    for generation in 1..=2 {
+        superblock.generation = generation;
+        let slot = (generation % 2) as usize;
+        let places = Geometry::superblock_places(size);
+        for place in [places[slot], places[slot + 2]] {
+            device.write_at(place, &superblock.encode()[..])?;
+        }
+    }
+    device.flush()?;
+    Ok(superblock)
+}

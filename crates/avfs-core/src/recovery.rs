@@ -1,0 +1,231 @@
+//! From a device to the state in memory: superblock, shards, log, and what is derived from them.
+//!
+//! **Invariants:** nothing is written. Recovery of the same device gives the same state however often it is done.
+
+use crate::allocator::{Allocator, BlockRun, Overlap};
+use crate::format::{
+    BLOCK, Geometry, Piece, SUPERBLOCK_A, Superblock, SuperblockError, UNIT, UNIT_BLOCKS, decode_table,
+};
+use crate::inode::Name;
+use crate::journal::{Journal, read_log};
+use crate::metadata::{Contradiction, Metadata};
+use avfs_io::IoError;
+use avfs_io::device::Device;
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Bytes, DeviceOffset, Ino};
+
+/// Why a device cannot be mounted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    /// No superblock can be used.
+    #[error("{0}")]
+    Superblock(#[from] SuperblockError),
+    /// The device is smaller than the volume.
+    #[error("the volume is {volume} long but the device only {device}")]
+    Truncated {
+        /// What the superblock says.
+        volume: Bytes,
+        /// What the device has.
+        device: Bytes,
+    },
+    /// Both copies of a structure are damaged.
+    #[error("{what} at {address} is damaged, and so is its copy: run fsck.avfs")]
+    Damaged {
+        /// Which structure.
+        what: &'static str,
+        /// Where.
+        address: DeviceOffset,
+    },
+    /// The log does not fit the shards.
+    #[error("the log contradicts the metadata ({0}): run fsck.avfs")]
+    Contradiction(#[from] Contradiction),
+    /// Two inodes have the same space.
+    #[error("inode {ino}: {overlap}: run fsck.avfs")]
+    Overlap {
+        /// The second one.
+        ino: Ino,
+        /// What overlaps.
+        overlap: Overlap,
+    },
+    /// Names in directories that do not exist.
+    #[error("inode {0} has a name in a directory that does not exist: run fsck.avfs")]
+    LostName(Ino),
+    /// The device failed.
+    #[error("cannot read the device: {0}")]
+    Device(#[from] IoError),
+}
+
+/// A volume as it was found.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// All inodes, indexed.
+    pub metadata: Metadata,
+    /// Free space, derived.
+    pub allocator: Allocator,
+    /// The log, ready to go on.
+    pub journal: Journal,
+    /// Records that were replayed.
+    pub replayed: usize,
+    /// Second copies that had to be used, for the administrator.
+    pub repaired: Vec<DeviceOffset>,
+}
+
+/// The newest superblock of a device.
+///
+/// # Errors
+/// When none of the four can be used: the cause of the first that is one at all.
+pub fn find_superblock(device: &dyn Device) -> Result<Superblock, RecoveryError> {
+    let mut best: Option<Superblock> = None;
+    let mut cause = SuperblockError::Foreign;
+    for place in Geometry::superblock_places(Bytes(device.size().0 / BLOCK * BLOCK)) {
+        let mut block = vec![0; BLOCK as usize];
+        if place.0 < SUPERBLOCK_A || device.read_at(place, &mut block).is_err() {
+            continue;
+        }
+        match Superblock::decode(&block) {
+            Ok(found) if best.as_ref().is_none_or(|best| found.generation > best.generation) => {
+                best = Some(found)
+            }
+            Ok(_) => {}
+            Err(error) if cause == SuperblockError::Foreign => cause = error,
+            Err(_) => {}
+        }
+    }
+    let best = best.ok_or(cause)?;
+    if best.geometry.device.0 > device.size().0 {
+        return Err(RecoveryError::Truncated { volume: best.geometry.device, device: device.size() });
+    }
+    Ok(best)
+}
+
+/// Reads metadata pieces, a whole unit at a time: shards of a checkpoint lie side by side.
+pub(crate) struct PieceReader<'a> {
+    device: &'a dyn Device,
+    geometry: Geometry,
+    unit: Option<(u64, Vec<u8>)>,
+    /// First copies that were damaged.
+    pub(crate) damaged: Vec<DeviceOffset>,
+}
+
+impl<'a> PieceReader<'a> {
+    pub(crate) fn new(device: &'a dyn Device, geometry: Geometry) -> Self {
+        Self { device, geometry, unit: None, damaged: Vec::new() }
+    }
+
+    /// The bytes of a piece, from its copy if need be. `None` when both are damaged.
+    pub(crate) fn read(&mut self, piece: &Piece) -> Option<Vec<u8>> {
+        if let Some(bytes) = self.read_at(piece.address, piece, true) {
+            return Some(bytes);
+        }
+        self.damaged.push(piece.address);
+        self.read_at(piece.copy, piece, false)
+    }
+
+    /// The bytes at one of a piece's places, if they are whole.
+    pub(crate) fn read_at(
+        &mut self,
+        address: DeviceOffset,
+        piece: &Piece,
+        whole_unit: bool,
+    ) -> Option<Vec<u8>> {
+        let block = self.geometry.block_at(address)?;
+        let unit = block / UNIT_BLOCKS;
+        let within = ((block % UNIT_BLOCKS) * BLOCK) as usize;
+        let end = within + piece.length as usize;
+        if end as u64 > UNIT {
+            return None;
+        }
+        let bytes = if whole_unit {
+            if self.unit.as_ref().is_none_or(|&(held, _)| held != unit) {
+                let mut bytes = self.unit.take().map_or_else(|| vec![0; UNIT as usize], |(_, bytes)| bytes);
+                self.device.read_at(self.geometry.block_address(unit * UNIT_BLOCKS), &mut bytes).ok()?;
+                self.unit = Some((unit, bytes));
+            }
+            self.unit.as_ref()?.1[within..end].to_vec()
+        } else {
+            let mut bytes = vec![0; piece.space() as usize];
+            self.device.read_at(address, &mut bytes).ok()?;
+            bytes.truncate(piece.length as usize);
+            bytes
+        };
+        (crc32c::crc32c(&bytes) == piece.checksum).then_some(bytes)
+    }
+}
+
+/// Units that the superblock's table and the shards' images lie in.
+pub(crate) fn metadata_units(superblock: &Superblock, metadata: &Metadata) -> BTreeSet<u64> {
+    let pieces = metadata.shards().flat_map(|(_, shard)| shard.location.pieces.iter());
+    pieces
+        .chain(std::iter::once(&superblock.table))
+        .flat_map(|piece| [piece.address, piece.copy])
+        .filter_map(|address| superblock.geometry.block_at(address))
+        .map(|block| block / UNIT_BLOCKS * UNIT_BLOCKS)
+        .collect()
+}
+
+/// Reads a volume.
+///
+/// # Errors
+/// See [`RecoveryError`]. A torn or stale end of the log is none.
+pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
+    let superblock = find_superblock(device)?;
+    let mut reader = PieceReader::new(device, superblock.geometry);
+    let mut metadata = Metadata::default();
+    load_shards(&superblock, &mut reader, &mut metadata)?;
+    metadata.set_lsn(superblock.lsn);
+    let replay = read_log(device, &superblock)?;
+    let replayed = replay.records.len();
+    for (lsn, record) in &replay.records {
+        metadata.replay(*lsn, record)?;
+    }
+    if let Some((ino, Name { .. })) = metadata.derive().first() {
+        return Err(RecoveryError::LostName(*ino));
+    }
+    let mut allocator = Allocator::new(superblock.geometry.units);
+    for unit in metadata_units(&superblock, &metadata) {
+        let run = BlockRun { start: unit, count: UNIT_BLOCKS };
+        allocator.mark_used(run).map_err(|overlap| RecoveryError::Overlap { ino: Ino(0), overlap })?;
+    }
+    for (ino, inode) in metadata.iter() {
+        for extent in inode.extents().into_iter().flat_map(|extents| extents.iter()) {
+            allocator.mark_used(extent.run()).map_err(|overlap| RecoveryError::Overlap { ino, overlap })?;
+        }
+    }
+    let journal = Journal::new(&superblock, replay.end, replay.bytes);
+    let repaired = reader.damaged;
+    Ok(Recovered { superblock, metadata, allocator, journal, replayed, repaired })
+}
+
+pub(crate) fn load_shards(
+    superblock: &Superblock,
+    reader: &mut PieceReader<'_>,
+    metadata: &mut Metadata,
+) -> Result<(), RecoveryError> {
+    let table_damaged = RecoveryError::Damaged { what: "shard table", address: superblock.table.address };
+    let table = reader.read(&superblock.table).ok_or_else(|| table_damaged.clone())?;
+    let entries = decode_table(&table).map_err(|_| table_damaged)?;
+    // In the order of their places, so that each unit is read once.
+    let by_place: BTreeMap<DeviceOffset, usize> = entries
+        .iter()
+        .enumerate()
+        .map(|(index, (_, location))| (location.pieces.first().map_or(DeviceOffset(0), |p| p.address), index))
+        .collect();
+    let mut order: Vec<usize> = by_place.into_values().collect();
+    if order.len() != entries.len() {
+        order = (0..entries.len()).collect();
+    }
+    for index in order {
+        let (number, location) = &entries[index];
+        let mut image = Vec::new();
+        for piece in &location.pieces {
+            let damaged = RecoveryError::Damaged { what: "shard", address: piece.address };
+            image.extend(reader.read(piece).ok_or(damaged)?);
+        }
+        let address = location.pieces.first().map_or(DeviceOffset(0), |piece| piece.address);
+        let load = metadata.load(*number, location.clone(), &image);
+        load.map_err(|_| RecoveryError::Damaged { what: "shard", address })?;
+    }
+    Ok(())
+}

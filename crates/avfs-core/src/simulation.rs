@@ -1,0 +1,336 @@
+//! A volume on a simulated device, driven from a seed.
+//!
+//! **For:** tests of the filesystem without kernel, threads or clock: the same [`Core`] as in production, a device that
+//! completes requests in an order drawn from the seed and can lose power. **State:** [`SimVolume`] owns core, engine
+//! and clock. **Invariants:** the same seed and calls give the same device contents, bit for bit.
+
+use crate::config::Config;
+use crate::core::{Core, CoreOptions, Operation, Outcome, Ticket, WriteStart};
+use crate::error::{Error, Result};
+use crate::mkfs::{self, MkfsOptions};
+use crate::recovery::{RecoveryError, recover};
+use crate::types::*;
+use avfs_io::pool::Pool;
+use avfs_io::sim::{SimDisk, SimEngine};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
+
+/// A mounted volume whose time passes only when somebody waits.
+pub struct SimVolume {
+    core: Core,
+    engine: SimEngine,
+    random: SmallRng,
+    clock: Instant,
+    next_ticket: u64,
+    finished: BTreeMap<Ticket, Outcome>,
+}
+
+/// A disk of `size` with an empty volume on it.
+///
+/// # Panics
+/// When `size` is below the smallest volume.
+pub fn formatted(size: Bytes) -> Arc<SimDisk> {
+    let disk = Arc::new(SimDisk::new(size));
+    let options = MkfsOptions { uuid: Some([0xA5; 16]), ..MkfsOptions::default() };
+    mkfs::make(&*disk, &options).expect("a new disk can be formatted");
+    disk
+}
+
+impl SimVolume {
+    /// Mounts what is on `disk`.
+    ///
+    /// # Errors
+    /// When it cannot be recovered.
+    pub fn mount(
+        disk: Arc<SimDisk>,
+        pool: &Pool,
+        config: Config,
+        seed: u64,
+    ) -> core::result::Result<Self, RecoveryError> {
+        let recovered = recover(&*disk)?;
+        let clock = Instant::from_nanos(1_000_000_000);
+        let options = CoreOptions { config, ..CoreOptions::default() };
+        let core = Core::new(
+            recovered.superblock,
+            recovered.metadata,
+            recovered.allocator,
+            recovered.journal,
+            pool.clone(),
+            options,
+            at(clock),
+        );
+        let mut volume = Self {
+            core,
+            engine: SimEngine::new(disk, rtsched::Config::default()),
+            random: SmallRng::seed_from_u64(seed),
+            clock,
+            next_ticket: 1,
+            finished: BTreeMap::new(),
+        };
+        volume.with(|core, now| core.tick(now));
+        Ok(volume)
+    }
+
+    /// The device.
+    pub fn disk(&self) -> &Arc<SimDisk> {
+        self.engine.disk()
+    }
+
+    /// The core, to look at.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Runs an operation of the core at the present moment, and submits what it wants.
+    pub fn with<R>(&mut self, operate: impl FnOnce(&mut Core, Now) -> R) -> R {
+        self.clock += Duration::from_micros(10);
+        let result = operate(&mut self.core, at(self.clock));
+        self.submit();
+        result
+    }
+
+    fn submit(&mut self) {
+        let outbox = self.core.take_outbox();
+        for request in outbox.requests {
+            self.engine.submit(self.clock, request);
+        }
+        for (tag, class, deadline) in outbox.promotions {
+            self.engine.promote(self.clock, tag, class, deadline);
+        }
+        for (ticket, outcome, _) in outbox.finished {
+            self.finished.insert(ticket, outcome);
+        }
+    }
+
+    /// Lets the device finish one request, or, when it has none, time pass to the core's next wakeup. False when
+    /// neither is left.
+    pub fn step(&mut self) -> bool {
+        let took = Duration::from_micros(self.random.random_range(50..5000));
+        self.clock += took;
+        if let Some(completion) = self.engine.step(self.clock, &mut self.random) {
+            self.core.io_completed(at(self.clock), completion);
+            self.submit();
+            return true;
+        }
+        let due = self.core.next_wakeup();
+        if due == Instant::FAR_FUTURE {
+            return false;
+        }
+        self.clock = self.clock.max(due);
+        self.with(|core, now| core.tick(now));
+        true
+    }
+
+    /// Lets some requests finish and some time pass, as the seed has it.
+    pub fn drift(&mut self) {
+        for _ in 0..self.random.random_range(0..4) {
+            self.step();
+        }
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        ticket
+    }
+
+    /// Begins an operation and lets time pass until it has ended.
+    ///
+    /// # Panics
+    /// When it never ends.
+    pub fn complete(&mut self, operation: Operation) -> Outcome {
+        let ticket = self.ticket();
+        self.with(|core, now| core.start(now, ticket, operation));
+        self.finish(ticket)
+    }
+
+    fn finish(&mut self, ticket: Ticket) -> Outcome {
+        for _ in 0..1_000_000 {
+            if let Some(outcome) = self.finished.remove(&ticket) {
+                return outcome;
+            }
+            assert!(self.step(), "{ticket:?} waits for nothing");
+        }
+        panic!("{ticket:?} never ends");
+    }
+
+    /// Reads to the end of the request or the file.
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn read(&mut self, handle: HandleId, offset: u64, length: usize) -> Result<Vec<u8>> {
+        if let Some(result) = self.with(|core, now| core.read(now, handle, offset, length)) {
+            return result.map(|data| data.to_vec());
+        }
+        match self.complete(Operation::Read { handle, offset, length }) {
+            Outcome::Data(result) => result.map(|data| data.to_vec()),
+            other => panic!("a read ended as {other:?}"),
+        }
+    }
+
+    /// Writes.
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn write(&mut self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
+        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), false));
+        let outcome = match begun {
+            WriteStart::Refused(error) => return Err(error),
+            WriteStart::Copy(plan) => {
+                plan.copy(data);
+                let ticket = self.ticket();
+                if let Some((result, _)) = self.with(|core, now| core.write_end(now, ticket, plan)) {
+                    return result;
+                }
+                self.finish(ticket)
+            }
+            WriteStart::Later => {
+                let data = data.to_vec();
+                self.complete(Operation::Write { handle, offset, data, drop_privileges: false })
+            }
+        };
+        match outcome {
+            Outcome::Count(result) => result,
+            other => panic!("a write ended as {other:?}"),
+        }
+    }
+
+    fn done(&mut self, operation: Operation) -> Result<()> {
+        match self.complete(operation) {
+            Outcome::Done(result) => result,
+            other => panic!("ended as {other:?}"),
+        }
+    }
+
+    /// See fsync(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn fsync(&mut self, ino: Ino) -> Result<()> {
+        self.done(Operation::Fsync { ino })
+    }
+
+    /// See syncfs(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn sync(&mut self) -> Result<()> {
+        self.done(Operation::Sync)
+    }
+
+    /// See fallocate(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn allocate(&mut self, handle: HandleId, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+        self.done(Operation::Allocate { handle, offset, length, mode })
+    }
+
+    /// See truncate(2), chmod(2), chown(2), utimensat(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn set_attributes(&mut self, ino: Ino, changes: SetAttributes) -> Result<Attributes> {
+        match self.complete(Operation::SetAttributes { ino, changes }) {
+            Outcome::Attributes(result) => result,
+            other => panic!("a change of attributes ended as {other:?}"),
+        }
+    }
+
+    /// Makes and opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn create(&mut self, parent: Ino, name: &[u8]) -> Result<(Ino, HandleId)> {
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let (entry, opened) =
+            self.with(|core, now| core.create(now, Caller::default(), parent, name, 0o644, 0, flags))?;
+        Ok((entry.attributes.ino, opened.handle))
+    }
+
+    /// Opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn open(&mut self, ino: Ino) -> Result<HandleId> {
+        self.with(|core, _| core.open(ino, OpenFlags::READ | OpenFlags::WRITE)).map(|opened| opened.handle)
+    }
+
+    /// Writes everything and checkpoints, as an unmount does.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the volume has failed.
+    pub fn unmount(mut self) -> Result<Arc<SimDisk>> {
+        match self.complete(Operation::Shutdown) {
+            Outcome::Done(result) => result.map(|()| Arc::clone(self.disk())),
+            _ => Err(Error::Device),
+        }
+    }
+}
+
+fn at(monotonic: Instant) -> Now {
+    let nanoseconds = monotonic.as_nanos();
+    let wall = Timestamp {
+        seconds: 1_800_000_000 + (nanoseconds / 1_000_000_000) as i64,
+        nanoseconds: (nanoseconds % 1_000_000_000) as u32,
+    };
+    Now { monotonic, wall }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(Bytes::from_mib(96), false).unwrap()
+    }
+
+    fn pattern(length: usize, seed: u8) -> Vec<u8> {
+        (0..length).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8 ^ seed)).collect()
+    }
+
+    #[test]
+    fn what_was_written_is_there_after_an_unmount() {
+        let pool = pool();
+        let disk = formatted(Bytes::from_mib(512));
+        let mut volume = SimVolume::mount(disk, &pool, Config::default(), 1).unwrap();
+        let (ino, handle) = volume.create(Ino::ROOT, b"clip.mxf").unwrap();
+        let data = pattern(40 << 20, 1);
+        for (index, chunk) in data.chunks(1 << 20).enumerate() {
+            assert_eq!(volume.write(handle, (index << 20) as u64, chunk), Ok(chunk.len()));
+        }
+        assert_eq!(volume.read(handle, 5_000_000, 3_000_000).unwrap(), data[5_000_000..8_000_000]);
+        volume.with(|core, now| core.release(now, handle));
+        let disk = volume.unmount().unwrap();
+
+        let mut volume = SimVolume::mount(disk, &pool, Config::default(), 2).unwrap();
+        let found = volume.with(|core, _| core.lookup(Ino::ROOT, b"clip.mxf")).unwrap();
+        assert_eq!(found.attributes.ino, ino);
+        assert_eq!(found.attributes.size, data.len() as u64);
+        assert_eq!(volume.core().extents(ino).unwrap().len(), 1);
+        let handle = volume.open(ino).unwrap();
+        for (index, chunk) in data.chunks(1 << 20).enumerate() {
+            assert!(volume.read(handle, (index << 20) as u64, 1 << 20).unwrap() == chunk, "MiB {index}");
+        }
+    }
+
+    #[test]
+    fn what_was_synced_is_there_after_a_power_cut_and_a_small_file_costs_one_block() {
+        let pool = pool();
+        let mut volume =
+            SimVolume::mount(formatted(Bytes::from_mib(256)), &pool, Config::default(), 3).unwrap();
+        let (ino, handle) = volume.create(Ino::ROOT, b"notes.txt").unwrap();
+        volume.write(handle, 0, &pattern(2000, 9)).unwrap();
+        volume.fsync(ino).unwrap();
+        assert_eq!(volume.core().attributes(ino).unwrap().blocks, 8);
+        let disk = Arc::new(volume.disk().crash(7));
+        drop(volume);
+        let mut volume = SimVolume::mount(disk, &pool, Config::default(), 4).unwrap();
+        let found = volume.with(|core, _| core.lookup(Ino::ROOT, b"notes.txt")).unwrap();
+        let handle = volume.open(found.attributes.ino).unwrap();
+        assert_eq!(volume.read(handle, 0, 5000).unwrap(), pattern(2000, 9));
+    }
+}
