@@ -8,9 +8,11 @@ use avfs_fuse::control::{self, Answer, Client, RUN_DIRECTORY, Request};
 use avfs_fuse::mount::{self, DeviceNumber, printable};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Why a device cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +63,13 @@ pub struct Claim {
     lock: File,
     path: PathBuf,
     device: PathBuf,
+    /// Whoever had the device before was killed.
+    predecessor_died: bool,
 }
+
+/// How long the kernel may need to take a device from a process that was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 impl Claim {
     /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes; `waiting` is called
@@ -79,7 +87,7 @@ impl Claim {
         let locked = |error| ClaimError::Lock { path: lock_path.clone(), error };
         std::fs::create_dir_all(RUN_DIRECTORY).map_err(locked)?;
         let mut waiting = Some(waiting);
-        let lock = loop {
+        let mut lock = loop {
             let mut lock = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -109,7 +117,10 @@ impl Claim {
                 break lock;
             }
         };
-        let mut claim = Self { lock, path: lock_path.clone(), device: canonical };
+        let mut remains = String::new();
+        lock.rewind().and_then(|()| lock.read_to_string(&mut remains)).map_err(locked)?;
+        let predecessor_died = !remains.is_empty();
+        let mut claim = Self { lock, path: lock_path.clone(), device: canonical, predecessor_died };
         claim
             .write(&format!("{command} (process {})", std::process::id()))
             .map_err(|error| ClaimError::Lock { path: lock_path, error })?;
@@ -122,6 +133,29 @@ impl Claim {
         if let Ok(lock) = File::open(Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"))) {
             // Without the lock there is nothing to wait for.
             let _ = flock(&lock, FlockOperation::LockShared);
+        }
+    }
+
+    /// Opens the device with `open`. The kernel closes the files of a process that was killed some time after the
+    /// process is gone: a ring of asynchronous requests is dismantled in the background, and nobody is told when
+    /// that is done. So if the last to have this device was killed, a device that is in use is tried again for up to
+    /// ten seconds.
+    ///
+    /// # Errors
+    /// The last of `open`.
+    pub fn open<T, E>(
+        &self,
+        mut open: impl FnMut() -> Result<T, E>,
+        is_in_use: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        let start = Instant::now();
+        loop {
+            match open() {
+                Err(error) if self.predecessor_died && is_in_use(&error) && start.elapsed() < PATIENCE => {
+                    thread::sleep(RETRY_AFTER);
+                }
+                result => return result,
+            }
         }
     }
 
@@ -147,7 +181,7 @@ impl Claim {
 
     fn write(&mut self, holder: &str) -> io::Result<()> {
         self.lock.set_len(0)?;
-        self.lock.seek(SeekFrom::Start(0))?;
+        self.lock.rewind()?;
         self.lock.write_all(holder.as_bytes())
     }
 }
@@ -189,7 +223,9 @@ pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
     match client.ask(&Request::Info {}) {
         Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
             Some(directory) => printable(&directory),
-            None => format!("a directory that others see, or has files open (served by process {})", info.process),
+            None => {
+                format!("a directory that others see, or has files open (served by process {})", info.process)
+            }
         }),
         _ => None,
     }

@@ -2,15 +2,16 @@
 
 use crate::claim::Claim;
 use crate::daemon::{self, Side};
+use crate::fail;
 use crate::logging::{self, Target};
 use crate::mount_options::MountOptions;
-use crate::fail;
 use avfs_core::config::Config;
-use avfs_core::volume::{OpenOptions, Volume};
+use avfs_core::volume::{OpenError, OpenOptions, Volume};
+use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Client, Request};
 use avfs_fuse::mount::{self, printable};
 use avfs_fuse::signals::Signals;
-use avfs_fuse::Mounted;
+use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -90,10 +91,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
     }
-    let directory = arguments
-        .directory
-        .canonicalize()
-        .map_err(|error| Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory))))?;
+    let directory = arguments.directory.canonicalize().map_err(|error| {
+        Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory)))
+    })?;
     if !directory.is_dir() {
         return Err(Failure::new(MOUNT_FAILED, format!("{}: not a directory", printable(&directory))));
     }
@@ -159,10 +159,17 @@ impl Job {
         let device = self.claim.device().to_owned();
         let open = OpenOptions {
             read_only: self.options.read_only(),
+            no_atime: self.options.set.contains(MountFlags::NOATIME),
             cache_size: self.options.cache_size,
             config: std::mem::take(&mut self.config),
         };
-        let volume = Volume::mount(&device, open).map_err(|error| error.to_string())?;
+        let volume = self
+            .claim
+            .open(
+                || Volume::open(&device, open.clone()),
+                |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
+            )
+            .map_err(|error| error.to_string())?;
         let flags = self.options.flags(MountFlags::empty());
         let mounted = match Mounted::start(&volume, &device, &self.directory, flags) {
             Ok(mounted) => mounted,
