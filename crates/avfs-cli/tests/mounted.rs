@@ -7,11 +7,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An image file with a volume, and a directory to mount it on.
 struct Rig {
     directory: tempfile::TempDir,
+    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Rig {
     /// `None`, with the reason printed, where nothing can be mounted.
@@ -20,7 +25,8 @@ impl Rig {
             eprintln!("not tested: mounting needs root and /dev/fuse");
             return None;
         }
-        let rig = Self { directory: tempfile::tempdir().unwrap() };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         fs::create_dir(rig.mount_point()).unwrap();
         succeed(rig.mkfs(&["--size", "512M", "--label", "test"]));
         Some(rig)
