@@ -142,7 +142,10 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
     line("free units", &volume.free_units)?;
     line("longest free run", &Bytes(volume.longest_free_run_bytes))?;
     line("inodes", &volume.inodes)?;
-    line("cache", &format_args!("{} of {} in use", Bytes(volume.cache_used_bytes), Bytes(volume.cache_bytes)))?;
+    line(
+        "cache",
+        &format_args!("{} of {} in use", Bytes(volume.cache_used_bytes), Bytes(volume.cache_bytes)),
+    )?;
     line("dirty", &Bytes(volume.dirty_bytes))?;
     line("commits", &volume.commits)?;
     line("checkpoints", &volume.checkpoints)?;

@@ -8,9 +8,11 @@ use avfs_fuse::control::{self, Answer, Client, RUN_DIRECTORY, Request};
 use avfs_fuse::mount::{self, DeviceNumber, printable};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, FileType, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Why a device cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +61,15 @@ pub enum ClaimError {
 #[derive(Debug)]
 pub struct Claim {
     lock: File,
+    path: PathBuf,
     device: PathBuf,
+    /// Whoever had the device before was killed.
+    predecessor_died: bool,
 }
+
+/// How long the kernel may need to take a device from a process that was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 impl Claim {
     /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes; `waiting` is called
@@ -77,29 +86,41 @@ impl Claim {
         let lock_path = Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"));
         let locked = |error| ClaimError::Lock { path: lock_path.clone(), error };
         std::fs::create_dir_all(RUN_DIRECTORY).map_err(locked)?;
-        let mut lock = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&lock_path)
-            .map_err(locked)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            lock.read_to_string(&mut holder).map_err(locked)?;
-            match Holder::parse(&holder) {
-                Holder::Daemon(mounted) => {
-                    if let Some(directory) = serves(mounted) {
-                        return Err(ClaimError::Mounted { path, directory });
+        let mut waiting = Some(waiting);
+        let mut lock = loop {
+            let mut lock = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&lock_path)
+                .map_err(locked)?;
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                let mut holder = String::new();
+                lock.read_to_string(&mut holder).map_err(locked)?;
+                match Holder::parse(&holder) {
+                    Holder::Daemon(mounted) => {
+                        if let Some(directory) = serves(mounted) {
+                            return Err(ClaimError::Mounted { path, directory });
+                        }
                     }
+                    Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
                 }
-                Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
+                if let Some(waiting) = waiting.take() {
+                    waiting();
+                }
+                flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
             }
-            waiting();
-            flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
-        }
-        let mut claim = Self { lock, device: canonical };
+            // Whoever had it before removed the file: then this is a lock that nobody else will look at.
+            if is_at(&lock, &lock_path).map_err(locked)? {
+                break lock;
+            }
+        };
+        let mut remains = String::new();
+        lock.rewind().and_then(|()| lock.read_to_string(&mut remains)).map_err(locked)?;
+        let predecessor_died = !remains.is_empty();
+        let mut claim = Self { lock, path: lock_path.clone(), device: canonical, predecessor_died };
         claim
             .write(&format!("{command} (process {})", std::process::id()))
             .map_err(|error| ClaimError::Lock { path: lock_path, error })?;
@@ -112,6 +133,29 @@ impl Claim {
         if let Ok(lock) = File::open(Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"))) {
             // Without the lock there is nothing to wait for.
             let _ = flock(&lock, FlockOperation::LockShared);
+        }
+    }
+
+    /// Opens the device with `open`. The kernel closes the files of a process that was killed some time after the
+    /// process is gone: a ring of asynchronous requests is dismantled in the background, and nobody is told when
+    /// that is done. So if the last to have this device was killed, a device that is in use is tried again for up to
+    /// ten seconds.
+    ///
+    /// # Errors
+    /// The last of `open`.
+    pub fn open<T, E>(
+        &self,
+        mut open: impl FnMut() -> Result<T, E>,
+        is_in_use: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        let start = Instant::now();
+        loop {
+            match open() {
+                Err(error) if self.predecessor_died && is_in_use(&error) && start.elapsed() < PATIENCE => {
+                    thread::sleep(RETRY_AFTER);
+                }
+                result => return result,
+            }
         }
     }
 
@@ -128,10 +172,27 @@ impl Claim {
         self.write(&format!("{DAEMON}{mounted}"))
     }
 
+    /// Gives the device back. A claim that is dropped instead is given back with the last copy of its descriptor, in
+    /// whatever process, and leaves its file behind.
+    pub fn release(self) {
+        // Nothing depends on the file's absence.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     fn write(&mut self, holder: &str) -> io::Result<()> {
         self.lock.set_len(0)?;
-        self.lock.seek(SeekFrom::Start(0))?;
+        self.lock.rewind()?;
         self.lock.write_all(holder.as_bytes())
+    }
+}
+
+/// Whether `file` is what `path` names.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let file = file.metadata()?;
+    match path.metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (file.dev(), file.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -162,7 +223,9 @@ pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
     match client.ask(&Request::Info {}) {
         Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
             Some(directory) => printable(&directory),
-            None => format!("a directory that others see, or has files open (served by process {})", info.process),
+            None => {
+                format!("a directory that others see, or has files open (served by process {})", info.process)
+            }
         }),
         _ => None,
     }

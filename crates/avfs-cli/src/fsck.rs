@@ -1,3 +1,5 @@
 //! `fsck.avfs`: checks and repairs a volume.
 /// temp
-pub fn main() -> std::process::ExitCode { std::process::ExitCode::from(8) }
+pub fn main() -> std::process::ExitCode {
+    std::process::ExitCode::from(8)
+}

@@ -2,7 +2,7 @@
 
 use crate::claim::{Claim, ClaimError};
 use crate::{fail, size};
-use avfs_core::format;
+use avfs_core::format::{self, Superblock, SuperblockError};
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_io::IoError;
 use avfs_io::device::{Device, FileDevice, OpenError, OpenMode};
@@ -10,7 +10,8 @@ use clap::Parser;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use units::{Bytes, DeviceOffset};
+use std::time::{SystemTime, UNIX_EPOCH};
+use units::{Bytes, DeviceOffset, Timestamp};
 
 const NAME: &str = "mkfs.avfs";
 
@@ -49,8 +50,8 @@ enum MkfsError {
     Unknown { path: PathBuf, error: io::Error },
     #[error("{}: {error}", .path.display())]
     Device { path: PathBuf, error: IoError },
-    #[error("cannot make a volume on {}: {reason}", .path.display())]
-    Make { path: PathBuf, reason: String },
+    #[error("cannot make a volume on {}: {error}", .path.display())]
+    Make { path: PathBuf, error: mkfs::MkfsError },
 }
 
 /// Runs the command. Exit codes: 0 made, 1 not made, 2 wrong usage.
@@ -69,7 +70,14 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
         None => None,
     };
     let image = created.is_some();
-    let made = make(arguments, created);
+    let claim = Claim::take(path, NAME, || {
+        eprintln!("{NAME}: waiting until {} is written completely after its last mount", path.display());
+    });
+    let made = claim.map_err(MkfsError::from).and_then(|claim| {
+        let made = make(arguments, &claim, created);
+        claim.release();
+        made
+    });
     if made.is_err() && image {
         // The first error is the one to report.
         let _ = std::fs::remove_file(path);
@@ -77,37 +85,53 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
     made
 }
 
-fn make(arguments: &Arguments, created: Option<FileDevice>) -> Result<(), MkfsError> {
+fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Result<(), MkfsError> {
     let path = &arguments.device;
-    let _claim = Claim::take(path, NAME, || {
-        eprintln!("{NAME}: waiting until {} is written completely", path.display());
-    })?;
     let device = match created {
         Some(device) => device,
         None => {
-            let device = FileDevice::open(path, OpenMode::Exclusive)?;
+            let device = claim.open(
+                || FileDevice::open(path, OpenMode::Exclusive),
+                |error| matches!(error, OpenError::InUse(_)),
+            )?;
             if !arguments.force {
                 check_vacant(&device, path)?;
             }
             device
         }
     };
-    wipe(&device).map_err(|error| MkfsError::Device { path: path.clone(), error })?;
     let options = MkfsOptions {
         label: arguments.label.clone(),
         uuid: arguments.uuid.map(uuid::Uuid::into_bytes),
         stripe: arguments.stripe,
+        now: now(),
     };
-    let geometry = mkfs::make(&device, &options)
-        .map_err(|error| MkfsError::Make { path: path.clone(), reason: error.to_string() })?;
+    let superblock =
+        mkfs::make(&device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
+    let geometry = superblock.geometry;
     println!("{}: AVFS volume of {}", path.display(), geometry.device);
+    println!("  uuid       {}", uuid::Uuid::from_bytes(superblock.uuid));
     println!("  log        {} at {}", geometry.log, Bytes(format::LOG_START));
-    println!("  data area  {} units of {} at {}", geometry.units, Bytes(format::UNIT), Bytes(geometry.data_start.0));
+    println!(
+        "  data area  {} units of {} at {}",
+        geometry.units,
+        Bytes(format::UNIT),
+        Bytes(geometry.data_start.0)
+    );
     match geometry.stripe {
         Bytes::ZERO => println!("  stripe     none known"),
         stripe => println!("  stripe     {stripe}"),
     }
     Ok(())
+}
+
+/// The time; the epoch on a machine whose clock stands before it.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanoseconds: since.subsec_nanos(),
+    }
 }
 
 /// Refuses a device that holds something.
@@ -152,20 +176,11 @@ fn is_avfs(device: &dyn Device) -> Result<bool, IoError> {
         if slot + format::BLOCK <= device.size().0 {
             device.read_at(DeviceOffset(slot), &mut block)?;
         }
-        if format::looks_like_superblock(&block) {
+        if !matches!(Superblock::decode(&block), Err(SuperblockError::Foreign)) {
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-/// Overwrites the signatures of what was here before, at both ends, or the next boot would take the device for that.
-fn wipe(device: &dyn Device) -> Result<(), IoError> {
-    let zeros = vec![0; 1 << 20];
-    let size = device.size().0;
-    let length = size.min(zeros.len() as u64);
-    device.write_at(DeviceOffset(0), &zeros[..length as usize])?;
-    device.write_at(DeviceOffset(size - length), &zeros[..length as usize])
 }
 
 #[cfg(test)]
@@ -185,7 +200,8 @@ mod tests {
     fn the_arguments_are_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
-        let parsed = Arguments::parse_from(["mkfs.avfs", "--size", "10G", "--stripe", "1M", "-L", "a", "x.img"]);
+        let parsed =
+            Arguments::parse_from(["mkfs.avfs", "--size", "10G", "--stripe", "1M", "-L", "a", "x.img"]);
         assert_eq!(parsed.size, Some(Bytes::from_mib(10240)));
         assert!(Arguments::try_parse_from(["mkfs.avfs", "--size", "ten", "x.img"]).is_err());
     }

@@ -2,15 +2,16 @@
 
 use crate::claim::Claim;
 use crate::daemon::{self, Side};
+use crate::fail;
 use crate::logging::{self, Target};
 use crate::mount_options::MountOptions;
-use crate::fail;
 use avfs_core::config::Config;
-use avfs_core::volume::{OpenOptions, Volume};
+use avfs_core::volume::{OpenError, OpenOptions, Volume};
+use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Client, Request};
 use avfs_fuse::mount::{self, printable};
 use avfs_fuse::signals::Signals;
-use avfs_fuse::Mounted;
+use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -90,10 +91,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
     }
-    let directory = arguments
-        .directory
-        .canonicalize()
-        .map_err(|error| Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory))))?;
+    let directory = arguments.directory.canonicalize().map_err(|error| {
+        Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory)))
+    })?;
     if !directory.is_dir() {
         return Err(Failure::new(MOUNT_FAILED, format!("{}: not a directory", printable(&directory))));
     }
@@ -109,6 +109,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
     .map_err(|error| Failure::new(MOUNT_FAILED, error))?;
     if arguments.fake {
+        claim.release();
         return Ok(());
     }
     let job = Job { claim, directory, options, config };
@@ -145,17 +146,30 @@ struct Job {
 }
 
 impl Job {
-    /// Mounts, tells `ready`, and serves until it is unmounted.
+    /// Mounts, tells `ready`, serves until it is unmounted, and gives the device back.
     fn serve(mut self, ready: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
+        let served = self.serve_claimed(ready);
+        self.claim.release();
+        served
+    }
+
+    fn serve_claimed(&mut self, ready: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
         let signals = Signals::block().map_err(|error| error.to_string())?;
         survive();
         let device = self.claim.device().to_owned();
         let open = OpenOptions {
             read_only: self.options.read_only(),
+            no_atime: self.options.set.contains(MountFlags::NOATIME),
             cache_size: self.options.cache_size,
-            config: self.config,
+            config: std::mem::take(&mut self.config),
         };
-        let volume = Volume::mount(&device, open).map_err(|error| error.to_string())?;
+        let volume = self
+            .claim
+            .open(
+                || Volume::open(&device, open.clone()),
+                |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
+            )
+            .map_err(|error| error.to_string())?;
         let flags = self.options.flags(MountFlags::empty());
         let mounted = match Mounted::start(&volume, &device, &self.directory, flags) {
             Ok(mounted) => mounted,
@@ -187,13 +201,10 @@ impl Job {
             Some(path) => Target::File(path.clone()),
             None => Target::System,
         };
-        match (logging::start(&target), &target) {
-            (Err(error), Target::File(path)) => {
-                ready.failed(&format!("cannot log to {}: {error}", printable(path)));
-                return i32::from(MOUNT_FAILED);
-            }
-            // Without a system log there is nowhere to say so.
-            _ => {}
+        // Without a system log there is nowhere to say so.
+        if let (Err(error), Target::File(path)) = (logging::start(&target), &target) {
+            ready.failed(&format!("cannot log to {}: {error}", printable(path)));
+            return i32::from(MOUNT_FAILED);
         }
         let mut ready = Some(ready);
         let served = self.serve(|| ready.take().map_or(Ok(()), daemon::Ready::ready));

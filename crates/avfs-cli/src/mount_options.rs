@@ -25,8 +25,7 @@ pub(crate) struct MountOptions {
 /// Option, the flags it sets, the flags it clears.
 const FLAGS: [(&str, MountFlags, MountFlags); 18] = {
     const NONE: MountFlags = MountFlags::empty();
-    const ATIME: MountFlags =
-        MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
+    const ATIME: MountFlags = MountFlags::NOATIME.union(MountFlags::RELATIME).union(MountFlags::STRICTATIME);
     [
         ("ro", MountFlags::RDONLY, NONE),
         ("rw", NONE, MountFlags::RDONLY),

@@ -7,11 +7,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// An image file with a volume, and a directory to mount it on.
 struct Rig {
     directory: tempfile::TempDir,
+    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Rig {
     /// `None`, with the reason printed, where nothing can be mounted.
@@ -20,7 +25,8 @@ impl Rig {
             eprintln!("not tested: mounting needs root and /dev/fuse");
             return None;
         }
-        let rig = Self { directory: tempfile::tempdir().unwrap() };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         fs::create_dir(rig.mount_point()).unwrap();
         succeed(rig.mkfs(&["--size", "512M", "--label", "test"]));
         Some(rig)
@@ -63,7 +69,10 @@ impl Rig {
     }
 
     fn info(&self) -> serde_json::Value {
-        let output = run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).arg("info").arg("--json").arg(self.mount_point()));
+        let output = run(Command::new(env!("CARGO_BIN_EXE_avfsctl"))
+            .arg("info")
+            .arg("--json")
+            .arg(self.mount_point()));
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
     }
 
@@ -233,7 +242,8 @@ fn times_before_1970_are_kept_to_the_nanosecond() {
     for (seconds, nanoseconds) in [(-2, 800_000_000), (-1, 0), (-1, 999_999_999), (0, 1), (-(1 << 33), 5)] {
         let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
         let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
-        rustix::fs::utimensat(rustix::fs::CWD, rig.path("file"), &times, rustix::fs::AtFlags::empty()).unwrap();
+        rustix::fs::utimensat(rustix::fs::CWD, rig.path("file"), &times, rustix::fs::AtFlags::empty())
+            .unwrap();
         let found = fs::metadata(rig.path("file")).unwrap();
         assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanoseconds));
         assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanoseconds));
@@ -334,8 +344,10 @@ fn a_large_directory_is_listed_whole_before_and_after_deletions() {
         File::create(directory.join(format!("{frame:05}.dpx"))).unwrap();
     }
     let names = || {
-        let mut names: Vec<_> =
-            fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     };
@@ -367,7 +379,16 @@ fn writing_takes_setuid_away() {
     fs::set_permissions(rig.path("tool"), fs::Permissions::from_mode(0o6777)).unwrap();
     let script = format!("echo x >> '{}'", rig.path("tool").display());
     fs::set_permissions(rig.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    succeed(run(Command::new("setpriv").args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", &script])));
+    succeed(run(Command::new("setpriv").args([
+        "--reuid",
+        "1000",
+        "--regid",
+        "1000",
+        "--clear-groups",
+        "sh",
+        "-c",
+        &script,
+    ])));
     assert_eq!(fs::metadata(rig.path("tool")).unwrap().mode() & 0o7777, 0o777);
 }
 

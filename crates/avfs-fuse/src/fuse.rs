@@ -4,7 +4,7 @@
 //! and half the CPU of a small read). Where the volume takes a continuation, the reply moves into it.
 
 use crate::errno::Errors;
-use crate::protocol::{self, CACHE_LIFETIME, MAX_BACKGROUND, MAX_COPY_BYTES, MAX_REQUEST_BYTES, OpenReply};
+use crate::protocol::{self, CACHE_LIFETIME, MAX_BACKGROUND, MAX_REQUEST_BYTES, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{Attributes, Caller, FileKind, HandleId, ReadData, ReadSlice, SetAttributes, SetTime};
 use avfs_core::volume::{Done, Volume};
@@ -290,7 +290,7 @@ impl Filesystem for Fuse {
 
     fn setattr(
         &self,
-        request: &Request,
+        _request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -318,7 +318,7 @@ impl Filesystem for Fuse {
         let done = self.done("setattr", ino(node), reply, |reply, changed| {
             reply.attr(&CACHE_LIFETIME, &attributes(&changed));
         });
-        self.volume.set_attributes(caller(request), ino(node), changes, done);
+        self.volume.set_attributes(ino(node), changes, done);
     }
 
     fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
@@ -415,7 +415,7 @@ impl Filesystem for Fuse {
 
     fn open(&self, _request: &Request, node: INodeNo, flags: fuser::OpenFlags, reply: ReplyOpen) {
         let flags = protocol::open_flags(flags.0);
-        match self.volume.open(ino(node), flags) {
+        match self.volume.open_file(ino(node), flags) {
             Ok(opened) => {
                 let answer = OpenReply::file(&opened, flags).bits();
                 reply.opened(FileHandle(opened.handle.0), FopenFlags::from_bits_retain(answer));
@@ -489,7 +489,6 @@ impl Filesystem for Fuse {
             Box::new(move |written| match written {
                 Ok(length) => volume.fsync(
                     ino(node),
-                    true,
                     Box::new(move |durable| match durable {
                         Ok(()) => reply.written(length as u32),
                         Err(error) => {
@@ -535,20 +534,16 @@ impl Filesystem for Fuse {
         _request: &Request,
         node: INodeNo,
         _file: FileHandle,
-        data_only: bool,
+        _data_only: bool,
         reply: ReplyEmpty,
     ) {
         let done = self.done("fsync", ino(node), reply, |reply, ()| reply.ok());
-        self.volume.fsync(ino(node), data_only, done);
+        self.volume.fsync(ino(node), done);
     }
 
-    fn opendir(&self, _request: &Request, node: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
-        match self.volume.open_directory(ino(node)) {
-            Ok(opened) => {
-                reply.opened(FileHandle(opened.0), FopenFlags::from_bits_retain(OpenReply::DIRECTORY.bits()))
-            }
-            Err(error) => reply.error(self.errno("opendir", ino(node), error)),
-        }
+    // A directory is read by inode and cookie: opening it makes no handle, but lets the kernel keep the listing.
+    fn opendir(&self, _request: &Request, _node: INodeNo, _flags: fuser::OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::from_bits_retain(OpenReply::DIRECTORY.bits()));
     }
 
     fn readdir(
@@ -612,11 +607,10 @@ impl Filesystem for Fuse {
         &self,
         _request: &Request,
         _node: INodeNo,
-        directory: FileHandle,
+        _directory: FileHandle,
         _flags: fuser::OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.volume.release_directory(handle(directory));
         reply.ok();
     }
 
@@ -625,11 +619,11 @@ impl Filesystem for Fuse {
         _request: &Request,
         node: INodeNo,
         _directory: FileHandle,
-        data_only: bool,
+        _data_only: bool,
         reply: ReplyEmpty,
     ) {
         let done = self.done("fsyncdir", ino(node), reply, |reply, ()| reply.ok());
-        self.volume.fsync(ino(node), data_only, done);
+        self.volume.fsync(ino(node), done);
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
@@ -737,7 +731,6 @@ impl Filesystem for Fuse {
         let done = self.done("copy_file_range", ino(to_node), reply, |reply, length: usize| {
             reply.written(length as u32);
         });
-        let length = length.min(MAX_COPY_BYTES);
         self.volume.copy_range(handle(from), from_offset, handle(to), to_offset, length, done);
     }
 

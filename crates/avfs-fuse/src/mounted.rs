@@ -102,11 +102,7 @@ impl Mounted {
         served
     }
 
-    fn serve(
-        volume: &Arc<Volume>,
-        connection: OwnedFd,
-        directory: &Path,
-    ) -> Result<Self, MountError> {
+    fn serve(volume: &Arc<Volume>, connection: OwnedFd, directory: &Path) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let mut config = fuser::Config::default();
         config.n_threads =

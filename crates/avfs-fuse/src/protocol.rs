@@ -17,10 +17,6 @@ pub const MAX_REQUEST_BYTES: u32 = 16 << 20;
 /// file server has about ten; a hundred clients should not wait for one another here.
 pub const MAX_BACKGROUND: u16 = 1024;
 
-/// The longest copy one request makes, in bytes: it occupies the reply until it is done, and a signal to the
-/// copying process is heard only between two requests.
-pub const MAX_COPY_BYTES: u64 = 64 << 20;
-
 bitflags! {
     /// What an open file's reply tells the kernel (FOPEN_* of linux/fuse.h).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
