@@ -33,3 +33,21 @@ fn a_zeroed_page_does_not_hold_back_the_size() {
         assert_eq!(volume.core().attributes(ino).unwrap().size, 25_000, "{mode:?}");
     }
 }
+
+/// fallocate waits until no request of the file is at the device. When the first of two ended, it was tried again, had
+/// to wait again, woke everything that waited for the file, itself among them, and so on until the stack was full.
+#[test]
+fn an_operation_that_waits_for_two_requests_is_tried_again_after_each() {
+    let mut volume = volume();
+    let (ino, handle) = volume.create(Ino::ROOT, b"take.wav").unwrap();
+    for block in 0..8 {
+        volume.write(handle, block * 100_000, &[3; 4096]).unwrap();
+    }
+    let fsync = volume.begin(avfs_core::core::Operation::Fsync { ino });
+    volume.allocate(handle, 4096, 4096, AllocateMode::ZeroRange).unwrap();
+    volume.write(handle, 0, &[4; 100]).unwrap();
+    while volume.ended(fsync).is_none() {
+        assert!(volume.step());
+    }
+    assert_eq!(volume.read(handle, 99, 2).unwrap(), [4, 3]);
+}
