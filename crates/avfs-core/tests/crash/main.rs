@@ -17,7 +17,7 @@ use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
 use std::sync::Arc;
 use units::{Bytes, Duration};
-use workload::{SMALL, Shape, Workload};
+use workload::{LARGE, NAMES, SMALL, Shape, Workload};
 
 const DISK: Bytes = Bytes::from_mib(192);
 
@@ -130,7 +130,21 @@ fn lives(shape: Shape, steps: usize, lives: u64, images: usize, seed: u64) -> us
 
 #[test]
 fn small_files_survive_every_cut() {
-    for seed in 0..3 * rounds() {
-        lives(SMALL, 120, 3, 150, seed);
+    for seed in 0..20 * rounds() {
+        lives(SMALL, 120, 3, 400, seed);
+    }
+}
+
+#[test]
+fn large_files_survive_every_cut() {
+    for seed in 0..4 * rounds() {
+        lives(LARGE, 60, 2, 30, seed);
+    }
+}
+
+#[test]
+fn a_namespace_survives_every_cut_while_the_log_goes_round() {
+    for seed in 0..2 * rounds() {
+        lives(NAMES, 1500, 2, 60, seed);
     }
 }
