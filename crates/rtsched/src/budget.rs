@@ -16,7 +16,7 @@ use units::{Duration, Instant};
 pub(crate) struct Floors {
     /// By class; 0: none.
     permille: [u32; 4],
-    /// By class: the end of its last service, or the arrival that ended its emptiness.
+    /// By class: the instant up to which its share was used. In the future when a turn was served early.
     since: [Instant; 4],
 }
 
@@ -34,33 +34,46 @@ impl Floors {
         self.permille.iter().sum()
     }
 
-    /// A class that was empty has a request from now on.
-    pub(crate) fn begins(&mut self, class: Class, now: Instant) {
+    /// A class that was empty has a request; the device can take it from `start` on.
+    pub(crate) fn begins(&mut self, class: Class, start: Instant) {
         let since = &mut self.since[class as usize];
-        *since = now.max(*since);
+        *since = start.max(*since);
     }
 
-    /// A command for this class holds the device until `end`.
-    pub(crate) fn served(&mut self, class: Class, end: Instant) {
-        self.since[class as usize] = end;
+    /// The class was served in the slack, until `end`: what its share added up to is used.
+    pub(crate) fn served_in_slack(&mut self, class: Class, end: Instant) {
+        let since = &mut self.since[class as usize];
+        *since = end.max(*since);
+    }
+
+    /// The class was served in its turn, from `start` on, for `cost` nanoseconds: so much of its share is used,
+    /// and what it did not demand for too long is lost to it.
+    pub(crate) fn served_in_turn(&mut self, class: Class, start: Instant, cost: u64) {
+        let spread = self.spread(class, cost);
+        let since = &mut self.since[class as usize];
+        *since = (*since + spread).max(start.saturating_before(spread));
+    }
+
+    /// The time in which the class's share adds up to `cost`.
+    fn spread(&self, class: Class, cost: u64) -> Duration {
+        let permille = u64::from(self.permille[class as usize].max(1));
+        Duration::from_nanos((cost.saturating_mul(1000)).div_ceil(permille))
     }
 
     /// The instant by which the class's oldest request completes whatever else waits, and that request: the
     /// request's own deadline, but no earlier than the share allows. `None`: nothing waits, or no floor is set.
     pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let permille = self.permille[class as usize];
-        let oldest = queue.first(class).filter(|_| permille > 0)?;
+        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
         let Waiting { deadline, cost, .. } = queue.get(oldest);
-        let spread = Duration::from_nanos(cost.saturating_mul(1000) / u64::from(permille));
-        Some(((self.since[class as usize] + spread).max(*deadline), oldest))
+        Some(((self.since[class as usize] + self.spread(class, *cost)).max(*deadline), oldest))
     }
 
-    /// Nanoseconds that the class's share has added up to without being served, at most its oldest request: what
-    /// it may demand beyond its share of the time to come.
-    pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant) -> u64 {
-        let Some(oldest) = queue.first(class) else { return 0 };
+    /// Nanoseconds that the class's share has added up to by `at` and that it may demand, beyond its share of
+    /// the time to come, from those whose deadlines are up to `last`: at most twice its oldest request.
+    pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant, last: Instant) -> u64 {
+        let Some((_, oldest)) = self.turn(class, queue).filter(|(due, _)| *due <= last) else { return 0 };
         let waited = at.saturating_since(self.since[class as usize]).as_nanos();
-        let share = waited * u128::from(self.permille[class as usize]) / 1000;
-        queue.get(oldest).cost.min(u64::try_from(share).unwrap_or(u64::MAX))
+        let share = (waited * u128::from(self.permille[class as usize])).div_ceil(1000);
+        queue.get(oldest).cost.saturating_mul(2).min(u64::try_from(share).unwrap_or(u64::MAX))
     }
 }

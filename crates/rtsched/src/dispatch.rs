@@ -53,9 +53,13 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
         return Some((slot, Reason::Sweep));
     }
     // 4. No choice: the earliest deadline, where a floor whose turn comes has one like anybody.
+    //    A deadline that is lost is due as soon as it can be.
+    let earliest = earliest.map(|slot| {
+        let Waiting { deadline, cost, .. } = queue.get(slot);
+        ((*deadline).max(view.start + Duration::from_nanos(*cost)), slot, Reason::EarliestDeadline)
+    });
     let turns = Floors::CLASSES.into_iter().filter_map(|class| view.floors.turn(class, queue));
     let turns = turns.map(|(due, slot)| (due, slot, Reason::Floor));
-    let earliest = earliest.map(|slot| (queue.get(slot).deadline, slot, Reason::EarliestDeadline));
     earliest.into_iter().chain(turns).min_by_key(|(due, ..)| *due).map(|(_, slot, reason)| (slot, reason))
 }
 
@@ -81,7 +85,9 @@ impl View<'_> {
     /// Nanoseconds for which something may go before `waiting` in a command of `class`, from `start` on.
     pub(crate) fn slack(&self, queue: &Queue, class: Class, waiting: &Waiting) -> i64 {
         let others = || Floors::CLASSES.into_iter().filter(|other| *other != class);
-        let accrued: u64 = others().map(|other| self.floors.accrued(other, queue, self.start)).sum();
+        let accrued: u64 = queue.last_guaranteed().map_or(0, |last| {
+            others().map(|other| self.floors.accrued(other, queue, self.start, last)).sum()
+        });
         let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.horizon);
         let turns = others().filter_map(|other| {
             let (due, slot) = self.floors.turn(other, queue)?;
@@ -94,7 +100,7 @@ impl View<'_> {
 }
 
 /// Nanoseconds from `start` to `end`, negative when it is over.
-fn between(start: Instant, end: Instant) -> i64 {
+pub(crate) fn between(start: Instant, end: Instant) -> i64 {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     if end >= start { nanos(end.saturating_since(start)) } else { -nanos(start.saturating_since(end)) }
 }

@@ -135,6 +135,11 @@ impl Queue {
         self.others.range(all).next().map(|(_, slot)| *slot)
     }
 
+    /// The latest real-time deadline.
+    pub(crate) fn last_guaranteed(&self) -> Option<Instant> {
+        self.real_time.last().map(|(deadline, _)| deadline)
+    }
+
     /// The request of a class that is next on the sweep: the first at or above `from`, else the lowest
     /// (C-SCAN). Flushes are on no sweep.
     pub(crate) fn next_on_sweep(&self, class: Class, from: DeviceOffset) -> Option<Slot> {

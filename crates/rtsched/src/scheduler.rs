@@ -152,7 +152,7 @@ impl Scheduler {
         if class == Class::RealTime {
             self.note_tightness(now, waiting.deadline, waiting.cost);
         } else if self.queue.count(class) == 0 {
-            self.floors.begins(class, now);
+            self.floors.begins(class, self.device.free_at(now));
         }
         self.queue.insert(waiting);
     }
@@ -211,9 +211,11 @@ impl Scheduler {
     fn take(&mut self, now: Instant, slot: Slot, blocking: u64) -> Run {
         let start = self.device.free_at(now);
         let first = self.queue.remove(slot);
-        let mut limits = Limits { length: self.config.max_merge, cost: blocking };
-        // What has_room allowed to one request holds for the whole command; beyond the blocking time only an
-        // idle device takes a command, and only one request long.
+        let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
+        let mut limits = Limits { length: self.config.max_merge, cost: blocking.max(worthwhile) };
+        // What has room as one request must have it as a command. A command that moves bytes for as long as it
+        // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
+        // the device seek all the time.
         while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
@@ -246,7 +248,10 @@ impl Scheduler {
         };
         for waiting in &run.members {
             if waiting.request.class != Class::RealTime {
-                self.floors.served(waiting.request.class, end);
+                match reason {
+                    Reason::Floor => self.floors.served_in_turn(waiting.request.class, start, waiting.cost),
+                    _ => self.floors.served_in_slack(waiting.request.class, end),
+                }
             }
         }
         if next.is_some_and(|next| latest.is_none_or(|latest| latest > next)) {

@@ -84,6 +84,18 @@ impl DeadlineTree {
         found
     }
 
+    /// The entry with the latest deadline.
+    pub(crate) fn last(&self) -> Option<Key> {
+        let mut found = None;
+        let mut at = self.root;
+        while at != NIL {
+            let node = &self.nodes[at as usize];
+            found = Some(node.key);
+            at = node.right;
+        }
+        found
+    }
+
     /// Adds an entry that takes `cost` nanoseconds. Keys are unique.
     pub(crate) fn insert(&mut self, key: Key, slot: u32, cost: u64) {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX).min(1 << 40);
@@ -317,6 +329,7 @@ mod tests {
             }
             let first = model.iter().map(|(key, _)| *key).min();
             prop_assert_eq!(tree.first().map(|(key, _)| key), first);
+            prop_assert_eq!(tree.last(), model.iter().map(|(key, _)| *key).max());
             let (start, horizon) = (Instant::from_nanos(start), Instant::from_nanos(horizon));
             let end = end.map(|(deadline, sequence)| (Instant::from_nanos(deadline), sequence));
             let expected = slack_by_definition(&model, usable, end, start, horizon);
