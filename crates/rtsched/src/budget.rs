@@ -12,7 +12,7 @@ use crate::request::Class;
 use units::{Duration, Instant};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Floors {
     /// By class; 0: none.
     permille: [u32; 4],

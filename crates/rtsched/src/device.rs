@@ -40,7 +40,7 @@ impl Flight {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Device {
     flights: BTreeMap<DispatchId, Flight>,
     guaranteed: BTreeSet<(Instant, DispatchId)>,

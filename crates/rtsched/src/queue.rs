@@ -46,7 +46,7 @@ impl Waiting {
 pub(crate) type Slot = u32;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Queue {
     slots: Vec<Option<Waiting>>,
     free: Vec<Slot>,

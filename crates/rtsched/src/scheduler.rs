@@ -77,7 +77,7 @@ impl Default for Config {
 }
 
 /// The state machine. See the crate's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Scheduler {
     config: Config,
     queue: Queue,
@@ -345,18 +345,22 @@ impl Scheduler {
         if self.device.in_flight() == 0 || self.device.in_flight() >= depth {
             return None;
         }
-        // A request waits because the commands in flight are as many as real time bears. That ends when real
-        // time is no longer remembered, or when another, shorter request becomes the choice: when the chosen
-        // one loses its slack, or an overdue one goes before it.
+        // The chosen request waits because the commands in flight are as many as real time bears. That ends when
+        // real time is no longer remembered, or when another request is chosen: because this one has lost its
+        // slack, or comes late enough for a floor's turn to go first, or an overdue one goes before it.
+        const MOMENT: Duration = Duration::from_nanos(1);
         let view = self.view(now);
         let (slot, _) = choose(&self.queue, &view)?;
         let forgotten = self.tightest.map(|(_, until)| until);
         let slack = u64::try_from(view.slack_after(&self.queue, slot)).ok();
-        let no_slack = slack.map(|slack| now + Duration::from_nanos(slack.saturating_add(1)));
+        let no_slack = slack.map(|slack| now + Duration::from_nanos(slack) + MOMENT);
+        let cost = Duration::from_nanos(self.queue.get(slot).cost);
+        let turns = Floors::CLASSES.into_iter().filter_map(|class| self.floors.turn(class, &self.queue));
+        let turns = turns.map(|(due, _)| due.saturating_before(cost) + MOMENT);
         let overdue = [Class::BestEffort, Class::Idle]
             .into_iter()
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));
-        forgotten.into_iter().chain(no_slack).chain(overdue).filter(|at| *at > now).min()
+        forgotten.into_iter().chain(no_slack).chain(turns).chain(overdue).filter(|at| *at > now).min()
     }
 
     /// Requests accepted and not dispatched.

@@ -58,7 +58,7 @@ struct Node {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DeadlineTree {
     nodes: Vec<Node>,
     free: Vec<u32>,

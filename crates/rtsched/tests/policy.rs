@@ -566,6 +566,9 @@ fn run(calls: &[Call], config: &Config) -> Vec<Dispatch> {
                     dispatched.is_some() || waiting.is_empty() || !flying.is_empty(),
                     "idle with work queued"
                 );
+                if dispatched.is_none() {
+                    sleeps_through_nothing(&scheduler, now);
+                }
                 flying.extend(dispatched.clone());
                 trace.extend(dispatched);
             }
@@ -588,10 +591,6 @@ fn run(calls: &[Call], config: &Config) -> Vec<Dispatch> {
         assert_eq!(scheduler.queued(), waiting.len());
         assert_eq!(scheduler.in_flight() as usize, flying.len());
         assert!(flying.len() <= config.queue_depth as usize);
-        // Who sleeps until the wakeup sleeps through no answer.
-        if scheduler.next_wakeup(now).is_none() && scheduler.in_flight() < config.queue_depth {
-            assert!(waiting.is_empty() || flying.is_empty() || flying.len() < config.queue_depth as usize);
-        }
     }
     while !waiting.is_empty() || !flying.is_empty() {
         let dispatched = settle(&mut scheduler, now, &mut waiting, &requests);
@@ -614,6 +613,17 @@ fn run(calls: &[Call], config: &Config) -> Vec<Dispatch> {
         counters.enqueued
     );
     trace
+}
+
+/// Nothing is dispatched before the wakeup if nothing is dispatched now.
+fn sleeps_through_nothing(scheduler: &Scheduler, now: Instant) {
+    let wakeup = scheduler.next_wakeup(now).unwrap_or(now + Duration::from_secs(600));
+    assert!(wakeup > now, "a wakeup that is over");
+    let time = wakeup.saturating_since(now);
+    for part in 0..64 {
+        let at = now + (time * part / 64).min(time.saturating_sub(NANOSECOND));
+        assert_eq!(scheduler.clone().dispatch(at), None, "at {at:?}, to be woken at {wakeup:?}");
+    }
 }
 
 /// A command is made of neighbours of one direction and stream, in order.
