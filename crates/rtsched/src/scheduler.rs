@@ -4,6 +4,7 @@
 //! **Excludes:** the policy, which is [`dispatch`](crate::dispatch). **State:** all of it. **Invariants:** the
 //! crate's.
 
+use crate::admission::{Admission, Others, Rejected, Reservation, StreamSpec};
 use crate::budget::Floors;
 use crate::device::{Device, Flight, Member};
 use crate::dispatch::{View, choose};
@@ -37,6 +38,9 @@ pub struct Config {
     /// While there is real time, the commands at the device together take at most this percentage of the
     /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
     pub blocking_percent: u32,
+    /// The longest single request that the classes without guarantees make: what a stream's request may find at
+    /// the device, for admission.
+    pub largest_request: Bytes,
     /// How long after the last tight real-time request the device is kept that shallow.
     pub real_time_memory: Duration,
     /// What the device is reckoned to take for a read until it has shown.
@@ -66,6 +70,7 @@ impl Default for Config {
             idle_floor_percent: 1,
             max_merge: Bytes::from_mib(16),
             blocking_percent: 12,
+            largest_request: Bytes::from_mib(8),
             real_time_memory: Duration::from_secs(2),
             read: disk_array,
             write: disk_array,
@@ -84,6 +89,7 @@ pub struct Scheduler {
     floors: Floors,
     service: ServiceModel,
     device: Device,
+    admission: Admission,
     journal: Journal,
     /// Where the last command ended.
     arm: DeviceOffset,
@@ -109,6 +115,7 @@ impl Scheduler {
             floors,
             service: ServiceModel::new(config.read, config.write, config.flush, config.learning),
             device: Device::default(),
+            admission: Admission::default(),
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
             tightest: None,
@@ -187,24 +194,31 @@ impl Scheduler {
     }
 
     fn view(&self, now: Instant) -> View<'_> {
-        View {
-            floors: &self.floors,
-            now,
-            start: self.device.free_at(now),
-            arm: self.arm,
-            horizon: Instant::FAR_FUTURE,
-        }
+        let start = self.device.free_at(now);
+        View { floors: &self.floors, now, start, arm: self.arm, horizon: self.horizon(now) }
+    }
+
+    /// A request of an admitted stream that comes from now on is due at this instant or later: until then, what
+    /// is queued is all there is. Deadlines behind it leave time for the admitted streams.
+    fn horizon(&self, now: Instant) -> Instant {
+        self.admission.shortest_deadline().map_or(Instant::FAR_FUTURE, |deadline| now + deadline)
     }
 
     /// Nanoseconds of commands at the device that the next real-time request bears to find there.
     fn blocking(&self, now: Instant) -> u64 {
-        match self.tightest {
-            Some((time, until)) if now < until || self.queue.count(Class::RealTime) > 0 => {
-                let percent = u128::from(self.config.blocking_percent.clamp(1, 100));
-                u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
-            }
-            _ => u64::MAX,
-        }
+        let seen = self
+            .tightest
+            .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
+            .map(|(time, _)| time);
+        let tightest = seen.into_iter().chain(self.admission.shortest_deadline()).min();
+        tightest.map_or(u64::MAX, |time| {
+            let percent = u128::from(self.blocking_percent());
+            u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
+        })
+    }
+
+    fn blocking_percent(&self) -> u32 {
+        self.config.blocking_percent.clamp(1, 100)
     }
 
     /// Takes the chosen request out of the queue, and its neighbours.
@@ -219,7 +233,8 @@ impl Scheduler {
         while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
-        let view = View { floors: &self.floors, now, start, arm: self.arm, horizon: Instant::FAR_FUTURE };
+        let horizon = self.horizon(now);
+        let view = View { floors: &self.floors, now, start, arm: self.arm, horizon };
         gather(first, &mut self.queue, &self.service, limits, &view)
     }
 
@@ -312,10 +327,52 @@ impl Scheduler {
         }
     }
 
+    /// Gives everything queued the costs and shares that hold now.
     fn reprice(&mut self) {
-        let usable = Usable::holding_back(self.floors.total_permille());
+        let floors = self.floors.total_permille();
+        let streams = self.admission.permille(&self.service);
+        let near = Usable::holding_back(floors);
+        let far = Usable::holding_back(floors.saturating_add(streams));
         let service = &self.service;
-        self.queue.revise(usable, usable, |request| service.nanos(request.direction, request.length));
+        self.queue.revise(near, far, |request| service.nanos(request.direction, request.length));
+    }
+
+    /// Admits a stream if all of its requests, those of the streams admitted before it, and the floors can be
+    /// served in time by what is known of the device. O(streams) for each instant that has to be looked at, and
+    /// O(n) in what is queued.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking. Nothing changes then.
+    pub fn admit(&mut self, _now: Instant, spec: &StreamSpec) -> Result<Reservation, Rejected> {
+        let reservation = self.admission.admit(spec, &self.service, self.others())?;
+        self.reprice();
+        Ok(reservation)
+    }
+
+    /// Gives a stream's disk time back to the scheduler that admitted it.
+    pub fn release(&mut self, _now: Instant, reservation: Reservation) {
+        self.admission.release(reservation);
+        self.reprice();
+    }
+
+    /// Whether the admitted streams still fit: the device may have become slower.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking now. Whoever admitted the streams decides which one gives way.
+    pub fn admitted_fit(&self) -> Result<(), Rejected> {
+        self.admission.holds(&self.service, self.others())
+    }
+
+    fn others(&self) -> Others {
+        let longest = [Direction::Read, Direction::Write]
+            .map(|direction| self.service.nanos(direction, self.config.largest_request))
+            .into_iter()
+            .fold(self.service.nanos(Direction::Flush, Bytes::ZERO), u64::max);
+        Others {
+            floors_permille: self.floors.total_permille(),
+            longest,
+            blocking_percent: self.blocking_percent(),
+        }
     }
 
     /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or

@@ -320,8 +320,8 @@ fn eight_streams_are_clean_beside_a_copier_that_gets_the_rest() {
 
 #[test]
 fn nine_streams_are_clean_and_ten_leave_a_copier_its_floor() {
-    // ΣC + C_max ≤ P (Jeffay, Stanat and Martel 1991): 10 × 65.3 ms ≤ 671 ms < 11 × 65.3 ms, as measured in
-    // 2012: nine clean, at ten infrequent misses.
+    // ΣC + C_max ≤ P (Jeffay, Stanat and Martel 1991): 10 × 65.3 ms ≤ 671 ms < 11 × 65.3 ms. Such a device was
+    // measured so: nine clean, infrequent misses at ten.
     let (missed, ..) = editing_room(Config::default(), 9);
     assert_eq!(missed, 0);
     let (missed, requests, copied) = editing_room(Config::default(), 10);
