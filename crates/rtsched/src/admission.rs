@@ -113,6 +113,11 @@ impl Task {
         Some(self.deadline + more / self.period * self.period)
     }
 
+    /// Nanoseconds it may demand of any time beyond its share of it: its deadlines come sooner than its period.
+    fn burst(&self) -> u128 {
+        (self.share() * u128::from(self.period.saturating_sub(self.deadline))).div_ceil(BILLION)
+    }
+
     /// Its share of the device's time in parts per 10^9, rounded up.
     fn share(&self) -> u128 {
         (u128::from(self.cost) * BILLION).div_ceil(u128::from(self.period))
@@ -150,6 +155,12 @@ impl Admission {
     pub(crate) fn permille(&self, service: &ServiceModel) -> u32 {
         let share: u128 = self.tasks(service).map(|task| task.share()).sum();
         u32::try_from(share.div_ceil(BILLION / 1000)).unwrap_or(u32::MAX)
+    }
+
+    /// Nanoseconds that the admitted streams may demand of any time beyond their share of it.
+    pub(crate) fn burst(&self, service: &ServiceModel) -> u64 {
+        let burst: u128 = self.tasks(service).map(|task| task.burst()).sum();
+        u64::try_from(burst).unwrap_or(u64::MAX)
     }
 
     fn tasks(&self, service: &ServiceModel) -> impl Iterator<Item = Task> + Clone {
@@ -190,12 +201,13 @@ fn fits(
     let usable = u128::from(1000 - others.floors_permille.min(999));
 
     let share: u128 = tasks.clone().map(|task| task.share()).sum();
-    if share >= usable * (BILLION / 1000) {
+    // A thousandth less than all: the nearer to all, the farther out the span that settles it.
+    if share > (usable - 1) * (BILLION / 1000) {
         let permille = |share: u128| u32::try_from(share.div_ceil(BILLION / 1000)).unwrap_or(u32::MAX);
         let before = permille(admitted.map(|task| task.share()).sum());
         return Err(Rejected::NoTime {
             needed_permille: permille(new.map_or(share, |task| task.share())),
-            free_permille: (usable as u32).saturating_sub(before),
+            free_permille: (usable as u32 - 1).saturating_sub(before),
         });
     }
 
@@ -208,10 +220,7 @@ fn fits(
         u64::try_from(((all + blocking) * 1000).div_ceil(usable)).unwrap_or(u64::MAX)
     };
     // Behind this point the average settles it: demand(t) ≤ U·t + Σ U_j·max(P_j − D_j, 0) + B.
-    let ahead: u128 = tasks
-        .clone()
-        .map(|task| task.share() * u128::from(task.period.saturating_sub(task.deadline)) / BILLION + 1)
-        .sum();
+    let ahead: u128 = tasks.clone().map(|task| task.burst() + 1).sum();
     let settled = (ahead + blocking) * BILLION / (usable * (BILLION / 1000) - share) + 1;
     let mut time = u64::try_from(settled).unwrap_or(u64::MAX).max(shortest + 1);
     let deadline_before = |time: u64| tasks.clone().filter_map(|task| task.deadline_before(time)).max();
@@ -225,10 +234,10 @@ fn fits(
                 demand: Duration::from_nanos(needed),
             });
         }
-        if needed <= shortest && time <= shortest {
+        if needed <= shortest {
             return Ok(());
         }
-        time = if needed < time && needed >= shortest {
+        time = if needed < time {
             needed
         } else {
             match deadline_before(time) {
@@ -277,10 +286,9 @@ mod tests {
             // With periods below 60 and a share a thousandth below the usable one, nothing new comes after this.
             let defined = fits_by_definition(&tasks, others, 60_000);
             let found = fits(tasks.iter().copied(), None, others);
-            // A share of all the usable time is refused although it could go well for ever.
+            // The last thousandth of the usable time is refused although it could go well.
             let share: u128 = tasks.iter().map(Task::share).sum();
-            let usable = u128::from(1000 - floors_permille) * (BILLION / 1000);
-            if share < usable {
+            if share <= u128::from(999 - floors_permille) * (BILLION / 1000) {
                 prop_assert_eq!(found.is_ok(), defined, "{:?}", found);
             } else {
                 prop_assert!(found.is_err());

@@ -64,6 +64,11 @@ impl Device {
         if self.flights.is_empty() { now } else { now.max(self.planned()) }
     }
 
+    /// Since when it works without a completion; `now` when it does not work.
+    pub(crate) fn busy_since(&self, now: Instant) -> Instant {
+        if self.flights.is_empty() { now } else { self.busy_since }
+    }
+
     fn planned(&self) -> Instant {
         self.busy_since + Duration::from_nanos(self.outstanding)
     }

@@ -12,6 +12,7 @@
 use crate::budget::Floors;
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Reason};
+use crate::tree::Expected;
 use units::{DeviceOffset, Duration, Instant};
 
 /// What a choice is made from, beside the queue.
@@ -23,8 +24,8 @@ pub(crate) struct View<'a> {
     pub(crate) start: Instant,
     /// Where the last command ended.
     pub(crate) arm: DeviceOffset,
-    /// Requests due from here on may have to wait for requests of admitted streams that are still to come.
-    pub(crate) horizon: Instant,
+    /// What admitted streams will ask for.
+    pub(crate) expected: Option<Expected>,
 }
 
 /// The request to go next. `None`: nothing waits.
@@ -88,7 +89,7 @@ impl View<'_> {
         let accrued: u64 = queue.last_guaranteed().map_or(0, |last| {
             others().map(|other| self.floors.accrued(other, queue, self.start, last)).sum()
         });
-        let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.horizon);
+        let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.expected.as_ref());
         let turns = others().filter_map(|other| {
             let (due, slot) = self.floors.turn(other, queue)?;
             // A class whose turn is later than this deadline waits for it in any order.

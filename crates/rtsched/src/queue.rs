@@ -7,7 +7,7 @@
 //! exactly once unless it is a flush, which has no place.
 
 use crate::request::{Class, Direction, DispatchId, Request, RequestId, StreamId};
-use crate::tree::{DeadlineTree, Key, Usable};
+use crate::tree::{DeadlineTree, Expected, Key, Usable};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use units::{DeviceOffset, Instant};
@@ -150,8 +150,8 @@ impl Queue {
     }
 
     /// See [`DeadlineTree::slack`].
-    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, horizon: Instant) -> i64 {
-        self.real_time.slack(end, start, horizon)
+    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, expected: Option<&Expected>) -> i64 {
+        self.real_time.slack(end, start, expected)
     }
 
     /// A request that can go in one command behind or before another one of this direction and stream: starting

@@ -13,7 +13,7 @@ use crate::merge::{Limits, Run, gather};
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId};
 use crate::service::{ServiceModel, ServiceTime};
-use crate::tree::Usable;
+use crate::tree::{Expected, Usable};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// What an administrator may set. Values out of range count as the nearest one in range.
@@ -90,6 +90,8 @@ pub struct Scheduler {
     service: ServiceModel,
     device: Device,
     admission: Admission,
+    /// The shortest deadline of the admitted streams, and their burst, see [`Expected`].
+    promised: Option<(Duration, i64)>,
     journal: Journal,
     /// Where the last command ended.
     arm: DeviceOffset,
@@ -116,6 +118,7 @@ impl Scheduler {
             service: ServiceModel::new(config.read, config.write, config.flush, config.learning),
             device: Device::default(),
             admission: Admission::default(),
+            promised: None,
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
             tightest: None,
@@ -195,13 +198,15 @@ impl Scheduler {
 
     fn view(&self, now: Instant) -> View<'_> {
         let start = self.device.free_at(now);
-        View { floors: &self.floors, now, start, arm: self.arm, horizon: self.horizon(now) }
+        View { floors: &self.floors, now, start, arm: self.arm, expected: self.expected(now) }
     }
 
-    /// A request of an admitted stream that comes from now on is due at this instant or later: until then, what
-    /// is queued is all there is. Deadlines behind it leave time for the admitted streams.
-    fn horizon(&self, now: Instant) -> Instant {
-        self.admission.shortest_deadline().map_or(Instant::FAR_FUTURE, |deadline| now + deadline)
+    /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
+    /// to who may go next does not improve by waiting.
+    fn expected(&self, now: Instant) -> Option<Expected> {
+        let since = self.device.busy_since(now);
+        let (shortest, burst) = self.promised?;
+        Some(Expected { since, horizon: since + shortest, burst })
     }
 
     /// Nanoseconds of commands at the device that the next real-time request bears to find there.
@@ -210,7 +215,7 @@ impl Scheduler {
             .tightest
             .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
             .map(|(time, _)| time);
-        let tightest = seen.into_iter().chain(self.admission.shortest_deadline()).min();
+        let tightest = seen.into_iter().chain(self.promised.map(|(shortest, _)| shortest)).min();
         tightest.map_or(u64::MAX, |time| {
             let percent = u128::from(self.blocking_percent());
             u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
@@ -233,8 +238,8 @@ impl Scheduler {
         while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
-        let horizon = self.horizon(now);
-        let view = View { floors: &self.floors, now, start, arm: self.arm, horizon };
+        let expected = self.expected(now);
+        let view = View { floors: &self.floors, now, start, arm: self.arm, expected };
         gather(first, &mut self.queue, &self.service, limits, &view)
     }
 
@@ -334,6 +339,10 @@ impl Scheduler {
         let near = Usable::holding_back(floors);
         let far = Usable::holding_back(floors.saturating_add(streams));
         let service = &self.service;
+        self.promised = self.admission.shortest_deadline().map(|shortest| {
+            let burst = self.admission.burst(service);
+            (shortest, i64::try_from(burst).unwrap_or(i64::MAX >> 2).min(i64::MAX >> 2))
+        });
         self.queue.revise(near, far, |request| service.nanos(request.direction, request.length));
     }
 

@@ -4,7 +4,9 @@ mod lab;
 
 use lab::{DISK, Lab, bare, request};
 use proptest::prelude::*;
-use rtsched::{Class, Config, Direction, Dispatch, Reason, Request, RequestId, Scheduler, StreamId};
+use rtsched::{
+    Class, Config, Direction, Dispatch, Reason, Request, RequestId, Scheduler, StreamId, StreamSpec,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
@@ -491,6 +493,99 @@ proptest! {
         lab.drain();
         prop_assert_eq!(lab.missed, []);
     }
+}
+
+// --- Admission. ---
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// What is admitted is served in time, at any phase, beside as much of everything else as there may be, at
+    /// any depth, in whatever order the device serves what it has.
+    #[test]
+    fn admitted_streams_never_miss(
+        specs in prop::collection::vec((20_u64..400, 1_u64..17, 30_u64..300, 0_u64..1000), 1..16),
+        others in prop::collection::vec((1_usize..4, 0_u64..9, 0_u64..4096), 1..40),
+        depth in 1_u32..9,
+        seed in any::<u64>(),
+    ) {
+        let config = Config { queue_depth: depth, learning: false, ..Config::default() };
+        let mut lab = Lab::new(config).in_any_order(seed);
+        let mut next = 0;
+        // Streams: rate in Mbit/s, size in MiB, deadline in percent of the period, phase in thousandths of it.
+        let mut releases = BTreeSet::new();
+        let mut admitted = Vec::new();
+        for (rate, size, percent, phase) in specs {
+            let (rate, request) = (Bitrate::from_megabits(rate), Bytes::from_mib(size));
+            let period = rate.time_for(request);
+            let deadline = period * percent as u32 / 100;
+            let spec = StreamSpec { direction: Direction::Read, request, rate, deadline };
+            if lab.scheduler.admit(lab.now, &spec).is_ok() {
+                releases.insert((Instant::ZERO + period * phase as u32 / 1000, admitted.len()));
+                admitted.push((request, period, deadline));
+            }
+        }
+        prop_assume!(!admitted.is_empty());
+        prop_assert_eq!(lab.scheduler.admitted_fit(), Ok(()));
+        // Each completion brings another request without guarantees, so that some always wait.
+        let mut kinds = others.iter().cycle();
+        let mut other = |next: &mut u64| {
+            *next += 1;
+            let (class, size, place) = *kinds.next().expect("a cycle");
+            let class = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle][class];
+            let mut request = as_request(0, class, (size, 0, 0));
+            (request.id, request.offset) = (RequestId(*next), DeviceOffset(place * MIB * 8));
+            request
+        };
+        for _ in 0..others.len() {
+            lab.enqueue(other(&mut next));
+        }
+        let mut streams_requests = BTreeSet::new();
+        let end = Instant::ZERO + Duration::from_secs(20);
+        while lab.now < end {
+            lab.fill();
+            let (release, stream) = *releases.first().expect("streams go on");
+            if lab.next_completion().is_none_or(|completion| release < completion) {
+                releases.pop_first();
+                let (length, period, deadline) = admitted[stream];
+                next += 1;
+                lab.now = lab.now.max(release);
+                let offset = (next * 7_919 % 4096) << 23;
+                let mut request = request(next, Class::RealTime, offset, length, Some(release + deadline));
+                request.stream = Some(StreamId(stream as u64));
+                lab.enqueue(request);
+                streams_requests.insert(RequestId(next));
+                releases.insert((release + period, stream));
+            } else if let Some(dispatch) = lab.complete() {
+                for id in dispatch.requests {
+                    if !streams_requests.remove(&id) {
+                        lab.enqueue(other(&mut next));
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(&lab.missed, &[]);
+    }
+}
+
+#[test]
+fn a_released_stream_makes_room_for_another() {
+    let mut scheduler = Scheduler::new(Config { learning: false, ..Config::default() });
+    let rate = Bitrate::from_megabits(100);
+    let request = Bytes::from_mib(8);
+    let spec = StreamSpec { direction: Direction::Read, request, rate, deadline: rate.time_for(request) };
+    let mut admitted = Vec::new();
+    let rejected = loop {
+        match scheduler.admit(Instant::ZERO, &spec) {
+            Ok(reservation) => admitted.push(reservation),
+            Err(rejected) => break rejected,
+        }
+    };
+    // Nine without floors; metadata and best effort are promised 16 % of the time.
+    assert_eq!(admitted.len(), 7);
+    assert!(rejected.to_string().contains("release another"), "{rejected}");
+    scheduler.release(Instant::ZERO, admitted.pop().expect("seven"));
+    assert!(scheduler.admit(Instant::ZERO, &spec).is_ok());
 }
 
 // --- Any calls whatever. ---
