@@ -2,8 +2,9 @@
 //!
 //! **For:** the floors of metadata, best effort and idle work. Time is shared, not bytes: on a device that seeks
 //! a reserved bandwidth wastes almost all of it (Povzner et al., *Fahrrad*, 2008). A floor is a server with a
-//! bandwidth, as in Abeni and Buttazzo's constant bandwidth server (1998): the class's oldest request competes
-//! with the real-time deadlines under a deadline of its own, its **turn**, that keeps it to its share.
+//! bandwidth, as in Abeni and Buttazzo's constant bandwidth server (1998). What its share adds up to gives a
+//! class's oldest request first a **claim**, which goes before other work without guarantees, and when that was
+//! not enough a **turn**, which competes with the real-time deadlines under a deadline of its own.
 //! **Excludes:** what the classes get beyond it, in the slack. **State:** per class, since when it was not
 //! served. **Invariants:** turns of one class demand at most its share of any time span in which it waits.
 
@@ -60,20 +61,33 @@ impl Floors {
         Duration::from_nanos((cost.saturating_mul(1000)).div_ceil(permille))
     }
 
-    /// The instant by which the class's oldest request completes whatever else waits, and that request: the
-    /// request's own deadline, but no earlier than the share allows. `None`: nothing waits, or no floor is set.
-    pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
-        let Waiting { deadline, cost, .. } = queue.get(oldest);
-        Some(((self.since[class as usize] + self.spread(class, *cost)).max(*deadline), oldest))
+    /// The instant from which the class's oldest request goes before other work without guarantees: when it is
+    /// overdue and the share has added up to it. `None`: nothing waits, or no floor is set.
+    pub(crate) fn claim(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
+        self.after(class, queue, 1)
     }
 
-    /// Nanoseconds that the class's share has added up to by `at` and that it may demand, beyond its share of
-    /// the time to come, from those whose deadlines are up to `last`: at most twice its oldest request.
+    /// The instant by which the class's oldest request completes whatever else waits: when its claim was passed
+    /// over for as long again. Among streams that were admitted beside the floors it does not come to that,
+    /// because they leave gaps, and claims are met in them; so no frame is late for it.
+    pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
+        self.after(class, queue, 2)
+    }
+
+    fn after(&self, class: Class, queue: &Queue, times: u32) -> Option<(Instant, Slot)> {
+        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
+        let Waiting { deadline, cost, .. } = queue.get(oldest);
+        let spread = self.spread(class, *cost).saturating_mul(times);
+        Some(((self.since[class as usize] + spread).max(*deadline), oldest))
+    }
+
+    /// Nanoseconds that the class may demand, beyond its share of the time to come, from those whose deadlines
+    /// are up to `last`: what its share has added up to by `at`, less the one request for which it waits.
     pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant, last: Instant) -> u64 {
         let Some((_, oldest)) = self.turn(class, queue).filter(|(due, _)| *due <= last) else { return 0 };
         let waited = at.saturating_since(self.since[class as usize]).as_nanos();
         let share = (waited * u128::from(self.permille[class as usize])).div_ceil(1000);
-        queue.get(oldest).cost.saturating_mul(2).min(u64::try_from(share).unwrap_or(u64::MAX))
+        let cost = queue.get(oldest).cost;
+        u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(cost).min(cost)
     }
 }

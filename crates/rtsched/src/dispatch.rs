@@ -32,7 +32,14 @@ pub(crate) struct View<'a> {
 pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
 
-    // 1. Inside the slack: what somebody waits for and what has no guarantee.
+    // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
+    let claims = Floors::CLASSES.into_iter().filter_map(|class| view.floors.claim(class, queue));
+    let claim = claims.filter(|(since, _)| *since <= view.start).min_by_key(|(since, _)| *since);
+    if let Some((_, slot)) = claim
+        && view.slack_after(queue, slot) >= 0
+    {
+        return Some((slot, Reason::Floor));
+    }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
         if let Some(slot) = view.next_of(queue, class)

@@ -413,7 +413,7 @@ impl Scheduler {
         }
         // The chosen request waits because the commands in flight are as many as real time bears. That ends when
         // real time is no longer remembered, or when another request is chosen: because this one has lost its
-        // slack, or comes late enough for a floor's turn to go first, or an overdue one goes before it.
+        // slack, or comes late enough for a floor's claim or turn to go first, or an overdue one goes before it.
         const MOMENT: Duration = Duration::from_nanos(1);
         let view = self.view(now);
         let (slot, _) = choose(&self.queue, &view)?;
@@ -423,10 +423,19 @@ impl Scheduler {
         let cost = Duration::from_nanos(self.queue.get(slot).cost);
         let turns = Floors::CLASSES.into_iter().filter_map(|class| self.floors.turn(class, &self.queue));
         let turns = turns.map(|(due, _)| due.saturating_before(cost) + MOMENT);
+        let claims = Floors::CLASSES.into_iter().filter_map(|class| self.floors.claim(class, &self.queue));
+        let claims = claims.map(|(since, _)| since);
         let overdue = [Class::BestEffort, Class::Idle]
             .into_iter()
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));
-        forgotten.into_iter().chain(no_slack).chain(turns).chain(overdue).filter(|at| *at > now).min()
+        forgotten
+            .into_iter()
+            .chain(no_slack)
+            .chain(turns)
+            .chain(claims)
+            .chain(overdue)
+            .filter(|at| *at > now)
+            .min()
     }
 
     /// Requests accepted and not dispatched.
