@@ -64,30 +64,30 @@ impl Floors {
     /// The instant from which the class's oldest request goes before other work without guarantees: when it is
     /// overdue and the share has added up to it. `None`: nothing waits, or no floor is set.
     pub(crate) fn claim(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        self.after(class, queue, 1)
+        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
+        let Waiting { deadline, cost, .. } = queue.get(oldest);
+        let claim = self.since[class as usize] + self.spread(class, *cost);
+        Some((claim.max(*deadline), oldest))
     }
 
     /// The instant by which the class's oldest request completes whatever else waits: when its claim was passed
-    /// over for as long again. Among streams that were admitted beside the floors it does not come to that,
-    /// because they leave gaps, and claims are met in them; so no frame is late for it.
+    /// over for as long as its share takes to add up to it again. Among streams that were admitted beside the
+    /// floors it does not come to that, because they leave gaps, and claims are met in them; so no frame is late
+    /// for it.
     pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        self.after(class, queue, 2)
-    }
-
-    fn after(&self, class: Class, queue: &Queue, times: u32) -> Option<(Instant, Slot)> {
-        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
-        let Waiting { deadline, cost, .. } = queue.get(oldest);
-        let spread = self.spread(class, *cost).saturating_mul(times);
-        Some(((self.since[class as usize] + spread).max(*deadline), oldest))
+        let (claim, oldest) = self.claim(class, queue)?;
+        Some((claim + self.spread(class, queue.get(oldest).cost), oldest))
     }
 
     /// Nanoseconds that the class may demand, beyond its share of the time to come, from those whose deadlines
-    /// are up to `last`: what its share has added up to by `at`, less the one request for which it waits.
+    /// are up to `last`: what its share has added up to by `at`. Not only as much as its oldest request takes: what
+    /// one large request leaves of it is worth several small ones.
     pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant, last: Instant) -> u64 {
-        let Some((_, oldest)) = self.turn(class, queue).filter(|(due, _)| *due <= last) else { return 0 };
+        if self.turn(class, queue).is_none_or(|(due, _)| due > last) {
+            return 0;
+        }
         let waited = at.saturating_since(self.since[class as usize]).as_nanos();
         let share = (waited * u128::from(self.permille[class as usize])).div_ceil(1000);
-        let cost = queue.get(oldest).cost;
-        u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(cost).min(cost)
+        u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
