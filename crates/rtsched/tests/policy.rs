@@ -5,7 +5,7 @@ mod lab;
 use lab::{DISK, Lab, bare, request};
 use proptest::prelude::*;
 use rtsched::{
-    Class, Config, Direction, Dispatch, Reason, Request, RequestId, Scheduler, StreamId, StreamSpec,
+    Class, Config, Direction, Dispatch, Event, Reason, Request, RequestId, Scheduler, StreamId, StreamSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
@@ -71,7 +71,7 @@ fn the_sweep_goes_on_when_the_earliest_deadline_just_bears_it_and_not_when_it_do
 
 #[test]
 fn the_device_is_filled_up_to_what_real_time_bears() {
-    // Two commands of 8 MiB together are 130.7 ms: 13 % of a second bear that, 13 % of a nanosecond less do not.
+    // A tenth of the time to the deadline is exactly two commands of 8 MiB, or a little less.
     let both = DISK.of(Bytes::from_mib(8)) * 2;
     for (short, depth) in [(Duration::ZERO, 2), (Duration::from_nanos(100), 1)] {
         let mut lab = Lab::new(Config { queue_depth: 32, blocking_percent: 10, ..bare() });
@@ -383,6 +383,62 @@ fn a_flood_of_metadata_takes_no_frame() {
         }
     }
     assert_eq!(lab.missed, []);
+}
+
+// --- Events. ---
+
+#[test]
+fn a_miss_names_the_command_that_was_in_the_way() {
+    let length = Bytes::from_mib(8);
+    let service = DISK.of(length);
+    let mut scheduler = Scheduler::new(bare());
+    // A copy is at the device when a frame arrives that cannot bear it.
+    scheduler.enqueue(Instant::ZERO, request(1, Class::BestEffort, 0, length, None));
+    let copy = scheduler.dispatch(Instant::ZERO).expect("the copy");
+    scheduler.enqueue(Instant::ZERO, request(2, Class::RealTime, 0, length, after(service)));
+    scheduler.complete(Instant::ZERO + service, copy.id);
+    let frame = scheduler.dispatch(Instant::ZERO + service).expect("the frame");
+    scheduler.complete(Instant::ZERO + service * 2, frame.id);
+    let events: Vec<Event> = std::iter::from_fn(|| scheduler.pop_event()).collect();
+    let missed = Event::Missed {
+        at: Instant::ZERO + service * 2,
+        request: RequestId(2),
+        dispatch: frame.id,
+        tardiness: service,
+        blocker: Some(copy.id),
+    };
+    assert!(events.contains(&missed), "{events:?}");
+    let reasons: Vec<Reason> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Dispatched { reason, .. } => Some(*reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, [Reason::OnlyWork, Reason::EarliestDeadline]);
+    let counters = scheduler.counters();
+    assert_eq!((counters.missed(), counters.dispatched_for(Reason::OnlyWork)), (1, 1));
+    assert_eq!(counters.completed_bytes[Class::BestEffort as usize], length);
+}
+
+#[test]
+fn too_much_real_time_has_nobody_to_blame() {
+    let service = DISK.of(Bytes::from_mib(8));
+    let mut scheduler = Scheduler::new(bare());
+    for id in 1..=2 {
+        scheduler.enqueue(Instant::ZERO, request(id, Class::RealTime, 0, Bytes::from_mib(8), after(service)));
+    }
+    for turn in 1..=2 {
+        let frame = scheduler.dispatch(Instant::ZERO + service * (turn - 1)).expect("a frame");
+        scheduler.complete(Instant::ZERO + service * turn, frame.id);
+    }
+    let missed = std::iter::from_fn(|| scheduler.pop_event())
+        .filter_map(|event| match event {
+            Event::Missed { request, blocker, .. } => Some((request, blocker)),
+            _ => None,
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(missed, [(RequestId(2), None)]);
 }
 
 // --- Sets: definitions and brute force. ---
