@@ -733,7 +733,7 @@ impl Core {
             return;
         }
         let policy = match self.path(ino) {
-            Some(path) => self.options.config.policy_for(&path).cloned(),
+            Some(path) => self.options.config.policy_for(&path).cloned().map(Box::new),
             None => None,
         };
         let file = self.file_mut(ino);
