@@ -8,7 +8,7 @@ use units::{Ino, Timestamp};
 /// The bytes do not form what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed structure")]
-pub struct Malformed;
+pub(crate) struct Malformed;
 
 /// Appends values to a byte vector.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hasher};
 use units::Ino;
 
 /// First cookie a name can have; smaller ones are for `.` and `..`.
-pub const FIRST_COOKIE: u64 = 256;
+pub(crate) const FIRST_COOKIE: u64 = 256;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

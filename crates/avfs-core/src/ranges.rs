@@ -70,7 +70,6 @@ impl RangeSet {
         self.ranges.get(self.index_after(at)).filter(|&&(start, _)| start <= at).map(|&(_, end)| end)
     }
 
-
     pub(crate) fn covers(&self, range: Range<u64>) -> bool {
         range.is_empty() || self.end_of(range.start).is_some_and(|end| end >= range.end)
     }

@@ -182,7 +182,8 @@ fn memory_that_changes_under_the_device_arrives_as_a_mixture() {
         let changing = request(&bench.pool, 1, WRITE, 1, 1, 0x0A);
         let buffer = changing.segments[0].buffer.clone();
         bench.engine.submit(Instant::ZERO, changing);
-        bench.submit(2, WRITE, 2, 2);
+        // Not its neighbour: that would become one command with it.
+        bench.submit(2, WRITE, 3, 2);
         // Both are given to the device; where the other one completes first, ours is still in flight.
         if bench.step().unwrap().tag == IoTag(1) {
             return false;

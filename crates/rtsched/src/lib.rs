@@ -5,12 +5,47 @@
 //! an argument, a request is a description, and the caller moves the bytes. **State:** one [`Scheduler`] per
 //! device, owned by whoever owns the device's queue. **Invariants:** a request that was enqueued is dispatched
 //! exactly once or cancelled, never both; two schedulers given the same calls make the same decisions.
+//!
+//! ```
+//! use rtsched::{Class, Config, Direction, Request, RequestId, Scheduler};
+//! use units::{Bytes, DeviceOffset, Duration, Instant};
+//!
+//! let mut scheduler = Scheduler::new(Config::default());
+//! let now = Instant::ZERO;
+//! let read = |id, class, deadline| Request {
+//!     id: RequestId(id),
+//!     class,
+//!     stream: None,
+//!     direction: Direction::Read,
+//!     offset: DeviceOffset(id << 30),
+//!     length: Bytes::from_mib(8),
+//!     deadline,
+//! };
+//! scheduler.enqueue(now, read(1, Class::RealTime, Some(now + Duration::from_millis(671))));
+//! scheduler.enqueue(now, read(2, Class::BestEffort, None));
+//! // The frame is not due for a while, so the copy goes first; then the frame, in time.
+//! for expected in [2, 1] {
+//!     let command = scheduler.dispatch(now).unwrap();
+//!     assert_eq!(command.requests[..], [RequestId(expected)]);
+//!     scheduler.complete(now, command.id);
+//! }
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod budget;
+mod device;
+mod dispatch;
+mod event;
+mod merge;
+mod queue;
 mod request;
 mod scheduler;
+mod service;
+mod tree;
 
+pub use event::{Counters, Event};
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::{Config, Scheduler};
+pub use service::ServiceTime;

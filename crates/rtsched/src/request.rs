@@ -68,11 +68,11 @@ pub enum Reason {
     EarliestDeadline,
     /// Every deadline holds whatever is taken first, and it is the next on the sweep.
     Sweep,
-    /// It has no deadline of its own and fits before the tightest one.
+    /// It has no guarantee, and every deadline holds although it goes first.
     Slack,
-    /// It waited as long as the configured floor lets it.
+    /// Its class waited as long as the configured floor lets it.
     Floor,
-    /// Nothing else waits.
+    /// Nothing more urgent waits.
     OnlyWork,
 }
 

@@ -94,10 +94,11 @@ fn what_is_cancelled_in_time_never_reaches_the_device() {
 #[test]
 fn what_is_promoted_overtakes() {
     let mut fixture = Fixture::new(1);
+    // Not neighbours: those would be merged into one command.
     fixture.write(1, Class::Idle);
-    fixture.write(2, Class::Idle);
-    fixture.worker.take(now(), Message::Promote(IoTag(2), Class::RealTime, Instant::ZERO));
-    assert_eq!(fixture.work(), [(2, Ok(()))]);
+    fixture.write(3, Class::Idle);
+    fixture.worker.take(now(), Message::Promote(IoTag(3), Class::RealTime, Instant::ZERO));
+    assert_eq!(fixture.work(), [(3, Ok(()))]);
     assert_eq!(fixture.work(), [(1, Ok(()))]);
 }
 
