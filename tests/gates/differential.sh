@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# The differential test: random operations on the volume and on an ext4 volume, compared after every step.
+# usage: differential.sh [avfs|ext4|xfs] [SEED…]
+# OPERATIONS (environment) sets their number; a failure is repeated with the seed it names.
+. "$(dirname "$0")/../lib.sh"
+
+KIND=${1:-avfs}
+shift || true
+OPERATIONS=${OPERATIONS:-5000}
+
+need_packages e2fsprogs
+need_cargo
+[ -n "${AVFS_ISOLATED:-}" ] ||
+	cargo build --manifest-path "$ROOT/Cargo.toml" --target-dir "$TARGET" --quiet -p avfs-tests --bin differential
+isolate "$KIND" "$@"
+
+# Three seeds that are always the same, and one that is new each time.
+seeds=("$@")
+((${#seeds[@]})) || seeds=(1 2 3 "$(date +%s)")
+
+scratch
+left=$SCRATCH/$KIND right=$SCRATCH/reference
+with_volume "$KIND" 4G "$left"
+with_volume ext4 4G "$right"
+
+# remount_command KIND DIR: a shell command that unmounts and mounts again.
+remount_command() {
+	printf '. %q; unmount_volume %q; mount_volume %q %q %q' "$ROOT/tests/lib.sh" "$2" "$1" "$2.img" "$2"
+}
+
+# run_differential SEED OPTION…
+run_differential() {
+	rm -rf "$left/tree" "$right/tree"
+	mkdir -m 755 "$left/tree" "$right/tree"
+	"$TARGET/debug/differential" "$left/tree" "$right/tree" --seed "$1" --operations "$OPERATIONS" \
+		--remount-left "$(remount_command "$KIND" "$left")" --remount-right "$(remount_command ext4 "$right")" "${@:2}"
+}
+
+for seed in "${seeds[@]}"; do
+	if run_differential "$seed"; then
+		echo "pass seed $seed" >>"$SCRATCH/results"
+	else
+		echo "fail seed $seed" >>"$SCRATCH/results"
+	fi
+done
+
+# A test that cannot fail proves nothing: faults on purpose must be found.
+for fault in byte size mode xattr name; do
+	if run_differential 1 --fault "$fault" --fault-at 447 >"$SCRATCH/fault.log" 2>&1; then
+		say "a wrong $fault was not found"
+		echo "fail finds a wrong $fault" >>"$SCRATCH/results"
+	else
+		grep -m1 'differ' "$SCRATCH/fault.log"
+		echo "pass finds a wrong $fault" >>"$SCRATCH/results"
+	fi
+done
+close_volume "$KIND" "$left"
+verdict differential "$SCRATCH/results"

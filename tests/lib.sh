@@ -1,0 +1,247 @@
+# Shared by the gates, the benchmarks, ./test and ./demo: packages, tools, volumes, clean-up, verdicts.
+#
+# A script that mounts anything calls `isolate "$@"` first. It then runs in a mount namespace and a process namespace of
+# its own: no mount, loop device or process it makes can outlive it, not even when it is killed. The clean-up stack
+# (`on_exit`) takes things down in order besides, because a volume must also be proven to unmount.
+#
+# A volume is of a KIND: avfs, or a kernel filesystem (ext4, xfs) in a loop-mounted image of the same size, so that every
+# gate can be proven on filesystems that are known to be right.
+#
+# Environment: AVFS_BIN         directory of the commands of AVFS (default: target/release)
+#              AVFS_CACHE_SIZE  memory of the daemon of each AVFS volume (default: 512M)
+#              KEEP_SCRATCH     if set, images and logs are kept and their directory is named
+# shellcheck shell=bash
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
+TOOLS=$TARGET/tools/bin
+AVFS_BIN=${AVFS_BIN:-$TARGET/release}
+AVFS_CACHE_SIZE=${AVFS_CACHE_SIZE:-512M}
+export PATH=$PATH:/usr/sbin:/sbin
+
+say() { printf '%s\n' "$*"; }
+die() {
+	printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+	exit 1
+}
+
+# ---------------------------------------------------------------------------------------------------------- clean-up
+
+CLEANUP=()
+
+# on_exit COMMAND ARG…: runs the command when the script ends, however it ends; last in, first out.
+on_exit() { CLEANUP+=("$(printf '%q ' "$@")"); }
+
+run_cleanup() {
+	local status=$? i
+	trap - EXIT
+	trap '' INT TERM HUP
+	set +e
+	for ((i = ${#CLEANUP[@]} - 1; i >= 0; i--)); do eval "${CLEANUP[i]}"; done
+	exit "$status"
+}
+trap run_cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# isolate "$@": runs the calling script again in its own mount and process namespaces.
+isolate() {
+	[ "$(id -u)" = 0 ] || die "must run as root: it mounts filesystems"
+	[ "${AVFS_ISOLATED:-}" = "$0" ] && return
+	trap - EXIT
+	AVFS_ISOLATED=$0 exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+		bash "$0" "$@"
+}
+
+# scratch: sets SCRATCH to a directory that exists until the script ends.
+scratch() {
+	SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/avfs-$(basename "$0" .sh).XXXXXX")
+	chmod 755 "$SCRATCH"
+	if [ -n "${KEEP_SCRATCH:-}" ]; then say "keeping $SCRATCH"; else on_exit rm -rf --one-file-system "$SCRATCH"; fi
+}
+
+# stop PID [SECONDS]: TERM, and KILL if it does not end in time (20 s).
+stop() {
+	local pid=$1 tenths=$((${2:-20} * 10))
+	kill "$pid" 2>/dev/null || return 0
+	while ((tenths-- > 0)) && kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+	kill -KILL "$pid" 2>/dev/null || true
+}
+
+# ------------------------------------------------------------------------------------------------ packages and tools
+
+# need_packages NAME…: installs the Debian packages that are missing, and only those.
+need_packages() {
+	local name missing=()
+	for name; do
+		[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || missing+=("$name")
+	done
+	((${#missing[@]})) || return 0
+	[ "$(id -u)" = 0 ] || die "packages are missing: run as root, or: apt-get install ${missing[*]}"
+	say "installing Debian packages: ${missing[*]}"
+	# A file server installed for a test must not start and listen on its own.
+	local policy=/usr/sbin/policy-rc.d made_policy=
+	if [ ! -e $policy ]; then
+		printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy && made_policy=yes
+	fi
+	if [ -z "${APT_UPDATED:-}" ]; then
+		apt-get update -qq && APT_UPDATED=yes
+	fi
+	local status=0
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null || status=$?
+	[ -z "$made_policy" ] || rm -f $policy
+	((status == 0)) || die "apt-get could not install: ${missing[*]}"
+}
+
+# need_cargo_tool CRATE VERSION BINARY: installs a command of crates.io into target/tools.
+need_cargo_tool() {
+	local crate=$1 version=$2 binary=$3
+	[ -x "$TOOLS/$binary" ] && return
+	need_cargo
+	say "building $crate $version"
+	cargo install --quiet --locked --root "$TARGET/tools" "$crate@$version"
+}
+
+# build_avfs: builds the commands in release mode, unless AVFS_BIN says where they are.
+build_avfs() {
+	[ "$AVFS_BIN" = "$TARGET/release" ] || return 0
+	need_cargo
+	say "building AVFS"
+	cargo build --manifest-path "$ROOT/Cargo.toml" --target-dir "$TARGET" --release --quiet --workspace
+}
+
+# need_cargo: with sudo, the cargo of the user who called it.
+need_cargo() {
+	local home
+	if ! command -v cargo >/dev/null && [ -n "${SUDO_USER:-}" ]; then
+		home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+		export PATH=$PATH:$home/.cargo/bin CARGO_HOME=$home/.cargo RUSTUP_HOME=$home/.rustup
+	fi
+	command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+	need_packages gcc libc6-dev
+}
+
+# ----------------------------------------------------------------------------------------------------------- volumes
+
+# need_volume_tools KIND: what formatting and mounting that kind takes.
+need_volume_tools() {
+	case $1 in
+	ext4) need_packages e2fsprogs ;;
+	xfs) need_packages xfsprogs ;;
+	avfs) install_commands ;;
+	*) die "unknown kind of volume '$1': choose avfs, ext4 or xfs" ;;
+	esac
+}
+
+# install_commands: for this script's mount namespace alone, puts the commands of AVFS where an installation puts them,
+# so that mount(8), umount(8) and mount -o remount find them.
+install_commands() {
+	local commands=$SCRATCH/sbin
+	[ ! -d "$commands" ] || return 0
+	[ -x "$AVFS_BIN/mount-avfs" ] || die "no mount-avfs in $AVFS_BIN: run 'cargo build --release', or set AVFS_BIN"
+	mkdir "$commands"
+	ln -s "$AVFS_BIN/mkfs-avfs" "$commands/mkfs.avfs"
+	ln -s "$AVFS_BIN/fsck-avfs" "$commands/fsck.avfs"
+	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.avfs"
+	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.fuse.avfs"
+	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.avfs"
+	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.fuse.avfs"
+	ln -s "$AVFS_BIN/avfsctl" "$commands/avfsctl"
+	mount -t overlay avfs-commands -o "lowerdir=$commands:/usr/sbin" /usr/sbin
+	on_exit umount --lazy /usr/sbin
+}
+
+# format_volume KIND IMAGE
+format_volume() {
+	case $1 in
+	ext4) mkfs.ext4 -q -F "$2" ;;
+	xfs) mkfs.xfs -q -f "$2" ;;
+	avfs) mkfs.avfs "$2" >/dev/null ;;
+	esac
+}
+
+# mount_volume KIND IMAGE DIR
+mount_volume() {
+	case $1 in
+	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
+	*) mount -t "$1" -o loop "$2" "$3" ;;
+	esac
+}
+
+# unmount_volume DIR: returns when everything is in the image; what was unmounted already stays so.
+unmount_volume() {
+	local dir=$1
+	mountpoint -q "$dir" || return 0
+	# What just ended may hold it a moment longer.
+	umount "$dir" 2>/dev/null || { sleep 1 && umount "$dir"; }
+}
+
+# check_volume KIND IMAGE: an unmounted volume's own consistency check, which changes nothing.
+check_volume() {
+	case $1 in
+	ext4) e2fsck -n -f "$2" ;;
+	xfs) xfs_repair -n "$2" ;;
+	avfs) fsck.avfs "$2" ;;
+	esac >"$2.check" 2>&1 || {
+		tail -20 "$2.check"
+		return 1
+	}
+}
+
+# with_volume KIND SIZE DIR: a new image of SIZE (as truncate(1) reads it) beside DIR, formatted and mounted on DIR, gone
+# when the script ends.
+with_volume() {
+	local kind=$1 size=$2 dir=$3
+	need_volume_tools "$kind"
+	mkdir -p "$dir"
+	truncate -s "$size" "$dir.img"
+	format_volume "$kind" "$dir.img"
+	on_exit unmount_volume "$dir"
+	mount_volume "$kind" "$dir.img" "$dir"
+}
+
+# close_volume KIND DIR: the last case of a gate: what it did to the volume left it consistent.
+close_volume() {
+	local kind=$1 dir=$2
+	if unmount_volume "$dir" && check_volume "$kind" "$dir.img"; then
+		echo "pass the volume is consistent afterwards" >>"$SCRATCH/results"
+	else
+		[ ! -f "$dir.log" ] || tail -20 "$dir.log"
+		echo "fail the volume is consistent afterwards" >>"$SCRATCH/results"
+	fi
+}
+
+# ---------------------------------------------------------------------------------------------------------- verdicts
+
+# verdict GATE RESULTS: RESULTS holds a line "pass CASE" or "fail CASE" per case. Failures listed in allowed-failures.txt
+# are named with their reasons; any other failure, or no result at all, fails the gate. Prints the gate's last line.
+verdict() {
+	local gate=$1 results=$2 passed failed allowed=0 name reason
+	passed=$(grep -c '^pass ' "$results" || true)
+	failed=0
+	while read -r name; do
+		reason=$(allowed_failure "$gate" "$name")
+		if [ -n "$reason" ]; then
+			say "allowed to fail: $name: $reason"
+			allowed=$((allowed + 1))
+		else
+			say "FAILED: $name"
+			failed=$((failed + 1))
+		fi
+	done < <(sed -n 's/^fail //p' "$results")
+	if ((passed + failed == 0)); then
+		say "FAILED: no case ran"
+		failed=1
+	fi
+	((allowed == 0)) || say "$allowed allowed failures"
+	say "$gate: $passed passed, $failed failed"
+	((failed == 0))
+}
+
+# allowed_failure GATE CASE: prints the reason why this case may fail, if it may.
+allowed_failure() {
+	awk -F ' *[|] *' -v gate="$1" -v name="$2" '!/^#/ && $1 == gate && $2 == name { print $3; exit }' \
+		"$ROOT/tests/gates/allowed-failures.txt"
+}

@@ -1,0 +1,79 @@
+# A private file server: stock smbd on a free port of the loopback interface, with configuration, state and users of its
+# own. Needs lib.sh and a script that is isolated: the user stands in a copy of /etc/passwd that only the script's mount
+# namespace sees, and smbd ends with its process namespace.
+# shellcheck shell=bash
+
+SMB_USER=editor
+SMB_PASSWORD=cut
+
+# samba_user: makes SMB_USER known inside this mount namespace.
+samba_user() {
+	local file
+	getent passwd "$SMB_USER" >/dev/null && return
+	for file in passwd group; do
+		cp "/etc/$file" "$SCRATCH/$file"
+		mount --bind "$SCRATCH/$file" "/etc/$file"
+		on_exit umount "/etc/$file"
+	done
+	echo "$SMB_USER:x:64001:64001::/nonexistent:/usr/sbin/nologin" >>"$SCRATCH/passwd"
+	echo "$SMB_USER:x:64001:" >>"$SCRATCH/group"
+}
+
+# start_smbd SETTINGS: starts smbd with the facility's settings and the lines of the file SETTINGS (further global
+# settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID.
+start_smbd() {
+	local settings=$1 state=$SCRATCH/samba
+	samba_user
+	mkdir -p "$state"/{private,log,run}
+	SMB_CONF=$state/smb.conf
+	SMB_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+	cat >"$SMB_CONF" <<-CONF
+		[global]
+		    workgroup = AVFS
+		    netbios name = AVFS
+		    server role = standalone server
+		    interfaces = 127.0.0.1/8
+		    bind interfaces only = yes
+		    smb ports = $SMB_PORT
+		    disable netbios = yes
+		    load printers = no
+		    printcap name = /dev/null
+		    disable spoolss = yes
+
+		    private dir = $state/private
+		    lock directory = $state/run
+		    state directory = $state/run
+		    cache directory = $state/run
+		    pid directory = $state/run
+		    ncalrpc dir = $state/run/ncalrpc
+		    usershare path =
+		    passdb backend = tdbsam
+		    log file = $state/log/smbd
+		    logging = file
+		    max log size = 0
+
+		    # The share is exported through Samba alone: leases and durable handles work without the kernel's help.
+		    kernel oplocks = no
+		    kernel share modes = no
+		    posix locking = no
+		    # sendfile would be cut into requests of 128 KiB.
+		    use sendfile = no
+		    ea support = yes
+		    store dos attributes = yes
+	CONF
+	cat "$settings" >>"$SMB_CONF"
+	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$SMB_CONF" -a -s "$SMB_USER" >/dev/null
+
+	# In a process group of its own: at its end smbd signals the whole group.
+	smbd --foreground --configfile="$SMB_CONF" >"$state/log/stdout" 2>&1 &
+	SMB_PID=$!
+	on_exit stop "$SMB_PID"
+	local tenths=200
+	until (exec 3<>"/dev/tcp/127.0.0.1/$SMB_PORT") 2>/dev/null; do
+		((tenths-- > 0)) && kill -0 "$SMB_PID" 2>/dev/null || {
+			cat "$state"/log/* >&2
+			die "smbd did not start"
+		}
+		sleep 0.1
+	done
+}
