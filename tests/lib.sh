@@ -166,7 +166,7 @@ format_volume() {
 mount_volume() {
 	case $1 in
 	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
-	*) mount -t "$1" -o loop "$2" "$3" ;;
+	*) if [ -b "$2" ]; then mount -t "$1" "$2" "$3"; else mount -t "$1" -o loop "$2" "$3"; fi ;;
 	esac
 }
 

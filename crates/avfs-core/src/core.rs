@@ -361,13 +361,14 @@ impl Core {
                 }
             }
         };
+        let is_exclusive = waiting.exclusive.is_some();
         match outcome {
             Some(outcome) => self.outbox.finished.push((ticket, outcome, None)),
             None => {
                 self.waiting.insert(ticket, waiting);
             }
         }
-        if let Some(ino) = was_exclusive {
+        if let Some(ino) = was_exclusive.filter(|_| !is_exclusive) {
             // What was held back while the file had to be quiet goes on.
             self.wake_file(now, ino);
         }

@@ -162,7 +162,9 @@ impl Core {
         if pages.start < pages.end {
             let Some(file) = self.files.get_mut(&ino) else { return };
             let unclaimed: u64 = file.delayed.within(pages.clone()).map(|gone| gone.end - gone.start).sum();
-            file.delayed.remove(pages);
+            file.delayed.remove(pages.clone());
+            // What the device holds of these pages is the file's no more: no size has to wait for it.
+            file.tails.retain(|(page, _)| !pages.contains(page));
             // Without requests at the device everything delayed is still a claim.
             file.claimed -= unclaimed;
             self.allocator.unclaim(unclaimed);
