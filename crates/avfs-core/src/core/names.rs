@@ -58,7 +58,12 @@ impl Core {
             ino,
             kind: inode.kind,
             permissions: core.permissions,
-            links: inode.links(),
+            // The root has no name, yet must not look deleted: the kernel refuses to remount a filesystem
+            // read-only while it knows an inode without links.
+            links: match inode.directory() {
+                Some(index) if ino == Ino::ROOT => 2 + index.subdirectories(),
+                _ => inode.links(),
+            },
             uid: core.uid,
             gid: core.gid,
             rdev: match &inode.body {
