@@ -111,7 +111,12 @@ fn lives(shape: Shape, steps: usize, lives: u64, images: usize, seed: u64) -> us
             workload.step();
         }
         workload.settle();
-        assert_eq!(workload.device_errors, 0, "seed {seed}, life {life}: {:?}", workload.volume.core().failure());
+        assert_eq!(
+            workload.device_errors,
+            0,
+            "seed {seed}, life {life}: {:?}",
+            workload.volume.core().failure()
+        );
         let recording = workload.volume.disk().crash_images();
         let cuts: Vec<usize> = recording.cuts().collect();
         for index in 0..images {
