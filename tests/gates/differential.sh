@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The differential test: random operations on the volume and on an ext4 volume, compared after every step.
 # usage: differential.sh [avfs|ext4|xfs] [SEED…]
-# OPERATIONS (environment) sets their number; a failure is repeated with the seed it names.
+# Environment: OPERATIONS  their number (5000)
+#              OPTIONS     further options of the program
+# A failure is repeated with the seed it names.
 . "$(dirname "$0")/../lib.sh"
 
 KIND=${1:-avfs}
@@ -32,7 +34,7 @@ remount_command() {
 run_differential() {
 	rm -rf "$1" "$2"
 	mkdir -m 755 "$1" "$2"
-	"$TARGET/debug/differential" "$1" "$2" --operations "$OPERATIONS" "${@:3}"
+	"$TARGET/debug/differential" "$1" "$2" --operations "$OPERATIONS" "${@:3}" ${OPTIONS:-}
 }
 
 for seed in "${seeds[@]}"; do
