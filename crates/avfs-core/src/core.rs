@@ -237,6 +237,8 @@ pub struct Core {
     freed_blocks: u64,
     /// Bytes of file data on their way to the device.
     writing_bytes: u64,
+    /// Requests that carry file data to the device, or complete pages for it.
+    writeback_requests: usize,
     /// Inodes without a name that could not be removed yet because the device was busy with them.
     unreaped: BTreeSet<Ino>,
     /// Clients' changes are refused.
@@ -295,6 +297,7 @@ impl Core {
             freed: VecDeque::new(),
             freed_blocks: 0,
             writing_bytes: 0,
+            writeback_requests: 0,
             unreaped: BTreeSet::new(),
             failure: None,
             next_mmp: now.monotonic,
@@ -413,14 +416,18 @@ impl Core {
         let result = completion.result;
         match purpose {
             Purpose::Load { ino, block, start, length, bounce } => {
+                self.writeback_requests -= usize::from(bounce.is_some());
                 self.load_completed(ino, block, start, length, bounce, result);
-                self.write_after_load(now, ino);
+                self.write_after_load(now, ino, block);
                 self.wake_file(now, ino);
             }
             Purpose::Data { ino, block, epoch, pieces } => {
+                self.writeback_requests -= 1;
                 self.data_written(now, ino, block, epoch, pieces, result);
                 self.wake_file(now, ino);
-                self.wake_throttled();
+                if self.is_overfull() && !self.throttled.is_empty() {
+                    self.write_back_for_memory(now);
+                }
             }
             Purpose::FlushData { data } => self.data_flushed(now, data, result),
             Purpose::Log => self.log_written(now, result),
@@ -465,6 +472,7 @@ impl Core {
     }
 
     fn pump(&mut self, now: Now) {
+        self.wake_throttled();
         self.pump_commit(now);
         self.pump_checkpoint(now);
     }

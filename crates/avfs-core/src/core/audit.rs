@@ -121,6 +121,12 @@ impl Core {
             "{bytes} bytes are being written, counted {}",
             self.writing_bytes
         );
+        let requests = self.in_flight.values().filter(|(purpose, _)| match purpose {
+            Purpose::Load { bounce, .. } => bounce.is_some(),
+            Purpose::Data { .. } => true,
+            _ => false,
+        });
+        ensure!(requests.count() == self.writeback_requests, "{} requests counted", self.writeback_requests);
         let mut dirty_bytes = 0;
         let mut count = 0;
         for (&ino, file) in &self.files {
@@ -157,7 +163,7 @@ impl Core {
                 let behind = file.size.saturating_sub(start).min(block.buffer.len() as u64);
                 for valid in block.valid.within(behind..block.buffer.len() as u64) {
                     let bytes = block.buffer.bytes(valid.start as usize, (valid.end - valid.start) as usize);
-                    let clean = block.filling > 0 || bytes.iter().all(|&byte| byte == 0);
+                    let clean = block.is_filling(&valid) || bytes.iter().all(|&byte| byte == 0);
                     ensure!(clean, "{place}: something behind the end {}", file.size);
                 }
                 let has_dirty = !block.dirty.is_empty();
@@ -293,11 +299,5 @@ impl Core {
             "somebody waits for a commit and none is under way"
         );
         Ok(())
-    }
-
-    fn is_filling(&self, ino: Ino) -> bool {
-        let file = self.files.get(&ino);
-        let mut blocks = file.into_iter().flat_map(|file| file.blocks.ids());
-        blocks.any(|id| self.cache.get(id).is_some_and(|block| block.filling > 0))
     }
 }

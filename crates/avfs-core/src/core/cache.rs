@@ -8,6 +8,7 @@
 
 use crate::ranges::RangeSet;
 use avfs_io::pool::{Buffer, Pool};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use units::{Ino, Instant};
 
@@ -38,8 +39,10 @@ pub(super) struct CacheBlock {
     /// Requests to the device that write it, and the bytes they write.
     pub(super) writing: u32,
     pub(super) in_writing: RangeSet,
-    /// Clients that copy into it now.
-    pub(super) filling: u32,
+    /// Bytes that clients copy into now, outside the core, one range for each client: nobody else touches them.
+    pub(super) filling: SmallVec<[(u32, u32); 2]>,
+    /// Kept for an operation that is being tried.
+    pub(super) held: u32,
     stamp: u64,
 }
 
@@ -49,7 +52,12 @@ impl CacheBlock {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.loading.is_empty() && self.writing == 0 && self.filling == 0
+        self.loading.is_empty() && self.writing == 0 && self.filling.is_empty() && self.held == 0
+    }
+
+    /// True when clients copy into some of these bytes of the block.
+    pub(super) fn is_filling(&self, range: &std::ops::Range<u64>) -> bool {
+        self.filling.iter().any(|&(start, end)| u64::from(start) < range.end && range.start < u64::from(end))
     }
 
     /// Bytes of the file `from..to`, relative to the block and cut to it.
@@ -137,7 +145,8 @@ impl Cache {
             loading: RangeSet::default(),
             writing: 0,
             in_writing: RangeSet::default(),
-            filling: 0,
+            filling: SmallVec::new(),
+            held: 0,
             stamp,
         };
         let id = match self.free_slots.pop() {

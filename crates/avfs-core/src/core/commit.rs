@@ -226,6 +226,17 @@ impl Core {
         true
     }
 
+    /// Parks an operation until more of a file is on the device, or there is memory to complete its pages in.
+    fn wait_to_be_written(&mut self, ino: Ino, ticket: Ticket) {
+        let no_memory = self.files.get(&ino).is_some_and(|file| file.is_idle() && file.exclusive == 0)
+            && !self.is_filling(ino);
+        if no_memory {
+            self.buffer_waiters.push_back(ticket);
+        } else {
+            self.wait_for_file(ino, ticket);
+        }
+    }
+
     /// fsync, sync, shutdown and the end of a durable write: data to the device, then the journal.
     pub(super) fn attempt_sync(&mut self, now: Now, ticket: Ticket, mut waiting: Waiting) {
         loop {
@@ -233,7 +244,7 @@ impl Core {
                 let outcome = failed(&waiting);
                 return self.outbox.finished.push((ticket, outcome, None));
             }
-            let parked = match &waiting.stage {
+            let parked = match &mut waiting.stage {
                 Stage::Try => {
                     let files = match waiting.operation {
                         Operation::Fsync { ino } => vec![ino],
@@ -244,15 +255,19 @@ impl Core {
                     false
                 }
                 Stage::Data { epochs } => {
-                    let files: Vec<(Ino, u64)> = epochs.iter().map(|(&ino, &epoch)| (ino, epoch)).collect();
-                    let behind = files.iter().find(|&&(ino, epoch)| !self.is_written(now, ino, epoch));
-                    if let Some(&(ino, _)) = behind {
-                        self.wait_for_file(ino, ticket);
+                    let mut behind = None;
+                    while let Some((&ino, &epoch)) = epochs.first_key_value() {
+                        if !self.is_written(now, ino, epoch) {
+                            behind = Some(ino);
+                            break;
+                        }
+                        self.record_file(now, ino);
+                        epochs.pop_first();
+                    }
+                    if let Some(ino) = behind {
+                        self.wait_to_be_written(ino, ticket);
                         true
                     } else {
-                        for (ino, _) in files {
-                            self.record_file(now, ino);
-                        }
                         waiting.stage = Stage::Journal;
                         self.wait_for_commit(ticket)
                     }

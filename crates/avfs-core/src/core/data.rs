@@ -21,14 +21,18 @@ const TRANSACTION_RECORDS: usize = 10_000;
 impl Core {
     /// True when no request of the file is at the device; otherwise the operation is parked.
     fn is_quiet(&mut self, ino: Ino, ticket: Ticket) -> bool {
-        let file = self.file_mut(ino);
-        let filling = file.blocks.ids().collect::<Vec<_>>();
-        let idle = self.file_mut(ino).is_idle()
-            && filling.into_iter().all(|id| self.cache.get(id).is_none_or(|block| block.filling == 0));
+        let idle = self.file_mut(ino).is_idle() && !self.is_filling(ino);
         if !idle {
             self.wait_for_file(ino, ticket);
         }
         idle
+    }
+
+    /// True when clients copy into blocks of the file.
+    pub(super) fn is_filling(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        let mut blocks = file.into_iter().flat_map(|file| file.blocks.ids());
+        blocks.any(|id| self.cache.get(id).is_some_and(|block| !block.filling.is_empty()))
     }
 
     pub(super) fn try_set_attributes(

@@ -300,6 +300,11 @@ impl Core {
         let Some(block) = self.cache.get(id) else { return true };
         let start = block.start;
         let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.buffer.len() as u64);
+        if block.is_filling(&pages) {
+            // Neither zeros nor what the device holds may come over bytes that a client is copying. Whoever needs
+            // the rest tries again when the client is done.
+            return true;
+        }
         let (from, to) = ((start + pages.start) / BLOCK, (start + pages.end) / BLOCK);
         let written: Vec<_> = self
             .metadata
@@ -388,6 +393,7 @@ impl Core {
         let address = self.superblock.geometry.block_address(device);
         let run = BlockRun { start: device, count: length as u64 / BLOCK };
         self.file_mut(ino).loads += 1;
+        self.writeback_requests += usize::from(partial);
         self.request(
             IoOperation::Read,
             address,
@@ -402,9 +408,9 @@ impl Core {
     }
 
     /// Keeps a block from being evicted, or no longer.
-    fn hold(&mut self, id: BlockId, held: bool) {
+    pub(super) fn hold(&mut self, id: BlockId, held: bool) {
         if let Some(block) = self.cache.get_mut(id) {
-            block.filling = if held { block.filling + 1 } else { block.filling - 1 };
+            block.held = if held { block.held + 1 } else { block.held - 1 };
         }
     }
 

@@ -21,6 +21,13 @@ pub(super) const STREAM_SIZE: u64 = 1 << 20;
 /// A client that waits for its data to be durable should not wait longer than this for the device's turn.
 const FSYNC_LATENCY: Duration = Duration::from_millis(200);
 
+/// With fewer requests on their way, writing for the sake of memory or of a waiting client goes on...
+const FEW_REQUESTS: usize = 32;
+/// ...until there are so many.
+const MANY_REQUESTS: usize = 128;
+/// Aged blocks are looked for at most this often.
+const AGING_STEP: Duration = Duration::from_millis(250);
+
 /// One request's part of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrittenPiece {
@@ -81,7 +88,7 @@ impl Core {
     /// where the device has nothing, else by a read; the write follows when that ends.
     fn write_block(&mut self, now: Now, ino: Ino, id: BlockId, latency: Option<Duration>) {
         let Some(block) = self.cache.get(id) else { return };
-        if block.filling > 0 || block.writing > 0 {
+        if !block.filling.is_empty() || block.writing > 0 {
             return;
         }
         let start = block.start;
@@ -164,6 +171,8 @@ impl Core {
             let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
             let file = self.file_mut(ino);
             file.writes += 1;
+            self.writeback_requests += 1;
+            let file = self.file_mut(ino);
             *file.writes_by_epoch.entry(epoch).or_insert(0) += 1;
             let segment = Segment {
                 buffer: buffer.clone(),
@@ -326,12 +335,16 @@ impl Core {
     /// started before is started now.
     pub(super) fn is_written(&mut self, now: Now, ino: Ino, epoch: u64) -> bool {
         let Some(file) = self.files.get(&ino) else { return true };
+        let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
+        if at_device && (file.writes + file.loads) as usize >= FEW_REQUESTS {
+            // Asked after each of many requests, this must not look at every block each time.
+            return false;
+        }
         let behind: Vec<BlockId> = file
             .blocks
             .ids()
             .filter(|&id| self.cache.get(id).is_some_and(|b| !b.dirty.is_empty() && b.dirty_epoch <= epoch))
             .collect();
-        let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
         if behind.is_empty() {
             return !at_device;
         }
@@ -343,11 +356,25 @@ impl Core {
         false
     }
 
-    /// Writes what can be written when memory runs short: everything dirty, oldest files first.
+    /// Writes dirty blocks when memory runs short, unless enough is on its way: whoever still finds no memory when
+    /// that has ended comes again.
     pub(super) fn write_back_for_memory(&mut self, now: Now) {
+        if self.writeback_requests >= FEW_REQUESTS {
+            return;
+        }
         let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
         for ino in files {
-            self.write_back(now, ino, 0..u64::MAX, None);
+            let Some(file) = self.files.get(&ino).filter(|file| file.exclusive == 0) else { continue };
+            let idle = |id: &BlockId| {
+                self.cache.get(*id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
+            };
+            let blocks: Vec<BlockId> = file.blocks.ids().filter(idle).collect();
+            for id in blocks {
+                if self.writeback_requests >= MANY_REQUESTS {
+                    return;
+                }
+                self.write_block(now, ino, id, None);
+            }
         }
     }
 
@@ -389,16 +416,16 @@ impl Core {
                 self.next_aging = self.next_aging.min(due + DIRTY_AGE);
             }
         }
+        self.next_aging = self.next_aging.max(now.monotonic + AGING_STEP);
     }
 
-    /// Loads that ended may have completed pages that wait to be written.
-    pub(super) fn write_after_load(&mut self, now: Now, ino: Ino) {
-        let wanted = self
-            .files
-            .get_mut(&ino)
-            .is_some_and(|file| file.loads == 0 && std::mem::take(&mut file.write_after_load));
-        if wanted {
-            self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY));
+    /// A load that ended may have completed a block that waits to be written.
+    pub(super) fn write_after_load(&mut self, now: Now, ino: Ino, id: BlockId) {
+        let Some(file) = self.files.get_mut(&ino).filter(|file| file.write_after_load) else { return };
+        file.write_after_load = file.loads > 0;
+        let complete = self.cache.get(id).is_some_and(|block| block.loading.is_empty());
+        if complete && file.exclusive == 0 {
+            self.write_block(now, ino, id, Some(FSYNC_LATENCY));
         }
     }
 }

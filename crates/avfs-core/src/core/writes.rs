@@ -6,6 +6,7 @@ use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MAX_FILE_SIZE};
+use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
@@ -119,9 +120,9 @@ impl Core {
             }
             return Progress::Wait;
         }
-        for (id, ..) in &plan.pieces {
+        for (id, _, start, length) in &plan.pieces {
             if let Some(block) = self.cache.get_mut(*id) {
-                block.filling += 1;
+                block.filling.push((*start as u32, (start + length) as u32));
             }
         }
         let file = self.file_mut(ino);
@@ -208,7 +209,7 @@ impl Core {
         let Some((start, id)) = file.block_before(page * BLOCK) else { return false };
         let Some(block) = self.cache.get(id).filter(|block| page * BLOCK < block.end()) else { return false };
         let bytes = page * BLOCK - start..(page + 1) * BLOCK - start;
-        block.filling > 0 || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
+        block.is_filling(&bytes) || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
     }
 
     /// Before a file grows from inside a page that has a place on the device: what that page holds behind the end
@@ -235,9 +236,18 @@ impl Core {
         let Some(id) = self.block_for(ino, size, tail_end - size) else { return false };
         self.file_mut(ino).tails.push((page, size));
         let Some(block) = self.cache.get(id) else { return false };
-        let range = block.relative(size, tail_end);
-        block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
-        self.cache.mark_dirty(id, range, now.monotonic, epoch);
+        // What other clients copy behind the end at this moment becomes part of the file without us.
+        let mut zeros = RangeSet::default();
+        zeros.insert(block.relative(size, tail_end));
+        for &(start, end) in &block.filling {
+            zeros.remove(u64::from(start)..u64::from(end));
+        }
+        for range in zeros.iter() {
+            block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
+        }
+        for range in zeros.iter() {
+            self.cache.mark_dirty(id, range, now.monotonic, epoch);
+        }
         self.dirty_files.insert(ino);
         self.schedule_aging(now);
         true
@@ -256,9 +266,7 @@ impl Core {
     fn find_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
         let found = self.make_blocks(ino, offset, end, plan);
         for (id, ..) in &plan.pieces {
-            if let Some(block) = self.cache.get_mut(*id) {
-                block.filling -= 1;
-            }
+            self.hold(*id, false);
         }
         found
     }
@@ -280,7 +288,7 @@ impl Core {
             let length = (range.end - range.start) as usize;
             plan.pieces.push((id, block.buffer.clone(), range.start as usize, length));
             // Held against eviction while more blocks are made.
-            block.filling += 1;
+            self.hold(id, true);
             at += length as u64;
         }
         true
@@ -315,8 +323,11 @@ impl Core {
         let kernel_pages = file.kernel_pages;
         for (id, _, start, length) in pieces {
             if let Some(block) = self.cache.get_mut(id) {
-                block.filling -= 1;
                 let range = start as u64..(start + length) as u64;
+                let filled = (range.start as u32, range.end as u32);
+                if let Some(index) = block.filling.iter().position(|&held| held == filled) {
+                    block.filling.swap_remove(index);
+                }
                 self.cache.mark_dirty(id, range, now.monotonic, epoch);
                 self.cache.touch(id);
             }
@@ -375,7 +386,7 @@ impl Core {
     }
 
     /// More is dirty than the device should be left behind with.
-    fn is_overfull(&self) -> bool {
+    pub(super) fn is_overfull(&self) -> bool {
         self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 2
     }
 
