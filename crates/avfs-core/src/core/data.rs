@@ -112,7 +112,7 @@ impl Core {
 
     /// Lengthens a file. False when there is no memory to zero its last page in.
     fn grow(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) -> bool {
-        if !self.zero_tail(now, ino, size) {
+        if !self.zero_tail(now, ino, size, size) {
             return false;
         }
         let file = self.file_mut(ino);
