@@ -16,7 +16,7 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 /// Records of one transaction, at most: a batch of the journal must hold them.
-const TRANSACTION_RECORDS: usize = 10_000;
+pub(super) const TRANSACTION_RECORDS: usize = 10_000;
 
 impl Core {
     /// True when no request of the file is at the device; otherwise the operation is parked.
