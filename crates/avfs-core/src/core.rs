@@ -18,6 +18,7 @@ mod writes;
 use crate::allocator::{Allocator, BlockRun};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::format::{BLOCK, Geometry, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
@@ -300,13 +301,31 @@ impl Core {
         };
         if !core.dormant {
             core.keep_spares();
-            let orphans: Vec<Ino> = core.metadata.orphans().iter().copied().collect();
-            for ino in orphans {
-                core.reap(now, ino);
-            }
+            core.clear_interrupted(now);
             core.start_checkpoint(now);
         }
         core
+    }
+
+    /// Clears away what a loss of power left behind: inodes without a name, and bytes behind the end of a file that
+    /// reached the device before the length that was to include them. If the file grew over those they would be back.
+    fn clear_interrupted(&mut self, now: Now) {
+        let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
+        for ino in orphans {
+            self.reap(now, ino);
+        }
+        let mut behind = Vec::new();
+        for (ino, inode) in self.metadata.iter() {
+            let pages = inode.size.div_ceil(BLOCK);
+            let extents = inode.extents().into_iter().flat_map(|extents| extents.range(pages, u64::MAX));
+            let written = extents.filter(|extent| !extent.unwritten);
+            behind.extend(
+                written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
+            );
+        }
+        for records in behind.chunks(data::TRANSACTION_RECORDS) {
+            let _ = self.transact(now, records);
+        }
     }
 
     /// What is to be done now; the outbox is empty afterwards.
@@ -775,10 +794,7 @@ impl Core {
         self.dormant = dormant;
         if !dormant {
             self.keep_spares();
-            let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
-            for ino in orphans {
-                self.reap(now, ino);
-            }
+            self.clear_interrupted(now);
             self.renew_mmp(now);
             self.start_checkpoint(now);
             self.pump(now);

@@ -110,6 +110,10 @@ impl SimVolume {
     pub fn step(&mut self) -> bool {
         let took = Duration::from_micros(self.random.random_range(50..5000));
         self.clock += took;
+        // A busy device does not keep the timer from going off.
+        if self.core.next_wakeup() <= self.clock {
+            self.with(|core, now| core.tick(now));
+        }
         if let Some(completion) = self.engine.step(self.clock, &mut self.random) {
             self.core.io_completed(at(self.clock), completion);
             self.submit();
