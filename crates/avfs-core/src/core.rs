@@ -5,6 +5,7 @@
 //! waits: what needs the device is kept as an [`Operation`] under its ticket and finished through the outbox, exactly
 //! once. Facts change only by transactions (`transact`). Nothing is replied that says "durable" before it is.
 
+mod audit;
 mod cache;
 mod checkpoint;
 mod commit;

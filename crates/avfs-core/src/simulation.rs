@@ -25,6 +25,7 @@ pub struct SimVolume {
     random: SmallRng,
     clock: Instant,
     next_ticket: u64,
+    audited: bool,
     finished: BTreeMap<Ticket, Outcome>,
 }
 
@@ -68,6 +69,7 @@ impl SimVolume {
             random: SmallRng::seed_from_u64(seed),
             clock,
             next_ticket: 1,
+            audited: false,
             finished: BTreeMap::new(),
         };
         volume.with(|core, now| core.tick(now));
@@ -92,7 +94,35 @@ impl SimVolume {
         result
     }
 
+    /// From now on the core is audited after whatever it does.
+    pub fn audit_always(&mut self) {
+        self.audited = true;
+    }
+
+    /// The present moment.
+    pub fn clock(&self) -> Instant {
+        self.clock
+    }
+
+    /// Lets this much time pass, with everything that becomes due in it.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.clock + time;
+        while self.clock < end {
+            if self.engine.outstanding() > 0 {
+                self.step();
+                continue;
+            }
+            self.clock = self.core.next_wakeup().clamp(self.clock, end);
+            self.with(|core, now| core.tick(now));
+        }
+    }
+
     fn submit(&mut self) {
+        if self.audited
+            && let Err(contradiction) = self.core.audit()
+        {
+            panic!("{contradiction}");
+        }
         let outbox = self.core.take_outbox();
         for request in outbox.requests {
             self.engine.submit(self.clock, request);
@@ -135,7 +165,8 @@ impl SimVolume {
         }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    /// A ticket for an operation that is begun by hand.
+    pub fn ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         ticket
@@ -162,12 +193,17 @@ impl SimVolume {
         self.finish(ticket)
     }
 
-    fn finish(&mut self, ticket: Ticket) -> Outcome {
+    /// Lets the device work until an operation has ended.
+    ///
+    /// # Panics
+    /// When it never ends, or when it waits although the device has nothing to do.
+    pub fn finish(&mut self, ticket: Ticket) -> Outcome {
         for _ in 0..1_000_000 {
             if let Some(outcome) = self.finished.remove(&ticket) {
                 return outcome;
             }
-            assert!(self.step(), "{ticket:?} waits for nothing");
+            assert!(self.engine.outstanding() > 0, "{ticket:?} waits for nothing");
+            self.step();
         }
         panic!("{ticket:?} never ends");
     }

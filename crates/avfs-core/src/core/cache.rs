@@ -94,6 +94,16 @@ impl Cache {
         find(&mut self.slots, id)
     }
 
+    /// How many blocks there are.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// True when the block is among those that eviction looks at.
+    pub(super) fn is_evictable(&self, id: BlockId) -> bool {
+        self.blocks.get(&id).is_some_and(|block| self.clean.get(&block.stamp) == Some(&id))
+    }
+
     pub(super) fn capacity(&self) -> u64 {
         self.pool.capacity().as_u64()
     }

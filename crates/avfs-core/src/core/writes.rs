@@ -203,7 +203,7 @@ impl Core {
     }
 
     /// True when the page has dirty bytes, or bytes on their way to the device, or a client fills it.
-    fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
+    pub(super) fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
         let Some(file) = self.files.get(&ino) else { return false };
         let Some((start, id)) = file.block_before(page * BLOCK) else { return false };
         let Some(block) = self.cache.get(id).filter(|block| page * BLOCK < block.end()) else { return false };
