@@ -171,7 +171,7 @@ impl Job {
             )
             .map_err(|error| error.to_string())?;
         let flags = self.options.flags(MountFlags::empty());
-        let mounted = match Mounted::start(&volume, &device, &self.directory, flags) {
+        let mounted = match Mounted::start(&volume, &device, &self.directory, flags, self.options.transport) {
             Ok(mounted) => mounted,
             Err(error) => {
                 if let Err(error) = volume.shutdown() {
