@@ -166,16 +166,18 @@ format_volume() {
 mount_volume() {
 	case $1 in
 	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
-	*) mount -t "$1" -o loop "$2" "$3" ;;
+	*) if [ -b "$2" ]; then mount -t "$1" "$2" "$3"; else mount -t "$1" -o loop "$2" "$3"; fi ;;
 	esac
 }
 
 # unmount_volume DIR: returns when everything is in the image; what was unmounted already stays so.
 unmount_volume() {
-	local dir=$1
+	local dir=$1 command=umount
 	mountpoint -q "$dir" || return 0
+	# umount(8) takes the type from statfs, "fuse", and so never calls the helper that waits for the daemon.
+	[ "$(findmnt --noheadings --output FSTYPE "$dir" | tail -1)" != fuse.avfs ] || command=umount.avfs
 	# What just ended may hold it a moment longer.
-	umount "$dir" 2>/dev/null || { sleep 1 && umount "$dir"; }
+	$command "$dir" 2>/dev/null || { sleep 1 && $command "$dir"; }
 }
 
 # check_volume KIND IMAGE: an unmounted volume's own consistency check, which changes nothing.

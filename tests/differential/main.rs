@@ -46,6 +46,9 @@ struct Arguments {
     /// In which way.
     #[arg(long, requires = "fault_at")]
     fault: Option<Fault>,
+    /// Do everything as root, nothing as other users.
+    #[arg(long)]
+    single_user: bool,
     /// Print every operation and its outcome.
     #[arg(long)]
     verbose: bool,
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         seed: arguments.seed,
         operations: arguments.operations,
         fault: arguments.fault_at.zip(arguments.fault),
+        users: !arguments.single_user && rustix::process::geteuid().is_root(),
         verbose: arguments.verbose,
     };
     let left = Side::new("left", arguments.left, arguments.remount_left);

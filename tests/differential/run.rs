@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) operations: u64,
     /// Damage the right side before this step.
     pub(crate) fault: Option<(u64, Fault)>,
+    /// Act as other users too, which only root can.
+    pub(crate) users: bool,
     pub(crate) verbose: bool,
 }
 
@@ -66,7 +68,7 @@ impl fmt::Display for Difference {
 /// # Errors
 /// The first difference, or what kept the sides from being compared.
 pub(crate) fn run(plan: &Plan, mut left: Side, mut right: Side) -> Result<Report, Difference> {
-    let mut generator = Generator::new(plan.seed, rustix::process::geteuid().is_root());
+    let mut generator = Generator::new(plan.seed, plan.users);
     let mut report = Report { operations: 0, succeeded: 0, remounts: 0, names: 0 };
     let mut history = VecDeque::new();
     let mut tree = Tree::default();
@@ -206,7 +208,8 @@ mod tests {
             // Other users must come to it too.
             rustix::fs::chmod(side.root.parent().unwrap(), Mode::from_raw_mode(0o755)).unwrap();
         }
-        run(&Plan { seed, operations, fault, verbose: false }, left, right)
+        let users = rustix::process::geteuid().is_root();
+        run(&Plan { seed, operations, fault, users, verbose: false }, left, right)
     }
 
     #[test]

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # The differential test: random operations on the volume and on an ext4 volume, compared after every step.
 # usage: differential.sh [avfs|ext4|xfs] [SEED…]
-# OPERATIONS (environment) sets their number; a failure is repeated with the seed it names.
+# Environment: OPERATIONS  their number (5000)
+#              OPTIONS     further options of the program
+# A failure is repeated with the seed it names.
 . "$(dirname "$0")/../lib.sh"
 
 KIND=${1:-avfs}
@@ -28,29 +30,29 @@ remount_command() {
 	printf '. %q; unmount_volume %q; mount_volume %q %q %q' "$ROOT/tests/lib.sh" "$2" "$1" "$2.img" "$2"
 }
 
-# run_differential SEED OPTION…
+# run_differential LEFT RIGHT OPTION…: in new directories
 run_differential() {
-	rm -rf "$left/tree" "$right/tree"
-	mkdir -m 755 "$left/tree" "$right/tree"
-	"$TARGET/debug/differential" "$left/tree" "$right/tree" --seed "$1" --operations "$OPERATIONS" \
-		--remount-left "$(remount_command "$KIND" "$left")" --remount-right "$(remount_command ext4 "$right")" "${@:2}"
+	rm -rf "$1" "$2"
+	mkdir -m 755 "$1" "$2"
+	"$TARGET/debug/differential" "$1" "$2" --operations "$OPERATIONS" "${@:3}" ${OPTIONS:-}
 }
 
 for seed in "${seeds[@]}"; do
-	if run_differential "$seed"; then
+	if run_differential "$left/tree" "$right/tree" --seed "$seed" --remount-left "$(remount_command "$KIND" "$left")" \
+		--remount-right "$(remount_command ext4 "$right")"; then
 		echo "pass seed $seed" >>"$SCRATCH/results"
 	else
 		echo "fail seed $seed" >>"$SCRATCH/results"
 	fi
 done
 
-# A test that cannot fail proves nothing: faults on purpose must be found.
+# A test that cannot fail proves nothing: faults on purpose, in one of two directories on ext4, must be found.
 for fault in byte size mode xattr name; do
-	if run_differential 1 --fault "$fault" --fault-at 447 >"$SCRATCH/fault.log" 2>&1; then
+	if run_differential "$right/one" "$right/other" --fault "$fault" --fault-at 447 >"$SCRATCH/fault.log" 2>&1; then
 		say "a wrong $fault was not found"
 		echo "fail finds a wrong $fault" >>"$SCRATCH/results"
 	else
-		grep -m1 'differ' "$SCRATCH/fault.log"
+		say "a wrong $fault on purpose: $(grep -m1 'differ' "$SCRATCH/fault.log")"
 		echo "pass finds a wrong $fault" >>"$SCRATCH/results"
 	fi
 done

@@ -3,28 +3,56 @@
 //! **For:** lookup and reading. **State:** derived from the names the inodes keep; rebuilt at mount, never written.
 //! **Invariants:** a cookie is the hash of a name, so it stays true while others come and go, and two reads of a
 //! directory in which nothing else happened give the same order. Names live in the inodes; here stand 16 bytes each.
+//!
+//! The hash is that of the name with case folded, so that names that differ only in case are neighbours: Samba's question
+//! "how is this name really spelt here?" is answered without a scan, at no cost in memory.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use units::Ino;
 
 /// First cookie a name can have; smaller ones are for `.` and `..`.
-pub(crate) const FIRST_COOKIE: u64 = 256;
+pub(crate) const FIRST_COOKIE: u64 = 1 << 12;
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryIndex {
-    /// 55 bits of the name's hash, then 8 bits that tell names of the same hash apart.
+    /// 50 bits of the folded name's hash, then 12 bits that tell names of the same hash apart.
     entries: BTreeMap<u64, Ino>,
     subdirectories: u32,
 }
 
+/// Names of one hash in a directory: all spellings of a name in upper and lower case.
+const NAMES_OF_ONE_HASH: usize = 1 << 12;
+
 /// The cookies a name can have.
 fn cookies(name: &[u8]) -> std::ops::RangeInclusive<u64> {
     let mut hasher = DefaultHasher::new();
-    hasher.write(name);
-    let hash = ((hasher.finish() >> 9) | 1) << 8;
-    hash..=hash | 0xff
+    match std::str::from_utf8(name) {
+        Ok(name) => folded(name).for_each(|character| hasher.write_u32(character.into())),
+        Err(_) => name.iter().for_each(|byte| hasher.write_u8(byte.to_ascii_uppercase())),
+    }
+    let hash = ((hasher.finish() >> 13) | 1) << 12;
+    hash..=hash | 0xfff
+}
+
+/// A name's characters in upper case, where that is one character each, as Windows and Samba compare names.
+fn folded(name: &str) -> impl Iterator<Item = char> {
+    name.chars().map(|character| {
+        let mut upper = character.to_uppercase();
+        match (upper.next(), upper.next()) {
+            (Some(single), None) => single,
+            _ => character,
+        }
+    })
+}
+
+/// True when two names are the same but for upper and lower case.
+pub(crate) fn equal_without_case(one: &[u8], other: &[u8]) -> bool {
+    match (std::str::from_utf8(one), std::str::from_utf8(other)) {
+        (Ok(one), Ok(other)) => folded(one).eq(folded(other)),
+        _ => one.eq_ignore_ascii_case(other),
+    }
 }
 
 impl DirectoryIndex {
@@ -48,7 +76,7 @@ impl DirectoryIndex {
         self.entries.range(cookies(name)).map(|(&cookie, &ino)| (cookie, ino))
     }
 
-    /// Enters a name. Returns false when 256 names of the same hash stand here already.
+    /// Enters a name. Returns false when there is no cookie left for names of its hash.
     pub fn insert(&mut self, name: &[u8], ino: Ino, is_directory: bool) -> bool {
         let Some(cookie) = cookies(name).find(|cookie| !self.entries.contains_key(cookie)) else {
             return false;
@@ -60,7 +88,7 @@ impl DirectoryIndex {
 
     /// True when one more name of this hash can be entered.
     pub fn has_room(&self, name: &[u8]) -> bool {
-        self.entries.range(cookies(name)).count() < 256
+        self.entries.range(cookies(name)).count() < NAMES_OF_ONE_HASH
     }
 
     /// Takes out the name that stands at `cookie`.
@@ -94,16 +122,27 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_same_hash_get_cookies_of_their_own_until_there_are_256() {
+    fn names_of_the_same_hash_get_cookies_of_their_own_until_there_are_4096() {
         let mut index = DirectoryIndex::default();
-        for ino in 0..256 {
+        for ino in 0..4096 {
             assert!(index.has_room(b"same") && index.insert(b"same", Ino(ino), false));
         }
-        assert!(!index.has_room(b"same") && !index.insert(b"same", Ino(256), false));
-        assert_eq!(index.candidates(b"same").count(), 256);
+        assert!(!index.has_room(b"same") && !index.insert(b"same", Ino(4096), false));
+        assert_eq!(index.candidates(b"same").count(), 4096);
         let (cookie, ino) = index.candidates(b"same").nth(100).unwrap();
         index.remove(cookie, false);
         assert!(index.candidates(b"same").all(|(_, other)| other != ino));
         assert!(index.insert(b"same", Ino(999), false));
+    }
+
+    #[test]
+    fn spellings_of_a_name_are_neighbours() {
+        for (one, other) in [("Frame_01.DPX", "frame_01.dpx"), ("ÄRGER.mov", "ärger.MOV"), ("日本", "日本")]
+        {
+            assert_eq!(cookies(one.as_bytes()), cookies(other.as_bytes()), "{one}");
+            assert!(equal_without_case(one.as_bytes(), other.as_bytes()));
+        }
+        assert!(!equal_without_case(b"frame_01.dpx", b"frame_02.dpx"));
+        assert!(equal_without_case(b"\xffA", b"\xffa") && !equal_without_case(b"\xffA", b"\xfeA"));
     }
 }

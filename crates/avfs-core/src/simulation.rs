@@ -137,13 +137,24 @@ impl SimVolume {
         ticket
     }
 
+    /// Begins an operation.
+    pub fn begin(&mut self, operation: Operation) -> Ticket {
+        let ticket = self.ticket();
+        self.with(|core, now| core.start(now, ticket, operation));
+        ticket
+    }
+
+    /// How an operation that was begun has ended, once, if it has.
+    pub fn ended(&mut self, ticket: Ticket) -> Option<Outcome> {
+        self.finished.remove(&ticket)
+    }
+
     /// Begins an operation and lets time pass until it has ended.
     ///
     /// # Panics
     /// When it never ends.
     pub fn complete(&mut self, operation: Operation) -> Outcome {
-        let ticket = self.ticket();
-        self.with(|core, now| core.start(now, ticket, operation));
+        let ticket = self.begin(operation);
         self.finish(ticket)
     }
 

@@ -2,8 +2,9 @@
 //!
 //! **For:** the floors of metadata, best effort and idle work. Time is shared, not bytes: on a device that seeks
 //! a reserved bandwidth wastes almost all of it (Povzner et al., *Fahrrad*, 2008). A floor is a server with a
-//! bandwidth, as in Abeni and Buttazzo's constant bandwidth server (1998): the class's oldest request competes
-//! with the real-time deadlines under a deadline of its own, its **turn**, that keeps it to its share.
+//! bandwidth, as in Abeni and Buttazzo's constant bandwidth server (1998). What its share adds up to gives a
+//! class's oldest request first a **claim**, which goes before other work without guarantees, and when that was
+//! not enough a **turn**, which competes with the real-time deadlines under a deadline of its own.
 //! **Excludes:** what the classes get beyond it, in the slack. **State:** per class, since when it was not
 //! served. **Invariants:** turns of one class demand at most its share of any time span in which it waits.
 
@@ -12,11 +13,11 @@ use crate::request::Class;
 use units::{Duration, Instant};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Floors {
     /// By class; 0: none.
     permille: [u32; 4],
-    /// By class: the end of its last service, or the arrival that ended its emptiness.
+    /// By class: the instant up to which its share was used. In the future when a turn was served early.
     since: [Instant; 4],
 }
 
@@ -34,33 +35,59 @@ impl Floors {
         self.permille.iter().sum()
     }
 
-    /// A class that was empty has a request from now on.
-    pub(crate) fn begins(&mut self, class: Class, now: Instant) {
+    /// A class that was empty has a request; the device can take it from `start` on.
+    pub(crate) fn begins(&mut self, class: Class, start: Instant) {
         let since = &mut self.since[class as usize];
-        *since = now.max(*since);
+        *since = start.max(*since);
     }
 
-    /// A command for this class holds the device until `end`.
-    pub(crate) fn served(&mut self, class: Class, end: Instant) {
-        self.since[class as usize] = end;
+    /// The class was served in the slack, until `end`: what its share added up to is used.
+    pub(crate) fn served_in_slack(&mut self, class: Class, end: Instant) {
+        let since = &mut self.since[class as usize];
+        *since = end.max(*since);
     }
 
-    /// The instant by which the class's oldest request completes whatever else waits, and that request: the
-    /// request's own deadline, but no earlier than the share allows. `None`: nothing waits, or no floor is set.
-    pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let permille = self.permille[class as usize];
-        let oldest = queue.first(class).filter(|_| permille > 0)?;
+    /// The class was served in its turn, from `start` on, for `cost` nanoseconds: so much of its share is used,
+    /// and what it did not demand for too long is lost to it.
+    pub(crate) fn served_in_turn(&mut self, class: Class, start: Instant, cost: u64) {
+        let spread = self.spread(class, cost);
+        let since = &mut self.since[class as usize];
+        *since = (*since + spread).max(start.saturating_before(spread));
+    }
+
+    /// The time in which the class's share adds up to `cost`.
+    fn spread(&self, class: Class, cost: u64) -> Duration {
+        let permille = u64::from(self.permille[class as usize].max(1));
+        Duration::from_nanos((cost.saturating_mul(1000)).div_ceil(permille))
+    }
+
+    /// The instant from which the class's oldest request goes before other work without guarantees: when it is
+    /// overdue and the share has added up to it. `None`: nothing waits, or no floor is set.
+    pub(crate) fn claim(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
+        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
         let Waiting { deadline, cost, .. } = queue.get(oldest);
-        let spread = Duration::from_nanos(cost.saturating_mul(1000) / u64::from(permille));
-        Some(((self.since[class as usize] + spread).max(*deadline), oldest))
+        let claim = self.since[class as usize] + self.spread(class, *cost);
+        Some((claim.max(*deadline), oldest))
     }
 
-    /// Nanoseconds that the class's share has added up to without being served, at most its oldest request: what
-    /// it may demand beyond its share of the time to come.
-    pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant) -> u64 {
-        let Some(oldest) = queue.first(class) else { return 0 };
+    /// The instant by which the class's oldest request completes whatever else waits: when its claim was passed
+    /// over for as long as its share takes to add up to it again. Among streams that were admitted beside the
+    /// floors it does not come to that, because they leave gaps, and claims are met in them; so no frame is late
+    /// for it.
+    pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
+        let (claim, oldest) = self.claim(class, queue)?;
+        Some((claim + self.spread(class, queue.get(oldest).cost), oldest))
+    }
+
+    /// Nanoseconds that the class may demand, beyond its share of the time to come, from those whose deadlines
+    /// are up to `last`: what its share has added up to by `at`. Not only as much as its oldest request takes: what
+    /// one large request leaves of it is worth several small ones.
+    pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant, last: Instant) -> u64 {
+        if self.turn(class, queue).is_none_or(|(due, _)| due > last) {
+            return 0;
+        }
         let waited = at.saturating_since(self.since[class as usize]).as_nanos();
-        let share = waited * u128::from(self.permille[class as usize]) / 1000;
-        queue.get(oldest).cost.min(u64::try_from(share).unwrap_or(u64::MAX))
+        let share = (waited * u128::from(self.permille[class as usize])).div_ceil(1000);
+        u64::try_from(share).unwrap_or(u64::MAX)
     }
 }

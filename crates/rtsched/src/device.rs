@@ -40,7 +40,7 @@ impl Flight {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Device {
     flights: BTreeMap<DispatchId, Flight>,
     guaranteed: BTreeSet<(Instant, DispatchId)>,
@@ -62,6 +62,11 @@ impl Device {
     /// When all that is in flight will have completed, at the earliest `now`.
     pub(crate) fn free_at(&self, now: Instant) -> Instant {
         if self.flights.is_empty() { now } else { now.max(self.planned()) }
+    }
+
+    /// Since when it works without a completion; `now` when it does not work.
+    pub(crate) fn busy_since(&self, now: Instant) -> Instant {
+        if self.flights.is_empty() { now } else { self.busy_since }
     }
 
     fn planned(&self) -> Instant {

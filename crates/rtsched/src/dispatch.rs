@@ -12,6 +12,7 @@
 use crate::budget::Floors;
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Reason};
+use crate::tree::Expected;
 use units::{DeviceOffset, Duration, Instant};
 
 /// What a choice is made from, beside the queue.
@@ -23,15 +24,22 @@ pub(crate) struct View<'a> {
     pub(crate) start: Instant,
     /// Where the last command ended.
     pub(crate) arm: DeviceOffset,
-    /// Requests due from here on may have to wait for requests of admitted streams that are still to come.
-    pub(crate) horizon: Instant,
+    /// What admitted streams will ask for.
+    pub(crate) expected: Option<Expected>,
 }
 
 /// The request to go next. `None`: nothing waits.
 pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
 
-    // 1. Inside the slack: what somebody waits for and what has no guarantee.
+    // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
+    let claims = Floors::CLASSES.into_iter().filter_map(|class| view.floors.claim(class, queue));
+    let claim = claims.filter(|(since, _)| *since <= view.start).min_by_key(|(since, _)| *since);
+    if let Some((_, slot)) = claim
+        && view.slack_after(queue, slot) >= 0
+    {
+        return Some((slot, Reason::Floor));
+    }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
         if let Some(slot) = view.next_of(queue, class)
@@ -53,9 +61,13 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
         return Some((slot, Reason::Sweep));
     }
     // 4. No choice: the earliest deadline, where a floor whose turn comes has one like anybody.
+    //    A deadline that is lost is due as soon as it can be.
+    let earliest = earliest.map(|slot| {
+        let Waiting { deadline, cost, .. } = queue.get(slot);
+        ((*deadline).max(view.start + Duration::from_nanos(*cost)), slot, Reason::EarliestDeadline)
+    });
     let turns = Floors::CLASSES.into_iter().filter_map(|class| view.floors.turn(class, queue));
     let turns = turns.map(|(due, slot)| (due, slot, Reason::Floor));
-    let earliest = earliest.map(|slot| (queue.get(slot).deadline, slot, Reason::EarliestDeadline));
     earliest.into_iter().chain(turns).min_by_key(|(due, ..)| *due).map(|(_, slot, reason)| (slot, reason))
 }
 
@@ -81,8 +93,10 @@ impl View<'_> {
     /// Nanoseconds for which something may go before `waiting` in a command of `class`, from `start` on.
     pub(crate) fn slack(&self, queue: &Queue, class: Class, waiting: &Waiting) -> i64 {
         let others = || Floors::CLASSES.into_iter().filter(|other| *other != class);
-        let accrued: u64 = others().map(|other| self.floors.accrued(other, queue, self.start)).sum();
-        let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.horizon);
+        let accrued: u64 = queue.last_guaranteed().map_or(0, |last| {
+            others().map(|other| self.floors.accrued(other, queue, self.start, last)).sum()
+        });
+        let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.expected.as_ref());
         let turns = others().filter_map(|other| {
             let (due, slot) = self.floors.turn(other, queue)?;
             // A class whose turn is later than this deadline waits for it in any order.
@@ -94,7 +108,7 @@ impl View<'_> {
 }
 
 /// Nanoseconds from `start` to `end`, negative when it is over.
-fn between(start: Instant, end: Instant) -> i64 {
+pub(crate) fn between(start: Instant, end: Instant) -> i64 {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     if end >= start { nanos(end.saturating_since(start)) } else { -nanos(start.saturating_since(end)) }
 }

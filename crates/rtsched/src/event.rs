@@ -90,7 +90,7 @@ impl Counters {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Journal {
     ring: VecDeque<Event>,
     capacity: usize,

@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod admission;
 mod budget;
 mod device;
 mod dispatch;
@@ -45,6 +46,7 @@ mod scheduler;
 mod service;
 mod tree;
 
+pub use admission::{Rejected, Reservation, StreamSpec};
 pub use event::{Counters, Event};
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::{Config, Scheduler};

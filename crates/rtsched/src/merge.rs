@@ -8,7 +8,7 @@
 //! Merged at dispatch, not at arrival: until then every request keeps its own deadline and class, may be
 //! promoted or cancelled by itself, and a stream's distant future does not ride on its near deadline.
 
-use crate::dispatch::{View, signed};
+use crate::dispatch::{View, between, signed};
 use crate::queue::{Queue, Waiting};
 use crate::request::{Class, Direction};
 use crate::service::ServiceModel;
@@ -69,6 +69,11 @@ pub(crate) fn gather(
             let extra = signed(cost.saturating_sub(run.cost));
             let after = View { start: view.start + Duration::from_nanos(run.cost), ..*view };
             let slack = after.slack(queue, run.class, neighbour);
+            // Its own promises end with the command, too.
+            let promised =
+                run.members.iter().chain(&behind).chain(&before).filter_map(Waiting::guaranteed_key);
+            let own = promised.map(|(due, _)| between(after.start, due)).min();
+            let slack = own.map_or(slack, |own| own.min(slack));
             // Where a deadline is lost whatever is done, a merge that takes less time than it saves shortens the
             // overload.
             let saves = slack < 0 && extra <= signed(service.access_nanos(direction));

@@ -7,7 +7,7 @@
 //! exactly once unless it is a flush, which has no place.
 
 use crate::request::{Class, Direction, DispatchId, Request, RequestId, StreamId};
-use crate::tree::{DeadlineTree, Key, Usable};
+use crate::tree::{DeadlineTree, Expected, Key, Usable};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use units::{DeviceOffset, Instant};
@@ -46,7 +46,7 @@ impl Waiting {
 pub(crate) type Slot = u32;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Queue {
     slots: Vec<Option<Waiting>>,
     free: Vec<Slot>,
@@ -135,6 +135,11 @@ impl Queue {
         self.others.range(all).next().map(|(_, slot)| *slot)
     }
 
+    /// The latest real-time deadline.
+    pub(crate) fn last_guaranteed(&self) -> Option<Instant> {
+        self.real_time.last().map(|(deadline, _)| deadline)
+    }
+
     /// The request of a class that is next on the sweep: the first at or above `from`, else the lowest
     /// (C-SCAN). Flushes are on no sweep.
     pub(crate) fn next_on_sweep(&self, class: Class, from: DeviceOffset) -> Option<Slot> {
@@ -145,8 +150,8 @@ impl Queue {
     }
 
     /// See [`DeadlineTree::slack`].
-    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, horizon: Instant) -> i64 {
-        self.real_time.slack(end, start, horizon)
+    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, expected: Option<&Expected>) -> i64 {
+        self.real_time.slack(end, start, expected)
     }
 
     /// A request that can go in one command behind or before another one of this direction and stream: starting

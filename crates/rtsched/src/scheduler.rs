@@ -4,6 +4,7 @@
 //! **Excludes:** the policy, which is [`dispatch`](crate::dispatch). **State:** all of it. **Invariants:** the
 //! crate's.
 
+use crate::admission::{Admission, Others, Rejected, Reservation, StreamSpec};
 use crate::budget::Floors;
 use crate::device::{Device, Flight, Member};
 use crate::dispatch::{View, choose};
@@ -12,7 +13,7 @@ use crate::merge::{Limits, Run, gather};
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId};
 use crate::service::{ServiceModel, ServiceTime};
-use crate::tree::Usable;
+use crate::tree::{Expected, Usable};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// What an administrator may set. Values out of range count as the nearest one in range.
@@ -37,6 +38,9 @@ pub struct Config {
     /// While there is real time, the commands at the device together take at most this percentage of the
     /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
     pub blocking_percent: u32,
+    /// The longest single request that the classes without guarantees make: what a stream's request may find at
+    /// the device, for admission.
+    pub largest_request: Bytes,
     /// How long after the last tight real-time request the device is kept that shallow.
     pub real_time_memory: Duration,
     /// What the device is reckoned to take for a read until it has shown.
@@ -66,6 +70,7 @@ impl Default for Config {
             idle_floor_percent: 1,
             max_merge: Bytes::from_mib(16),
             blocking_percent: 12,
+            largest_request: Bytes::from_mib(8),
             real_time_memory: Duration::from_secs(2),
             read: disk_array,
             write: disk_array,
@@ -77,13 +82,16 @@ impl Default for Config {
 }
 
 /// The state machine. See the crate's documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Scheduler {
     config: Config,
     queue: Queue,
     floors: Floors,
     service: ServiceModel,
     device: Device,
+    admission: Admission,
+    /// The shortest deadline of the admitted streams, and their burst, see [`Expected`].
+    promised: Option<(Duration, i64)>,
     journal: Journal,
     /// Where the last command ended.
     arm: DeviceOffset,
@@ -109,6 +117,8 @@ impl Scheduler {
             floors,
             service: ServiceModel::new(config.read, config.write, config.flush, config.learning),
             device: Device::default(),
+            admission: Admission::default(),
+            promised: None,
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
             tightest: None,
@@ -152,7 +162,7 @@ impl Scheduler {
         if class == Class::RealTime {
             self.note_tightness(now, waiting.deadline, waiting.cost);
         } else if self.queue.count(class) == 0 {
-            self.floors.begins(class, now);
+            self.floors.begins(class, self.device.free_at(now));
         }
         self.queue.insert(waiting);
     }
@@ -187,37 +197,49 @@ impl Scheduler {
     }
 
     fn view(&self, now: Instant) -> View<'_> {
-        View {
-            floors: &self.floors,
-            now,
-            start: self.device.free_at(now),
-            arm: self.arm,
-            horizon: Instant::FAR_FUTURE,
-        }
+        let start = self.device.free_at(now);
+        View { floors: &self.floors, now, start, arm: self.arm, expected: self.expected(now) }
+    }
+
+    /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
+    /// to who may go next does not improve by waiting.
+    fn expected(&self, now: Instant) -> Option<Expected> {
+        let since = self.device.busy_since(now);
+        let (shortest, burst) = self.promised?;
+        Some(Expected { since, horizon: since + shortest, burst })
     }
 
     /// Nanoseconds of commands at the device that the next real-time request bears to find there.
     fn blocking(&self, now: Instant) -> u64 {
-        match self.tightest {
-            Some((time, until)) if now < until || self.queue.count(Class::RealTime) > 0 => {
-                let percent = u128::from(self.config.blocking_percent.clamp(1, 100));
-                u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
-            }
-            _ => u64::MAX,
-        }
+        let seen = self
+            .tightest
+            .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
+            .map(|(time, _)| time);
+        let tightest = seen.into_iter().chain(self.promised.map(|(shortest, _)| shortest)).min();
+        tightest.map_or(u64::MAX, |time| {
+            let percent = u128::from(self.blocking_percent());
+            u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
+        })
+    }
+
+    fn blocking_percent(&self) -> u32 {
+        self.config.blocking_percent.clamp(1, 100)
     }
 
     /// Takes the chosen request out of the queue, and its neighbours.
     fn take(&mut self, now: Instant, slot: Slot, blocking: u64) -> Run {
         let start = self.device.free_at(now);
         let first = self.queue.remove(slot);
-        let mut limits = Limits { length: self.config.max_merge, cost: blocking };
-        // What has_room allowed to one request holds for the whole command; beyond the blocking time only an
-        // idle device takes a command, and only one request long.
+        let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
+        let mut limits = Limits { length: self.config.max_merge, cost: blocking.max(worthwhile) };
+        // What has room as one request must have it as a command. A command that moves bytes for as long as it
+        // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
+        // the device seek all the time.
         while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
-        let view = View { floors: &self.floors, now, start, arm: self.arm, horizon: Instant::FAR_FUTURE };
+        let expected = self.expected(now);
+        let view = View { floors: &self.floors, now, start, arm: self.arm, expected };
         gather(first, &mut self.queue, &self.service, limits, &view)
     }
 
@@ -246,7 +268,10 @@ impl Scheduler {
         };
         for waiting in &run.members {
             if waiting.request.class != Class::RealTime {
-                self.floors.served(waiting.request.class, end);
+                match reason {
+                    Reason::Floor => self.floors.served_in_turn(waiting.request.class, start, waiting.cost),
+                    _ => self.floors.served_in_slack(waiting.request.class, end),
+                }
             }
         }
         if next.is_some_and(|next| latest.is_none_or(|latest| latest > next)) {
@@ -307,10 +332,56 @@ impl Scheduler {
         }
     }
 
+    /// Gives everything queued the costs and shares that hold now.
     fn reprice(&mut self) {
-        let usable = Usable::holding_back(self.floors.total_permille());
+        let floors = self.floors.total_permille();
+        let streams = self.admission.permille(&self.service);
+        let near = Usable::holding_back(floors);
+        let far = Usable::holding_back(floors.saturating_add(streams));
         let service = &self.service;
-        self.queue.revise(usable, usable, |request| service.nanos(request.direction, request.length));
+        self.promised = self.admission.shortest_deadline().map(|shortest| {
+            let burst = self.admission.burst(service);
+            (shortest, i64::try_from(burst).unwrap_or(i64::MAX >> 2).min(i64::MAX >> 2))
+        });
+        self.queue.revise(near, far, |request| service.nanos(request.direction, request.length));
+    }
+
+    /// Admits a stream if all of its requests, those of the streams admitted before it, and the floors can be
+    /// served in time by what is known of the device. O(streams) for each instant that has to be looked at, and
+    /// O(n) in what is queued.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking. Nothing changes then.
+    pub fn admit(&mut self, _now: Instant, spec: &StreamSpec) -> Result<Reservation, Rejected> {
+        let reservation = self.admission.admit(spec, &self.service, self.others())?;
+        self.reprice();
+        Ok(reservation)
+    }
+
+    /// Gives a stream's disk time back to the scheduler that admitted it.
+    pub fn release(&mut self, _now: Instant, reservation: Reservation) {
+        self.admission.release(reservation);
+        self.reprice();
+    }
+
+    /// Whether the admitted streams still fit: the device may have become slower.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking now. Whoever admitted the streams decides which one gives way.
+    pub fn admitted_fit(&self) -> Result<(), Rejected> {
+        self.admission.holds(&self.service, self.others())
+    }
+
+    fn others(&self) -> Others {
+        let longest = [Direction::Read, Direction::Write]
+            .map(|direction| self.service.nanos(direction, self.config.largest_request))
+            .into_iter()
+            .fold(self.service.nanos(Direction::Flush, Bytes::ZERO), u64::max);
+        Others {
+            floors_permille: self.floors.total_permille(),
+            longest,
+            blocking_percent: self.blocking_percent(),
+        }
     }
 
     /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
@@ -340,18 +411,31 @@ impl Scheduler {
         if self.device.in_flight() == 0 || self.device.in_flight() >= depth {
             return None;
         }
-        // A request waits because the commands in flight are as many as real time bears. That ends when real
-        // time is no longer remembered, or when another, shorter request becomes the choice: when the chosen
-        // one loses its slack, or an overdue one goes before it.
+        // The chosen request waits because the commands in flight are as many as real time bears. That ends when
+        // real time is no longer remembered, or when another request is chosen: because this one has lost its
+        // slack, or comes late enough for a floor's claim or turn to go first, or an overdue one goes before it.
+        const MOMENT: Duration = Duration::from_nanos(1);
         let view = self.view(now);
         let (slot, _) = choose(&self.queue, &view)?;
         let forgotten = self.tightest.map(|(_, until)| until);
         let slack = u64::try_from(view.slack_after(&self.queue, slot)).ok();
-        let no_slack = slack.map(|slack| now + Duration::from_nanos(slack.saturating_add(1)));
+        let no_slack = slack.map(|slack| now + Duration::from_nanos(slack) + MOMENT);
+        let cost = Duration::from_nanos(self.queue.get(slot).cost);
+        let turns = Floors::CLASSES.into_iter().filter_map(|class| self.floors.turn(class, &self.queue));
+        let turns = turns.map(|(due, _)| due.saturating_before(cost) + MOMENT);
+        let claims = Floors::CLASSES.into_iter().filter_map(|class| self.floors.claim(class, &self.queue));
+        let claims = claims.map(|(since, _)| since);
         let overdue = [Class::BestEffort, Class::Idle]
             .into_iter()
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));
-        forgotten.into_iter().chain(no_slack).chain(overdue).filter(|at| *at > now).min()
+        forgotten
+            .into_iter()
+            .chain(no_slack)
+            .chain(turns)
+            .chain(claims)
+            .chain(overdue)
+            .filter(|at| *at > now)
+            .min()
     }
 
     /// Requests accepted and not dispatched.

@@ -132,8 +132,14 @@ impl Line {
         self.fit();
         // While the line still moves to another device's place, what lies above it is no tail.
         let moved = self.expected(length) / expected;
-        if (1.0 - STEP..1.0 + STEP).contains(&moved) {
+        if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.astray.abs() < 3 {
             self.learn_tail(ratio);
+        }
+        // What was learned while less was expected must not outweigh what is learned now.
+        if moved > 1.0 {
+            for sum in &mut self.sums {
+                *sum /= moved * moved;
+            }
         }
         self.publish()
     }

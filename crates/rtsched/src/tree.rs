@@ -41,6 +41,17 @@ impl Usable {
     }
 }
 
+/// What is known of requests that are still to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    /// They come from this instant on...
+    pub(crate) since: Instant,
+    /// ...and none is due before this one.
+    pub(crate) horizon: Instant,
+    /// Nanoseconds that they may demand of any time beyond the share of it that is held back for them.
+    pub(crate) burst: i64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Node {
     key: Key,
@@ -58,7 +69,7 @@ struct Node {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DeadlineTree {
     nodes: Vec<Node>,
     free: Vec<u32>,
@@ -80,6 +91,18 @@ impl DeadlineTree {
             let node = &self.nodes[at as usize];
             found = Some((node.key, node.slot));
             at = node.left;
+        }
+        found
+    }
+
+    /// The entry with the latest deadline.
+    pub(crate) fn last(&self) -> Option<Key> {
+        let mut found = None;
+        let mut at = self.root;
+        while at != NIL {
+            let node = &self.nodes[at as usize];
+            found = Some(node.key);
+            at = node.right;
         }
         found
     }
@@ -126,19 +149,44 @@ impl DeadlineTree {
     }
 
     /// S(t) = min_i [(d_i − t)·u − Σ_{d_j ≤ d_i} C_j] over the entries before `end` (over all, without one), in
-    /// nanoseconds: how long something else may hold the device from `start` on. Negative when a deadline is
-    /// lost whatever is done; `i64::MAX` when there is no entry to care for. For u see [`Usable`]; entries due
-    /// from `horizon` on are held to the stricter one.
-    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, horizon: Instant) -> i64 {
-        let end = end.unwrap_or((Instant::FAR_FUTURE, u64::MAX));
-        let split = (horizon, 0);
-        let near = self.least(self.root, None, Some(end.min(split)), 0, |node| node.near, self.near);
-        let mut slack = near.map_or(i64::MAX, |least| least - self.near.spent(start));
-        if split < end {
-            let far = self.least(self.root, Some(split), Some(end), 0, |node| node.far, self.far);
-            slack = slack.min(far.map_or(i64::MAX, |least| least - self.far.spent(start)));
+    /// nanoseconds: how long something else may hold the device from t = `start` on. Negative when a deadline is
+    /// lost whatever is done; `i64::MAX` when there is no entry to care for. For u see [`Usable`].
+    ///
+    /// Requests that are still `expected` count as soon as `end` lies behind the horizon: in the deadlines behind
+    /// it, and in the time until the first of them may be due, which is the tightest.
+    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, expected: Option<&Expected>) -> i64 {
+        let Some(expected) = expected.filter(|expected| end.is_none_or(|(end, _)| end >= expected.horizon))
+        else {
+            let near = self.least(self.root, None, end, 0, |node| node.near, self.near);
+            return near.map_or(i64::MAX, |least| least - self.near.spent(start));
+        };
+        if self.root == NIL {
+            return i64::MAX;
         }
-        slack
+        let split = (expected.horizon, 0);
+        let near = self.least(self.root, None, Some(split), 0, |node| node.near, self.near);
+        let near = near.map_or(i64::MAX, |least| least - self.near.spent(start));
+        // What is expected may come from `since` on, not only from `start` on.
+        let busy = self.near.spent(start) - self.near.until(expected.since);
+        let spent = self.far.spent(expected.since) + busy + expected.burst;
+        let far = self.least(self.root, Some(split), end, 0, |node| node.far, self.far);
+        let first = self.far.until(expected.horizon) - self.sum_before(split);
+        near.min(far.unwrap_or(i64::MAX).min(first) - spent)
+    }
+
+    /// Cost of all entries before `key`, nanoseconds.
+    fn sum_before(&self, key: Key) -> i64 {
+        let (mut at, mut sum) = (self.root, 0);
+        while at != NIL {
+            let node = &self.nodes[at as usize];
+            if node.key < key {
+                sum += self.sum(node.left) + node.cost;
+                at = node.right;
+            } else {
+                at = node.left;
+            }
+        }
+        sum
     }
 
     /// Least margin among the entries of `low <= key < high`, below `at`, where `before` nanoseconds of cost lie
@@ -275,20 +323,36 @@ mod tests {
         (near, far): (Usable, Usable),
         end: Option<Key>,
         start: Instant,
-        horizon: Instant,
+        expected: Option<Expected>,
     ) -> i64 {
+        let expected = expected.filter(|expected| end.is_none_or(|(end, _)| end >= expected.horizon));
+        if entries.is_empty() {
+            return i64::MAX;
+        }
+        let far_spent = |expected: Expected| {
+            far.spent(expected.since) + near.spent(start) - near.until(expected.since) + expected.burst
+        };
         let mut entries = entries.to_vec();
         entries.sort();
-        let mut sum = 0;
+        let (mut sum, mut near_sum) = (0, 0);
         let mut slack = i64::MAX;
         for (key, cost) in entries {
             sum += cost as i64;
+            let expected = expected.filter(|expected| key.0 >= expected.horizon);
+            if expected.is_none() {
+                near_sum = sum;
+            }
             if end.is_none_or(|end| key < end) {
-                let usable = if key.0 < horizon { near } else { far };
-                slack = slack.min(usable.until(key.0) - usable.spent(start) - sum);
+                slack = slack.min(match expected {
+                    None => near.until(key.0) - near.spent(start) - sum,
+                    Some(expected) => far.until(key.0) - far_spent(expected) - sum,
+                });
             }
         }
-        slack
+        match expected {
+            None => slack,
+            Some(expected) => slack.min(far.until(expected.horizon) - near_sum - far_spent(expected)),
+        }
     }
 
     proptest! {
@@ -297,8 +361,9 @@ mod tests {
             entries in prop::collection::vec((0u64..1000, 1u64..50), 0..80),
             removed in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
             held in (0u32..500, 500u32..1000),
-            start in 0u64..300,
-            horizon in 0u64..1200,
+            since in 0u64..300,
+            busy in 0u64..100,
+            horizon in prop::option::of((0u64..1200, 0i64..100)),
             end in prop::option::of((0u64..1000, 0u64..80)),
         ) {
             let usable = (Usable::holding_back(held.0), Usable::holding_back(held.1));
@@ -317,17 +382,23 @@ mod tests {
             }
             let first = model.iter().map(|(key, _)| *key).min();
             prop_assert_eq!(tree.first().map(|(key, _)| key), first);
-            let (start, horizon) = (Instant::from_nanos(start), Instant::from_nanos(horizon));
+            prop_assert_eq!(tree.last(), model.iter().map(|(key, _)| *key).max());
+            let start = Instant::from_nanos(since + busy);
+            let expected = horizon.map(|(horizon, burst)| Expected {
+                since: Instant::from_nanos(since),
+                horizon: Instant::from_nanos(since + horizon),
+                burst,
+            });
             let end = end.map(|(deadline, sequence)| (Instant::from_nanos(deadline), sequence));
-            let expected = slack_by_definition(&model, usable, end, start, horizon);
-            prop_assert_eq!(tree.slack(end, start, horizon), expected);
+            let slack = slack_by_definition(&model, usable, end, start, expected);
+            prop_assert_eq!(tree.slack(end, start, expected.as_ref()), slack);
             // After a revision, too.
             tree.revise(usable.1, usable.0, |slot| u64::from(slot) + 1);
             for (key, cost) in &mut model {
                 *cost = key.1 + 1;
             }
-            let expected = slack_by_definition(&model, (usable.1, usable.0), end, start, horizon);
-            prop_assert_eq!(tree.slack(end, start, horizon), expected);
+            let slack = slack_by_definition(&model, (usable.1, usable.0), end, start, expected);
+            prop_assert_eq!(tree.slack(end, start, expected.as_ref()), slack);
         }
     }
 

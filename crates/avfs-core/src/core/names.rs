@@ -5,6 +5,7 @@
 
 use super::{Core, Handle, Touched};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
+use crate::directory::equal_without_case;
 use crate::error::{Error, Result};
 use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
@@ -13,6 +14,7 @@ use crate::record::Record;
 use crate::types::*;
 use units::{Ino, Now, Timestamp};
 
+const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
@@ -56,7 +58,12 @@ impl Core {
             ino,
             kind: inode.kind,
             permissions: core.permissions,
-            links: inode.links(),
+            // The root has no name, yet must not look deleted: the kernel refuses to remount a filesystem
+            // read-only while it knows an inode without links.
+            links: match inode.directory() {
+                Some(index) if ino == Ino::ROOT => 2 + index.subdirectories(),
+                _ => inode.links(),
+            },
             uid: core.uid,
             gid: core.gid,
             rdev: match &inode.body {
@@ -616,9 +623,27 @@ impl Core {
         self.transact(now, &[stored, Record::Attributes { ino, attributes }])
     }
 
-    /// See getxattr(2).
+    /// See getxattr(2). A directory also answers `glusterfs.get_real_filename:NAME` with the spelling under which a
+    /// name stands there, whatever its case: the question that Samba's stock module `glusterfs_fuse` asks instead of
+    /// scanning the directory.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<&[u8]> {
+        if let Some(wanted) = name.strip_prefix(REAL_NAME) {
+            return self.real_name(ino, wanted);
+        }
         self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)
+    }
+
+    fn real_name(&self, directory: Ino, wanted: &[u8]) -> Result<&[u8]> {
+        let index = self.inode(directory)?.directory().ok_or(Error::NoAttribute)?;
+        let names = index
+            .candidates(wanted)
+            .filter_map(|(_, ino)| self.metadata.get(ino))
+            .flat_map(|inode| &inode.names);
+        let fitting = names
+            .filter(|name| name.parent == directory && equal_without_case(&name.name, wanted))
+            // The exact spelling wins; among others the choice must not depend on the order they came in.
+            .min_by_key(|name| (*name.name != *wanted, &name.name));
+        fitting.map(|name| &*name.name).ok_or(Error::NoAttribute)
     }
 
     /// See listxattr(2).
@@ -715,7 +740,7 @@ impl Core {
             return;
         }
         let policy = match self.path(ino) {
-            Some(path) => self.options.config.policy_for(&path).cloned(),
+            Some(path) => self.options.config.policy_for(&path).cloned().map(Box::new),
             None => None,
         };
         let file = self.file_mut(ino);

@@ -1,0 +1,530 @@
+//! Operations drawn from a seed, carried out on a volume and noted in the model.
+
+use crate::model::{Change, Key, Model, Node};
+use avfs_core::Error;
+use avfs_core::core::{Operation, Outcome, Ticket};
+use avfs_core::simulation::SimVolume;
+use avfs_core::types::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use units::Ino;
+
+/// What a workload is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Longest write in bytes.
+    pub(crate) longest_write: usize,
+    /// Longest file in bytes.
+    pub(crate) longest_file: u64,
+    /// Longest value of an extended attribute in bytes.
+    pub(crate) longest_xattr: usize,
+    /// Names that may exist at once.
+    pub(crate) most_names: usize,
+    /// How often a namespace operation is drawn rather than one on data, in percent.
+    pub(crate) names_percent: u32,
+    /// How often anything is made durable, in percent.
+    pub(crate) sync_percent: u32,
+}
+
+/// Small files and small changes: many moments at which something can go wrong, cheap to look at.
+pub(crate) const SMALL: Shape = Shape {
+    longest_write: 9000,
+    longest_file: 60_000,
+    longest_xattr: 300,
+    most_names: 30,
+    names_percent: 45,
+    sync_percent: 14,
+};
+
+/// Files that are written in whole blocks of the cache.
+pub(crate) const LARGE: Shape = Shape {
+    longest_write: 3 << 20,
+    longest_file: 20 << 20,
+    longest_xattr: 100,
+    most_names: 8,
+    names_percent: 15,
+    sync_percent: 8,
+};
+
+/// A namespace that grows, with attributes that fill the log.
+pub(crate) const NAMES: Shape = Shape {
+    longest_write: 600,
+    longest_file: 5000,
+    longest_xattr: 60_000,
+    most_names: 600,
+    names_percent: 92,
+    sync_percent: 5,
+};
+
+pub(crate) struct Workload {
+    pub(crate) volume: SimVolume,
+    pub(crate) model: Model,
+    pub(crate) random: SmallRng,
+    shape: Shape,
+    handles: BTreeMap<Ino, (HandleId, OpenFlags)>,
+    /// Syncs that run beside other operations.
+    running: Vec<(Ticket, usize, Option<Key>)>,
+    next_tag: usize,
+    next_name: usize,
+    /// Operations that failed because the device did. None is expected unless a fault was injected.
+    pub(crate) device_errors: usize,
+    /// Operations that found the volume full.
+    pub(crate) full: usize,
+}
+
+/// A name that is asked for and one that is not there yet.
+type Place = (Ino, Vec<u8>);
+
+impl Workload {
+    /// On a mounted volume; the disk records from here on.
+    pub(crate) fn new(mut volume: SimVolume, shape: Shape, seed: u64) -> Result<Self, String> {
+        let model = Model::of(&mut volume)?;
+        volume.disk().record();
+        Ok(Self {
+            volume,
+            model,
+            random: SmallRng::seed_from_u64(seed),
+            shape,
+            handles: BTreeMap::new(),
+            running: Vec::new(),
+            next_tag: 1,
+            next_name: 0,
+            device_errors: 0,
+            full: 0,
+        })
+    }
+
+    fn position(&self) -> usize {
+        self.volume.disk().position()
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        match from.len() {
+            0 => None,
+            length => Some(from[self.random.random_range(0..length)].clone()),
+        }
+    }
+
+    fn percent(&mut self, percent: u32) -> bool {
+        self.random.random_range(0..100) < percent
+    }
+
+    /// Notes a refusal. Only those are tolerated that a correct caller can meet.
+    fn check<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(Error::Device) => self.device_errors += 1,
+            Err(Error::NoSpace) => self.full += 1,
+            // Directories that are not empty or lie in themselves, names that exist, kinds that do not fit.
+            Err(
+                Error::NotEmpty
+                | Error::InvalidArgument
+                | Error::Exists
+                | Error::NotDirectory
+                | Error::IsDirectory
+                | Error::NotFound,
+            ) => {}
+            Err(other) => panic!("refused with {other}"),
+        }
+        None
+    }
+
+    /// One operation and a little time.
+    pub(crate) fn step(&mut self) {
+        let position = self.position();
+        self.model.begin(position);
+        let names_percent = self.shape.names_percent;
+        if self.percent(self.shape.sync_percent) {
+            self.make_durable();
+        } else if self.percent(names_percent) {
+            self.change_names();
+        } else {
+            self.change_data();
+        }
+        if self.percent(3) {
+            for _ in 0..self.random.random_range(1..80) {
+                self.volume.step();
+            }
+        }
+        self.volume.drift();
+        // As the frontend does it: metadata is held back while the log waits for a checkpoint.
+        while self.volume.core().under_pressure() && self.volume.step() {}
+        self.collect();
+    }
+
+    /// Notes what ended beside.
+    fn collect(&mut self) {
+        let position = self.position();
+        let mut still = Vec::new();
+        for (ticket, step, key) in std::mem::take(&mut self.running) {
+            match self.volume.ended(ticket) {
+                Some(Outcome::Done(Ok(()))) => self.model.sync_ended(position, step, key),
+                Some(Outcome::Done(Err(Error::Device))) => self.device_errors += 1,
+                Some(other) => panic!("a sync ended as {other:?}"),
+                None => still.push((ticket, step, key)),
+            }
+        }
+        self.running = still;
+    }
+
+    /// Waits for all that runs beside.
+    pub(crate) fn settle(&mut self) {
+        self.collect();
+        for _ in 0..1_000_000 {
+            if self.running.is_empty() {
+                return;
+            }
+            assert!(self.volume.step(), "syncs wait for nothing");
+            self.collect();
+        }
+        panic!("syncs never end");
+    }
+
+    // Durability.
+
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
+        let covered = self.model.sync_begins(None);
+        self.volume.sync()?;
+        let position = self.position();
+        self.model.sync_ended(position, covered, None);
+        Ok(())
+    }
+
+    fn make_durable(&mut self) {
+        let files = self.model.of_kind(FileKind::Regular);
+        let file = self.pick(&files);
+        match (self.random.random_range(0..10), file) {
+            (0, _) | (_, None) => {
+                let result = self.sync();
+                self.check(result);
+            }
+            (1, _) => {
+                let covered = self.model.sync_begins(None);
+                let ticket = self.volume.begin(Operation::Sync);
+                self.running.push((ticket, covered, None));
+            }
+            (2..=4, Some(ino)) => {
+                let key = self.model.inodes[&ino].key;
+                let covered = self.model.sync_begins(Some(key));
+                let ticket = self.volume.begin(Operation::Fsync { ino });
+                self.running.push((ticket, covered, Some(key)));
+            }
+            (_, Some(ino)) => {
+                let key = self.model.inodes[&ino].key;
+                let covered = self.model.sync_begins(Some(key));
+                let result = self.volume.fsync(ino);
+                if self.check(result).is_some() {
+                    let position = self.position();
+                    self.model.sync_ended(position, covered, Some(key));
+                }
+            }
+        }
+    }
+
+    // Data.
+
+    /// An open handle, of those there are or a new one.
+    fn handle(&mut self, ino: Ino) -> Option<(HandleId, OpenFlags)> {
+        if let Some(&handle) = self.handles.get(&ino) {
+            return Some(handle);
+        }
+        let mut flags = OpenFlags::READ | OpenFlags::WRITE;
+        flags.set(OpenFlags::SYNC, self.percent(12));
+        flags.set(OpenFlags::APPEND, self.percent(15));
+        let opened = self.volume.with(|core, _| core.open(ino, flags));
+        let opened = self.check(opened)?;
+        self.handles.insert(ino, (opened.handle, flags));
+        if self.handles.len() > 6 {
+            let open: Vec<Ino> = self.handles.keys().copied().filter(|&other| other != ino).collect();
+            let closed = self.pick(&open)?;
+            self.close(closed);
+        }
+        Some((opened.handle, flags))
+    }
+
+    fn close(&mut self, ino: Ino) {
+        if let Some((handle, _)) = self.handles.remove(&ino) {
+            self.volume.with(|core, now| core.release(now, handle));
+            self.forget(ino);
+            self.forget_unnamed();
+        }
+    }
+
+    fn forget(&mut self, ino: Ino) {
+        self.volume.with(|core, now| core.forget(now, ino, u64::MAX));
+    }
+
+    fn forget_unnamed(&mut self) {
+        let open: BTreeSet<Ino> = self.handles.keys().copied().collect();
+        self.model.forget_unnamed(&open);
+    }
+
+    fn change_data(&mut self) {
+        let mut files = self.model.of_kind(FileKind::Regular);
+        files.extend(self.handles.keys());
+        let Some(ino) = self.pick(&files) else { return self.make(FileKind::Regular) };
+        let Some((handle, flags)) = self.handle(ino) else { return };
+        let key = self.model.inodes[&ino].key;
+        let size = self.model.files[key].content.len() as u64;
+        let longest = self.shape.longest_file;
+        match self.random.random_range(0..20) {
+            0..=9 => {
+                let length = match self.random.random_range(0..4) {
+                    0 => self.random.random_range(1..200),
+                    1 => 4096 * self.random.random_range(1..=self.shape.longest_write.div_ceil(4096)),
+                    _ => self.random.random_range(1..=self.shape.longest_write),
+                };
+                let offset = match self.random.random_range(0..5) {
+                    0 | 1 => size,
+                    2 => self.random.random_range(0..=size) / 4096 * 4096,
+                    3 => self.random.random_range(0..=size),
+                    _ => self.random.random_range(0..=size + longest / 10),
+                };
+                self.write(key, handle, flags, offset, length);
+            }
+            10 | 11 => self.verify(key, handle),
+            12 | 13 => {
+                let size = match self.random.random_range(0..3) {
+                    0 => 0,
+                    1 => self.random.random_range(0..=size),
+                    _ => self.random.random_range(0..=longest.min(size + longest / 10)),
+                };
+                let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+                let result = self.volume.set_attributes(ino, changes);
+                if self.check(result).is_some() {
+                    self.model.change(key, Change::Truncate { size });
+                }
+            }
+            14..=17 => {
+                let start = self.random.random_range(0..=size);
+                let end = start + self.random.random_range(1..=longest / 4);
+                let (start, end) = if self.percent(40) {
+                    (start / 4096 * 4096, end.next_multiple_of(4096))
+                } else {
+                    (start, end)
+                };
+                let end = end.min(longest);
+                if start < end {
+                    self.allocate(key, handle, start..end);
+                }
+            }
+            _ => self.close(ino),
+        }
+    }
+
+    fn write(&mut self, key: Key, handle: HandleId, flags: OpenFlags, offset: u64, length: usize) {
+        let size = self.model.files[key].content.len() as u64;
+        let offset = if flags.contains(OpenFlags::APPEND) { size } else { offset };
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        if offset + length as u64 > self.shape.longest_file {
+            return;
+        }
+        // Noted before the answer: a durable write is covered by its own acknowledgement.
+        let data = crate::model::pattern(key, tag, offset, length);
+        let result = self.volume.write(handle, offset, &data);
+        if self.check(result).is_some_and(|count| count == length) {
+            self.model.change(key, Change::Write { offset, length, tag });
+            if flags.contains(OpenFlags::SYNC) {
+                let covered = self.model.sync_begins(Some(key));
+                let position = self.position();
+                self.model.sync_ended(position, covered, Some(key));
+            }
+        } else {
+            // A durable write that failed may have reached the file in part.
+            self.model.attempted(key, Change::Write { offset, length, tag });
+        }
+    }
+
+    fn allocate(&mut self, key: Key, handle: HandleId, range: std::ops::Range<u64>) {
+        let modes = [
+            AllocateMode::Extend,
+            AllocateMode::KeepSize,
+            AllocateMode::PunchHole,
+            AllocateMode::PunchHole,
+            AllocateMode::ZeroRange,
+            AllocateMode::ZeroRangeKeepSize,
+        ];
+        let Some(mode) = self.pick(&modes) else { return };
+        let result = self.volume.allocate(handle, range.start, range.end - range.start, mode);
+        if self.check(result).is_none() {
+            if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+                self.model.attempted(key, Change::Zero { range });
+            }
+            return;
+        }
+        let end = range.end;
+        if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+            self.model.change(key, Change::Zero { range });
+        }
+        if matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange) {
+            self.model.change(key, Change::Extend { size: end });
+        }
+    }
+
+    /// Reads what should be there.
+    fn verify(&mut self, key: Key, handle: HandleId) {
+        let size = self.model.files[key].content.len();
+        let offset = self.random.random_range(0..=size);
+        let length = self.random.random_range(1..=self.shape.longest_write);
+        let read = self.volume.read(handle, offset as u64, length);
+        if let Some(read) = self.check(read) {
+            let end = (offset + length).min(size);
+            assert!(read == self.model.files[key].content[offset..end], "file {key} at {offset}..{end}");
+        }
+    }
+
+    // Names.
+
+    fn new_place(&mut self) -> Option<Place> {
+        let directories = self.model.directories();
+        self.next_name += 1;
+        let name = match self.random.random_range(0..3) {
+            0 => format!("A{:03}C{:03}.mxf", self.next_name, self.next_name % 7),
+            1 => format!("{}", self.next_name % 23),
+            _ => "x".repeat(1 + self.next_name % 255),
+        };
+        Some((self.pick(&directories)?, name.into_bytes()))
+    }
+
+    fn old_place(&mut self) -> Option<Place> {
+        let length = self.model.names.len();
+        if length == 0 {
+            return None;
+        }
+        let index = self.random.random_range(0..length);
+        self.model.names.keys().nth(index).cloned()
+    }
+
+    fn make(&mut self, kind: FileKind) {
+        let Some((parent, name)) = self.new_place() else { return };
+        let target: &[u8] = if kind == FileKind::Symlink { b"../elsewhere" } else { b"" };
+        let made = self.volume.with(|core, now| match kind {
+            FileKind::Directory => core.make_directory(now, Caller::default(), parent, &name, 0o755, 0),
+            FileKind::Symlink => core.make_symlink(now, Caller::default(), parent, &name, target),
+            _ => core.make_node(now, Caller::default(), parent, &name, kind, 0o644, 0, 0),
+        });
+        let Some(entry) = self.check(made) else { return };
+        let ino = entry.attributes.ino;
+        let node = Node {
+            kind,
+            generation: entry.generation,
+            permissions: entry.attributes.permissions,
+            xattrs: BTreeMap::new(),
+            target: target.to_vec(),
+            links: 0,
+            key: 0,
+        };
+        self.model.created(ino, node);
+        self.model.named(parent, &name, ino);
+        self.forget(ino);
+    }
+
+    /// A name is gone. Its inode may be too.
+    fn unname(&mut self, parent: Ino, name: &[u8]) {
+        self.model.unnamed(parent, name);
+        self.forget_unnamed();
+    }
+
+    fn change_names(&mut self) {
+        let full = self.model.names.len() >= self.shape.most_names;
+        match self.random.random_range(0..100) {
+            0..=29 if !full => self.make(FileKind::Regular),
+            30..=36 if !full => self.make(FileKind::Directory),
+            37..=39 if !full => self.make(FileKind::Symlink),
+            40..=45 if !full => {
+                let files = self.model.of_kind(FileKind::Regular);
+                let (Some(ino), Some((parent, name))) = (self.pick(&files), self.new_place()) else { return };
+                let result = self.volume.with(|core, now| core.link(now, ino, parent, &name));
+                if self.check(result).is_some() {
+                    self.model.named(parent, &name, ino);
+                    self.forget(ino);
+                }
+            }
+            46..=64 => self.rename(),
+            65..=82 => self.set_attribute(),
+            _ => {
+                let Some((parent, name)) = self.old_place() else { return };
+                let ino = self.model.names[&(parent, name.clone())];
+                let directory = self.model.inodes[&ino].kind == FileKind::Directory;
+                let result = self.volume.with(|core, now| match directory {
+                    true => core.remove_directory(now, parent, &name),
+                    false => core.unlink(now, parent, &name),
+                });
+                if self.check(result).is_some() {
+                    self.unname(parent, &name);
+                }
+            }
+        }
+    }
+
+    fn rename(&mut self) {
+        let Some((parent, name)) = self.old_place() else { return };
+        let onto_existing = self.percent(50);
+        let target = if onto_existing { self.old_place() } else { self.new_place() };
+        let Some((new_parent, new_name)) = target else { return };
+        let exchange = onto_existing && self.percent(40);
+        let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+        let result =
+            self.volume.with(|core, now| core.rename(now, parent, &name, new_parent, &new_name, flags));
+        if self.check(result).is_none() {
+            return;
+        }
+        let source = self.model.names[&(parent, name.clone())];
+        let target = self.model.names.get(&(new_parent, new_name.clone())).copied();
+        if target == Some(source) {
+            return;
+        }
+        // Names leave only after they came, so that no inode is without one in between.
+        if let Some(target) = target {
+            let placeholder = (Ino::ROOT, b"\0".to_vec());
+            self.model.named(placeholder.0, &placeholder.1, target);
+            self.model.unnamed(new_parent, &new_name);
+            self.model.named(new_parent, &new_name, source);
+            self.model.unnamed(parent, &name);
+            if exchange {
+                self.model.named(parent, &name, target);
+            }
+            self.unname(placeholder.0, &placeholder.1);
+        } else {
+            self.model.named(new_parent, &new_name, source);
+            self.model.unnamed(parent, &name);
+        }
+    }
+
+    fn set_attribute(&mut self) {
+        let inodes: Vec<Ino> =
+            self.model.inodes.iter().filter(|(_, node)| node.links > 0).map(|(&ino, _)| ino).collect();
+        let Some(ino) = self.pick(&inodes) else { return };
+        match self.random.random_range(0..6) {
+            0 | 1 => {
+                let permissions = self.random.random_range(0..0o1000);
+                let changes = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };
+                let result = self.volume.set_attributes(ino, changes);
+                if self.check(result).is_some() {
+                    self.model.alter(ino, |node| node.permissions = permissions);
+                }
+            }
+            2 => {
+                let names: Vec<Vec<u8>> = self.model.inodes[&ino].xattrs.keys().cloned().collect();
+                let Some(name) = self.pick(&names) else { return };
+                let result = self.volume.with(|core, now| core.remove_xattr(now, ino, &name));
+                if self.check(result).is_some() {
+                    self.model.alter(ino, |node| drop(node.xattrs.remove(&name)));
+                }
+            }
+            _ => {
+                let name = format!("user.{}", self.random.random_range(0..4)).into_bytes();
+                let length = self.random.random_range(0..=self.shape.longest_xattr);
+                let value = vec![self.random.random(); length];
+                let result = self
+                    .volume
+                    .with(|core, now| core.set_xattr(now, ino, &name, &value, XattrFlags::empty()));
+                if self.check(result).is_some() {
+                    self.model.alter(ino, |node| drop(node.xattrs.insert(name, value)));
+                }
+            }
+        }
+    }
+}

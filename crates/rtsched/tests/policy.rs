@@ -1,0 +1,807 @@
+//! What the scheduler promises, against definitions and brute force.
+
+mod lab;
+
+use lab::{DISK, Lab, bare, request};
+use proptest::prelude::*;
+use rtsched::{
+    Class, Config, Direction, Dispatch, Event, Reason, Request, RequestId, Scheduler, StreamId, StreamSpec,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+fn after(duration: Duration) -> Option<Instant> {
+    Some(Instant::ZERO + duration)
+}
+
+fn ids(trace: &[Dispatch]) -> Vec<u64> {
+    trace.iter().flat_map(|dispatch| dispatch.requests.iter().map(|id| id.0)).collect()
+}
+
+// --- Boundary pairs: exactly at the bound holds, one step over does not. ---
+
+#[test]
+fn a_full_set_is_met_and_one_nanosecond_more_misses() {
+    for (short, missed) in [(Duration::ZERO, 0), (NANOSECOND, 1)] {
+        let mut lab = Lab::new(bare());
+        let service = DISK.of(Bytes::from_mib(8));
+        for id in 1..=9 {
+            let deadline = after(service * id as u32 - if id == 9 { short } else { Duration::ZERO });
+            lab.enqueue(request(id, Class::RealTime, (10 - id) << 30, Bytes::from_mib(8), deadline));
+        }
+        lab.drain();
+        assert_eq!(lab.missed.len(), missed);
+    }
+}
+
+#[test]
+fn best_effort_goes_first_when_it_just_fits_and_not_when_it_does_not() {
+    for (short, order, reason) in
+        [(Duration::ZERO, [2, 1], Reason::Slack), (NANOSECOND, [1, 2], Reason::EarliestDeadline)]
+    {
+        let mut lab = Lab::new(bare());
+        let both = DISK.of(Bytes::from_mib(8)) + DISK.of(Bytes::from_mib(1));
+        lab.enqueue(request(1, Class::RealTime, 0, Bytes::from_mib(8), after(both - short)));
+        lab.enqueue(request(2, Class::BestEffort, 1 << 40, Bytes::from_mib(1), None));
+        lab.drain();
+        assert_eq!(ids(&lab.trace), order);
+        assert_eq!(lab.trace[0].reason, reason);
+        assert!(lab.missed.is_empty());
+    }
+}
+
+#[test]
+fn the_sweep_goes_on_when_the_earliest_deadline_just_bears_it_and_not_when_it_does_not() {
+    let service = DISK.of(Bytes::from_mib(8));
+    for (short, order, reason) in
+        [(Duration::ZERO, [2, 1], Reason::Sweep), (NANOSECOND, [1, 2], Reason::EarliestDeadline)]
+    {
+        let mut lab = Lab::new(bare());
+        lab.enqueue(request(1, Class::RealTime, 5 << 30, Bytes::from_mib(8), after(service * 2 - short)));
+        lab.enqueue(request(2, Class::RealTime, 1 << 30, Bytes::from_mib(8), after(service * 3)));
+        lab.drain();
+        assert_eq!(ids(&lab.trace), order);
+        assert_eq!(lab.trace[0].reason, reason);
+        assert!(lab.missed.is_empty());
+    }
+}
+
+#[test]
+fn the_device_is_filled_up_to_what_real_time_bears() {
+    // A tenth of the time to the deadline is exactly two commands of 8 MiB, or a little less.
+    let both = DISK.of(Bytes::from_mib(8)) * 2;
+    for (short, depth) in [(Duration::ZERO, 2), (Duration::from_nanos(100), 1)] {
+        let mut lab = Lab::new(Config { queue_depth: 32, blocking_percent: 10, ..bare() });
+        lab.enqueue(request(1, Class::RealTime, 0, Bytes::from_mib(8), after(both * 10 - short)));
+        for id in 2..40 {
+            lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+        }
+        lab.fill();
+        assert_eq!(lab.scheduler.in_flight(), depth);
+    }
+}
+
+#[test]
+fn without_real_time_the_whole_depth_is_used() {
+    let mut lab = Lab::new(Config { queue_depth: 32, ..bare() });
+    for id in 0..40 {
+        lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+    }
+    lab.fill();
+    assert_eq!(lab.scheduler.in_flight(), 32);
+}
+
+#[test]
+fn the_device_stays_shallow_between_a_streams_requests_and_wakes_up_when_that_is_forgotten() {
+    let mut lab = Lab::new(Config { queue_depth: 32, real_time_memory: Duration::from_secs(2), ..bare() });
+    lab.enqueue(request(0, Class::RealTime, 0, Bytes::from_mib(8), after(Duration::from_millis(671))));
+    lab.drain();
+    for id in 1..40 {
+        lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+    }
+    lab.fill();
+    assert_eq!(lab.scheduler.in_flight(), 1);
+    let wakeup = lab.scheduler.next_wakeup(lab.now).expect("the memory ends");
+    assert!(wakeup <= Instant::ZERO + Duration::from_secs(2));
+    lab.now = Instant::ZERO + Duration::from_secs(2);
+    lab.fill();
+    assert_eq!(lab.scheduler.in_flight(), 32);
+    assert_eq!(lab.scheduler.next_wakeup(lab.now), None);
+}
+
+// --- Classes. ---
+
+#[test]
+fn idle_waits_for_all_others_but_not_for_ever() {
+    let config =
+        Config { queue_depth: 1, idle_latency: Duration::from_secs(5), learning: false, ..Config::default() };
+    let mut lab = Lab::new(config);
+    lab.enqueue(request(0, Class::Idle, 1 << 50, Bytes::from_mib(8), None));
+    for id in 1..1000 {
+        lab.enqueue(request(2 * id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+        lab.enqueue(request(2 * id + 1, Class::Metadata, id << 20, Bytes::from_kib(4), None));
+        lab.fill();
+        let dispatch = lab.complete().expect("something is at the device");
+        if dispatch.requests.contains(&RequestId(0)) {
+            assert_eq!(dispatch.reason, Reason::Floor);
+            // 8 MiB are one hundredth of the device's time in 6.53 s; then it waits for one command more.
+            let waited = lab.now.saturating_since(Instant::ZERO).as_secs_f64();
+            assert!((6.53..6.68).contains(&waited), "{waited} s");
+            return;
+        }
+    }
+    panic!("idle work starved");
+}
+
+#[test]
+fn a_flush_goes_by_class_and_deadline_and_alone() {
+    let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), ..bare() });
+    let flush =
+        |id, class| Request { direction: Direction::Flush, ..request(id, class, 0, Bytes::ZERO, None) };
+    let write = |id, offset| Request {
+        direction: Direction::Write,
+        ..request(id, Class::BestEffort, offset, Bytes::from_kib(4), None)
+    };
+    lab.enqueue(write(1, 0));
+    lab.enqueue(write(2, 4096));
+    lab.enqueue(flush(3, Class::BestEffort));
+    lab.enqueue(flush(4, Class::Metadata));
+    lab.drain();
+    let commands: Vec<Vec<u64>> =
+        lab.trace.iter().map(|dispatch| ids(std::slice::from_ref(dispatch))).collect();
+    assert_eq!(commands, [vec![4], vec![1, 2], vec![3]]);
+}
+
+#[test]
+fn promoted_work_leaves_the_copies_behind() {
+    let mut lab = Lab::new(bare());
+    for id in 0..10 {
+        lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+    }
+    let deadline = lab.now + DISK.of(Bytes::from_mib(8));
+    assert!(lab.scheduler.promote(lab.now, RequestId(9), Class::RealTime, deadline));
+    assert!(!lab.scheduler.promote(lab.now, RequestId(10), Class::RealTime, deadline));
+    lab.drain();
+    assert_eq!(ids(&lab.trace)[..3], [9, 0, 1]);
+    assert!(lab.missed.is_empty());
+}
+
+#[test]
+fn promotion_never_makes_a_request_worse() {
+    let mut lab = Lab::new(bare());
+    let deadline = after(DISK.of(Bytes::from_mib(8)));
+    lab.enqueue(request(1, Class::RealTime, 0, Bytes::from_mib(8), deadline));
+    lab.enqueue(request(2, Class::BestEffort, 0, Bytes::from_mib(8), None));
+    assert!(lab.scheduler.promote(lab.now, RequestId(1), Class::Idle, Instant::FAR_FUTURE));
+    lab.drain();
+    assert_eq!(ids(&lab.trace), [1, 2]);
+}
+
+// --- Merging. ---
+
+fn pieces(lab: &mut Lab, ids: std::ops::Range<u64>, stream: Option<StreamId>) {
+    for id in ids {
+        lab.enqueue(Request { stream, ..request(id, Class::BestEffort, id * MIB, Bytes::from_mib(1), None) });
+    }
+}
+
+#[test]
+fn neighbours_share_a_command_up_to_the_limit() {
+    let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), ..bare() });
+    pieces(&mut lab, 0..40, Some(StreamId(1)));
+    lab.drain();
+    let lengths: Vec<u64> = lab.trace.iter().map(|dispatch| dispatch.length.0 / MIB).collect();
+    assert_eq!(lengths, [16, 16, 8]);
+    assert_eq!(ids(&lab.trace), (0..40).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_command_grows_to_both_sides_of_its_first_request_and_its_deadlines_are_judged_one_by_one() {
+    let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), blocking_percent: 100, ..bare() });
+    pieces(&mut lab, 0..3, None);
+    let deadline = after(DISK.of(Bytes::from_mib(3)));
+    assert!(lab.scheduler.promote(lab.now, RequestId(1), Class::RealTime, deadline.unwrap()));
+    // Best effort may go first only if the promoted one bears it: it does, in its command.
+    lab.drain();
+    assert_eq!(ids(&lab.trace), [0, 1, 2]);
+    assert_eq!(lab.trace.len(), 1);
+    assert!(lab.missed.is_empty());
+}
+
+#[test]
+fn streams_directions_and_gaps_are_not_merged() {
+    let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), ..bare() });
+    let other = |id: u64| request(id, Class::BestEffort, id * MIB, Bytes::from_mib(1), None);
+    lab.enqueue(other(0));
+    lab.enqueue(Request { stream: Some(StreamId(1)), ..other(1) });
+    lab.enqueue(Request { stream: Some(StreamId(2)), ..other(2) });
+    lab.enqueue(Request { direction: Direction::Write, stream: Some(StreamId(2)), ..other(3) });
+    lab.enqueue(other(4));
+    lab.enqueue(other(6));
+    lab.drain();
+    assert!(lab.trace.iter().all(|dispatch| dispatch.requests.len() == 1));
+}
+
+#[test]
+fn a_cancelled_piece_leaves_its_neighbours_apart() {
+    let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), ..bare() });
+    pieces(&mut lab, 0..5, None);
+    assert!(lab.scheduler.cancel(lab.now, RequestId(2)));
+    assert!(!lab.scheduler.cancel(lab.now, RequestId(2)));
+    lab.drain();
+    let commands: Vec<Vec<u64>> =
+        lab.trace.iter().map(|dispatch| ids(std::slice::from_ref(dispatch))).collect();
+    assert_eq!(commands, [[0, 1], [3, 4]]);
+}
+
+#[test]
+fn a_neighbour_is_left_when_another_deadline_does_not_bear_it() {
+    let (alone, both) = (DISK.of(Bytes::from_mib(1)), DISK.of(Bytes::from_mib(2)));
+    for (short, first) in [(Duration::ZERO, 2), (NANOSECOND, 1)] {
+        let mut lab = Lab::new(Config { max_merge: Bytes::from_mib(16), blocking_percent: 100, ..bare() });
+        let stream = Some(StreamId(1));
+        let far = after(Duration::from_secs(60));
+        lab.enqueue(Request { stream, ..request(1, Class::RealTime, 0, Bytes::from_mib(1), after(both)) });
+        lab.enqueue(Request { stream, ..request(2, Class::RealTime, MIB, Bytes::from_mib(1), far) });
+        let tight = after(both + alone - short);
+        lab.enqueue(request(3, Class::RealTime, 1 << 40, Bytes::from_mib(1), tight));
+        lab.drain();
+        assert_eq!(lab.trace[0].requests.len(), first);
+        assert!(lab.missed.is_empty());
+    }
+}
+
+// --- Streams and a copier: the paper's figures. ---
+
+/// `streams` of 100 Mbit/s read 8 MiB at a time with phases spread evenly, a copier keeps four requests of 8 MiB
+/// queued; for a minute. Returns missed deadlines, real-time requests, and the copier's bytes.
+fn editing_room(config: Config, streams: u64) -> (usize, u64, u64) {
+    let length = Bytes::from_mib(8);
+    let period = Bitrate::from_megabits(100).time_for(length);
+    let end = Instant::ZERO + Duration::from_secs(60);
+    let mut lab = Lab::new(config);
+    let mut releases: BTreeSet<(Instant, u64)> = (0..streams)
+        .map(|stream| (Instant::ZERO + period * stream as u32 / streams as u32, stream))
+        .collect();
+    let mut next = 0;
+    let mut place = 1_u64;
+    let mut requests = 0;
+    let mut new_request = |class, stream: Option<u64>, deadline| {
+        next += 1;
+        // Files lie all over the device.
+        place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Request {
+            stream: stream.map(StreamId),
+            ..request(next, class, (place >> 40) << 23, length, deadline)
+        }
+    };
+    for _ in 0..4 {
+        lab.enqueue(new_request(Class::BestEffort, None, None));
+    }
+    let mut copied = 0;
+    loop {
+        lab.fill();
+        let release = releases.first().map(|(at, _)| *at).expect("streams go on");
+        let completion = lab.next_completion();
+        if release.min(completion.unwrap_or(release)) > end {
+            return (lab.missed.len(), requests, copied);
+        }
+        if completion.is_none_or(|completion| release < completion) {
+            let (at, stream) = releases.pop_first().expect("it is there");
+            lab.now = at;
+            lab.enqueue(new_request(Class::RealTime, Some(stream), Some(at + period)));
+            requests += 1;
+            releases.insert((at + period, stream));
+        } else if let Some(dispatch) = lab.complete() {
+            let before = copied;
+            copied += dispatch
+                .requests
+                .iter()
+                .filter(|_| matches!(dispatch.reason, Reason::Slack | Reason::OnlyWork | Reason::Floor))
+                .count() as u64
+                * length.0;
+            for _ in 0..(copied - before) / length.0 {
+                lab.enqueue(new_request(Class::BestEffort, None, None));
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_streams_are_clean_beside_a_copier_that_gets_the_rest() {
+    let (missed, requests, copied) = editing_room(Config::default(), 8);
+    assert!(requests > 700);
+    assert_eq!(missed, 0);
+    let rate = copied as f64 / 60e6;
+    // Eight streams take 78 % of the device's time; the rest carries 28 MB/s.
+    assert!((26.0..30.0).contains(&rate), "{rate} MB/s");
+}
+
+#[test]
+fn nine_streams_are_clean_and_ten_leave_a_copier_its_floor() {
+    // ΣC + C_max ≤ P (Jeffay, Stanat and Martel 1991): 10 × 65.3 ms ≤ 671 ms < 11 × 65.3 ms. Such a device was
+    // measured so: nine clean, infrequent misses at ten.
+    let (missed, ..) = editing_room(Config::default(), 9);
+    assert_eq!(missed, 0);
+    let (missed, requests, copied) = editing_room(Config::default(), 10);
+    assert!(missed > 0 && missed < requests as usize, "{missed} of {requests}");
+    let share =
+        copied as f64 / Bytes::from_mib(8).0 as f64 * DISK.of(Bytes::from_mib(8)).as_secs_f64() / 60.0;
+    assert!(share > 0.045, "{share}");
+}
+
+#[test]
+fn best_effort_and_metadata_get_their_floors_under_any_real_time_load() {
+    let config = Config { learning: false, ..Config::default() };
+    let floors = [(Class::Metadata, 0.10), (Class::BestEffort, 0.05)];
+    let length = Bytes::from_mib(1);
+    let mut lab = Lab::new(config);
+    let mut busy: BTreeMap<Class, Duration> = BTreeMap::new();
+    let mut classes: BTreeMap<RequestId, Class> = BTreeMap::new();
+    for id in 0..3000_u64 {
+        // More real time than the device can do, all of it late already.
+        for (part, class) in [Class::RealTime, Class::Metadata, Class::BestEffort].into_iter().enumerate() {
+            let id = id * 3 + part as u64;
+            classes.insert(RequestId(id), class);
+            let deadline = (class == Class::RealTime).then_some(lab.now);
+            lab.enqueue(request(id, class, id << 24, length, deadline));
+        }
+        lab.fill();
+        let dispatch = lab.complete().expect("there is always something");
+        *busy.entry(classes[&dispatch.requests[0]]).or_default() += DISK.of(dispatch.length);
+    }
+    for (class, floor) in floors {
+        let share = busy[&class].as_secs_f64() / lab.now.saturating_since(Instant::ZERO).as_secs_f64();
+        assert!((floor * 0.95..floor * 1.1).contains(&share), "{class:?}: {share}");
+    }
+}
+
+#[test]
+fn a_flood_of_metadata_takes_no_frame() {
+    // Feasible beside the floors: 4 streams of 8 MiB in 671 ms take 39 %, floors 16 %.
+    let length = Bytes::from_mib(8);
+    let period = Duration::from_millis(671);
+    let mut lab = Lab::new(Config { learning: false, ..Config::default() });
+    let mut id = 0;
+    for round in 0..50_u32 {
+        let release = Instant::ZERO + period * round;
+        while lab.now < release {
+            lab.fill();
+            lab.complete();
+            for _ in 0..4 {
+                id += 1;
+                lab.enqueue(request(id, Class::Metadata, id << 12, Bytes::from_kib(4), None));
+            }
+        }
+        for _ in 0..4 {
+            id += 1;
+            let deadline = Some(release + period);
+            lab.enqueue(request(id, Class::RealTime, id << 32, length, deadline));
+        }
+    }
+    assert_eq!(lab.missed, []);
+}
+
+// --- Events. ---
+
+#[test]
+fn a_miss_names_the_command_that_was_in_the_way() {
+    let length = Bytes::from_mib(8);
+    let service = DISK.of(length);
+    let mut scheduler = Scheduler::new(bare());
+    // A copy is at the device when a frame arrives that cannot bear it.
+    scheduler.enqueue(Instant::ZERO, request(1, Class::BestEffort, 0, length, None));
+    let copy = scheduler.dispatch(Instant::ZERO).expect("the copy");
+    scheduler.enqueue(Instant::ZERO, request(2, Class::RealTime, 0, length, after(service)));
+    scheduler.complete(Instant::ZERO + service, copy.id);
+    let frame = scheduler.dispatch(Instant::ZERO + service).expect("the frame");
+    scheduler.complete(Instant::ZERO + service * 2, frame.id);
+    let events: Vec<Event> = std::iter::from_fn(|| scheduler.pop_event()).collect();
+    let missed = Event::Missed {
+        at: Instant::ZERO + service * 2,
+        request: RequestId(2),
+        dispatch: frame.id,
+        tardiness: service,
+        blocker: Some(copy.id),
+    };
+    assert!(events.contains(&missed), "{events:?}");
+    let reasons: Vec<Reason> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Dispatched { reason, .. } => Some(*reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, [Reason::OnlyWork, Reason::EarliestDeadline]);
+    let counters = scheduler.counters();
+    assert_eq!((counters.missed(), counters.dispatched_for(Reason::OnlyWork)), (1, 1));
+    assert_eq!(counters.completed_bytes[Class::BestEffort as usize], length);
+}
+
+#[test]
+fn too_much_real_time_has_nobody_to_blame() {
+    let service = DISK.of(Bytes::from_mib(8));
+    let mut scheduler = Scheduler::new(bare());
+    for id in 1..=2 {
+        scheduler.enqueue(Instant::ZERO, request(id, Class::RealTime, 0, Bytes::from_mib(8), after(service)));
+    }
+    for turn in 1..=2 {
+        let frame = scheduler.dispatch(Instant::ZERO + service * (turn - 1)).expect("a frame");
+        scheduler.complete(Instant::ZERO + service * turn, frame.id);
+    }
+    let missed = std::iter::from_fn(|| scheduler.pop_event())
+        .filter_map(|event| match event {
+            Event::Missed { request, blocker, .. } => Some((request, blocker)),
+            _ => None,
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(missed, [(RequestId(2), None)]);
+}
+
+// --- Sets: definitions and brute force. ---
+
+/// Sizes in MiB, deadlines in milliseconds, places in GiB.
+fn set(max: usize) -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+    prop::collection::vec((0_u64..17, 1_u64..1500, 0_u64..64), 1..max)
+}
+
+fn as_request(id: usize, class: Class, (size, deadline, place): (u64, u64, u64)) -> Request {
+    let length = Bytes((size << 20).max(4096));
+    let deadline = (class == Class::RealTime).then(|| Instant::ZERO + Duration::from_millis(deadline));
+    request(id as u64, class, place << 30, length, deadline)
+}
+
+/// Whether the deadlines hold in some order, the first starting at `start`: by trying all.
+fn some_order_holds(start: Instant, requests: &[&Request]) -> bool {
+    requests.is_empty()
+        || (0..requests.len()).any(|first| {
+            let end = start + DISK.of(requests[first].length);
+            let rest: Vec<&Request> =
+                requests.iter().enumerate().filter(|(index, _)| *index != first).map(|(_, r)| *r).collect();
+            requests[first].deadline.is_none_or(|deadline| end <= deadline) && some_order_holds(end, &rest)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn nothing_is_missed_if_any_order_misses_nothing(set in set(7)) {
+        let requests: Vec<Request> =
+            set.iter().enumerate().map(|(id, it)| as_request(id, Class::RealTime, *it)).collect();
+        let possible = some_order_holds(Instant::ZERO, &requests.iter().collect::<Vec<_>>());
+        let mut lab = Lab::new(bare());
+        requests.into_iter().for_each(|request| lab.enqueue(request));
+        lab.drain();
+        prop_assert_eq!(lab.missed.is_empty(), possible);
+    }
+
+    #[test]
+    fn best_effort_goes_first_exactly_when_some_order_of_the_rest_still_holds(
+        real_time in set(6),
+        best_effort in (0_u64..17, 0_u64..1, 0_u64..64),
+    ) {
+        let requests: Vec<Request> =
+            real_time.iter().enumerate().map(|(id, it)| as_request(id, Class::RealTime, *it)).collect();
+        let extra = as_request(100, Class::BestEffort, best_effort);
+        let start = Instant::ZERO + DISK.of(extra.length);
+        let possible = some_order_holds(start, &requests.iter().collect::<Vec<_>>());
+        let mut lab = Lab::new(bare());
+        requests.into_iter().for_each(|request| lab.enqueue(request));
+        lab.enqueue(extra);
+        lab.fill();
+        prop_assert_eq!(lab.trace[0].requests[0] == RequestId(100), possible);
+    }
+
+    /// A set that fits beside the floors is met: whatever else comes meanwhile, at any depth, merged or not, in
+    /// whatever order the device serves what it has.
+    #[test]
+    fn feasible_sets_never_miss(
+        real_time in set(40),
+        others in prop::collection::vec((0_u64..2500, 0_u64..9, 0_u64..64, 1_usize..4), 0..60),
+        depth in 1_u32..9,
+        max_merge in 0_u64..33,
+        same_stream in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let config = Config {
+            queue_depth: depth, max_merge: Bytes::from_mib(max_merge), learning: false, ..Config::default()
+        };
+        // Stretch the deadlines as far as makes the set just feasible: 84 % of the time for it, 16 % for floors.
+        let mut sorted = real_time.clone();
+        sorted.sort_by_key(|(_, deadline, _)| *deadline);
+        let mut sum = Duration::ZERO;
+        let mut stretch = 1.0_f64;
+        for (size, deadline, _) in &sorted {
+            sum += DISK.of(Bytes((size << 20).max(4096)));
+            stretch = stretch.max(sum.as_secs_f64() / 0.84 / (*deadline as f64 / 1e3));
+        }
+        let mut lab = Lab::new(config).in_any_order(seed);
+        for (id, (size, deadline, place)) in real_time.iter().enumerate() {
+            let deadline = Instant::ZERO + Duration::from_secs_f64(*deadline as f64 * stretch / 1e3 + 1e-6);
+            let mut request = as_request(id, Class::RealTime, (*size, 0, *place));
+            request.deadline = Some(deadline);
+            request.stream = same_stream.then_some(StreamId(place % 3));
+            request.offset = DeviceOffset(place * MIB * if same_stream { 8 } else { 1024 });
+            lab.enqueue(request);
+        }
+        let mut others: Vec<_> = others.into_iter().enumerate().collect();
+        others.sort_by_key(|(_, (at, ..))| *at);
+        for (id, (at, size, place, class)) in others {
+            let at = Instant::ZERO + Duration::from_millis(at);
+            loop {
+                lab.fill();
+                match lab.next_completion() {
+                    Some(completion) if completion <= at => lab.complete(),
+                    _ => break,
+                };
+            }
+            lab.now = lab.now.max(at);
+            let class = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle][class];
+            let mut request = as_request(1000 + id, class, (size, 0, place));
+            request.offset = DeviceOffset(place * MIB * 8);
+            request.stream = same_stream.then_some(StreamId(place % 3));
+            lab.enqueue(request);
+        }
+        lab.drain();
+        prop_assert_eq!(lab.missed, []);
+    }
+}
+
+// --- Admission. ---
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// What is admitted is served in time, at any phase, beside as much of everything else as there may be, at
+    /// any depth, in whatever order the device serves what it has.
+    #[test]
+    fn admitted_streams_never_miss(
+        specs in prop::collection::vec((20_u64..400, 1_u64..17, 30_u64..300, 0_u64..1000), 1..16),
+        others in prop::collection::vec((1_usize..4, 0_u64..9, 0_u64..4096), 1..40),
+        depth in 1_u32..9,
+        seed in any::<u64>(),
+    ) {
+        let config = Config { queue_depth: depth, learning: false, ..Config::default() };
+        let mut lab = Lab::new(config).in_any_order(seed);
+        let mut next = 0;
+        // Streams: rate in Mbit/s, size in MiB, deadline in percent of the period, phase in thousandths of it.
+        let mut releases = BTreeSet::new();
+        let mut admitted = Vec::new();
+        for (rate, size, percent, phase) in specs {
+            let (rate, request) = (Bitrate::from_megabits(rate), Bytes::from_mib(size));
+            let period = rate.time_for(request);
+            let deadline = period * percent as u32 / 100;
+            let spec = StreamSpec { direction: Direction::Read, request, rate, deadline };
+            if lab.scheduler.admit(lab.now, &spec).is_ok() {
+                releases.insert((Instant::ZERO + period * phase as u32 / 1000, admitted.len()));
+                admitted.push((request, period, deadline));
+            }
+        }
+        prop_assume!(!admitted.is_empty());
+        prop_assert_eq!(lab.scheduler.admitted_fit(), Ok(()));
+        // Each completion brings another request without guarantees, so that some always wait.
+        let mut kinds = others.iter().cycle();
+        let mut other = |next: &mut u64| {
+            *next += 1;
+            let (class, size, place) = *kinds.next().expect("a cycle");
+            let class = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle][class];
+            let mut request = as_request(0, class, (size, 0, 0));
+            (request.id, request.offset) = (RequestId(*next), DeviceOffset(place * MIB * 8));
+            request
+        };
+        for _ in 0..others.len() {
+            lab.enqueue(other(&mut next));
+        }
+        let mut streams_requests = BTreeSet::new();
+        let end = Instant::ZERO + Duration::from_secs(20);
+        while lab.now < end {
+            lab.fill();
+            let (release, stream) = *releases.first().expect("streams go on");
+            if lab.next_completion().is_none_or(|completion| release < completion) {
+                releases.pop_first();
+                let (length, period, deadline) = admitted[stream];
+                next += 1;
+                lab.now = lab.now.max(release);
+                let offset = (next * 7_919 % 4096) << 23;
+                let mut request = request(next, Class::RealTime, offset, length, Some(release + deadline));
+                request.stream = Some(StreamId(stream as u64));
+                lab.enqueue(request);
+                streams_requests.insert(RequestId(next));
+                releases.insert((release + period, stream));
+            } else if let Some(dispatch) = lab.complete() {
+                for id in dispatch.requests {
+                    if !streams_requests.remove(&id) {
+                        lab.enqueue(other(&mut next));
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(&lab.missed, &[]);
+    }
+}
+
+#[test]
+fn a_released_stream_makes_room_for_another() {
+    let mut scheduler = Scheduler::new(Config { learning: false, ..Config::default() });
+    let rate = Bitrate::from_megabits(100);
+    let request = Bytes::from_mib(8);
+    let spec = StreamSpec { direction: Direction::Read, request, rate, deadline: rate.time_for(request) };
+    let mut admitted = Vec::new();
+    let rejected = loop {
+        match scheduler.admit(Instant::ZERO, &spec) {
+            Ok(reservation) => admitted.push(reservation),
+            Err(rejected) => break rejected,
+        }
+    };
+    // Nine without floors; the other classes are promised 16 % of the time.
+    assert_eq!(admitted.len(), 7);
+    assert!(rejected.to_string().contains("release another"), "{rejected}");
+    scheduler.release(Instant::ZERO, admitted.pop().expect("seven"));
+    assert!(scheduler.admit(Instant::ZERO, &spec).is_ok());
+}
+
+// --- Any calls whatever. ---
+
+#[derive(Clone, Debug)]
+enum Call {
+    Enqueue { class: usize, direction: usize, stream: u64, block: u64, blocks: u64, deadline: Option<u64> },
+    Dispatch,
+    Complete(prop::sample::Index),
+    Promote(prop::sample::Index, usize, u64),
+    Cancel(prop::sample::Index),
+    Wait(u64),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let millis = 0_u64..300;
+    prop_oneof![
+        5 => (0_usize..4, 0_usize..3, 0_u64..3, 0_u64..64, 1_u64..9, prop::option::of(millis.clone())).prop_map(
+            |(class, direction, stream, block, blocks, deadline)| Call::Enqueue {
+                class, direction, stream, block, blocks, deadline
+            }
+        ),
+        3 => Just(Call::Dispatch),
+        3 => any::<prop::sample::Index>().prop_map(Call::Complete),
+        1 => (any::<prop::sample::Index>(), 0_usize..4, millis.clone())
+            .prop_map(|(index, class, deadline)| Call::Promote(index, class, deadline)),
+        1 => any::<prop::sample::Index>().prop_map(Call::Cancel),
+        2 => millis.prop_map(Call::Wait),
+    ]
+}
+
+const CLASSES: [Class; 4] = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle];
+
+/// Makes the calls and checks every answer; returns all that was dispatched.
+fn run(calls: &[Call], config: &Config) -> Vec<Dispatch> {
+    let mut scheduler = Scheduler::new(config.clone());
+    let mut now = Instant::ZERO;
+    let mut requests: BTreeMap<RequestId, Request> = BTreeMap::new();
+    let mut waiting: BTreeSet<RequestId> = BTreeSet::new();
+    let mut flying: Vec<Dispatch> = Vec::new();
+    let mut trace = Vec::new();
+    let settle =
+        |scheduler: &mut Scheduler, now, waiting: &mut BTreeSet<RequestId>, requests: &BTreeMap<_, _>| {
+            let dispatch = scheduler.dispatch(now)?;
+            check(&dispatch, requests, config);
+            for id in &dispatch.requests {
+                assert!(waiting.remove(id), "{id:?} was cancelled or dispatched before");
+            }
+            Some(dispatch)
+        };
+    for call in calls {
+        match *call {
+            Call::Enqueue { class, direction, stream, block, blocks, deadline } => {
+                let id = RequestId(requests.len() as u64);
+                let direction = [Direction::Read, Direction::Write, Direction::Flush][direction];
+                let flush = direction == Direction::Flush;
+                let request = Request {
+                    id,
+                    class: CLASSES[class],
+                    stream: (stream > 0).then_some(StreamId(stream)),
+                    direction,
+                    offset: DeviceOffset(if flush { 0 } else { block * MIB }),
+                    length: if flush { Bytes::ZERO } else { Bytes::from_mib(blocks) },
+                    deadline: deadline.map(|millis| now + Duration::from_millis(millis)),
+                };
+                requests.insert(id, request.clone());
+                waiting.insert(id);
+                scheduler.enqueue(now, request);
+            }
+            Call::Dispatch => {
+                let dispatched = settle(&mut scheduler, now, &mut waiting, &requests);
+                assert!(
+                    dispatched.is_some() || waiting.is_empty() || !flying.is_empty(),
+                    "idle with work queued"
+                );
+                if dispatched.is_none() {
+                    sleeps_through_nothing(&scheduler, now);
+                }
+                flying.extend(dispatched.clone());
+                trace.extend(dispatched);
+            }
+            Call::Complete(index) if !flying.is_empty() => {
+                let dispatch = flying.swap_remove(index.index(flying.len()));
+                scheduler.complete(now, dispatch.id);
+            }
+            Call::Promote(index, class, millis) if !requests.is_empty() => {
+                let id = RequestId(index.index(requests.len()) as u64);
+                let deadline = now + Duration::from_millis(millis);
+                assert_eq!(scheduler.promote(now, id, CLASSES[class], deadline), waiting.contains(&id));
+            }
+            Call::Cancel(index) if !requests.is_empty() => {
+                let id = RequestId(index.index(requests.len()) as u64);
+                assert_eq!(scheduler.cancel(now, id), waiting.remove(&id));
+            }
+            Call::Wait(millis) => now += Duration::from_millis(millis),
+            Call::Complete(_) | Call::Promote(..) | Call::Cancel(_) => {}
+        }
+        assert_eq!(scheduler.queued(), waiting.len());
+        assert_eq!(scheduler.in_flight() as usize, flying.len());
+        assert!(flying.len() <= config.queue_depth as usize);
+    }
+    while !waiting.is_empty() || !flying.is_empty() {
+        let dispatched = settle(&mut scheduler, now, &mut waiting, &requests);
+        assert!(dispatched.is_some() || !flying.is_empty(), "idle with work queued");
+        match dispatched {
+            Some(dispatch) => {
+                trace.push(dispatch.clone());
+                flying.push(dispatch);
+            }
+            None => scheduler.complete(now, flying.pop().expect("not idle").id),
+        }
+        now += Duration::from_millis(1);
+    }
+    assert_eq!((scheduler.queued(), scheduler.in_flight()), (0, 0));
+    let counters = scheduler.counters();
+    assert_eq!(counters.enqueued, requests.len() as u64);
+    assert_eq!(counters.completed.iter().sum::<u64>() + counters.cancelled, counters.enqueued);
+    assert_eq!(
+        counters.dispatched.iter().sum::<u64>() + counters.merged + counters.cancelled,
+        counters.enqueued
+    );
+    trace
+}
+
+/// Nothing is dispatched before the wakeup if nothing is dispatched now.
+fn sleeps_through_nothing(scheduler: &Scheduler, now: Instant) {
+    let wakeup = scheduler.next_wakeup(now).unwrap_or(now + Duration::from_secs(600));
+    assert!(wakeup > now, "a wakeup that is over");
+    let time = wakeup.saturating_since(now);
+    for part in 0..64 {
+        let at = now + (time * part / 64).min(time.saturating_sub(NANOSECOND));
+        assert_eq!(scheduler.clone().dispatch(at), None, "at {at:?}, to be woken at {wakeup:?}");
+    }
+}
+
+/// A command is made of neighbours of one direction and stream, in order.
+fn check(dispatch: &Dispatch, requests: &BTreeMap<RequestId, Request>, config: &Config) {
+    let members: Vec<&Request> = dispatch.requests.iter().map(|id| &requests[id]).collect();
+    assert_eq!(dispatch.offset, members[0].offset);
+    assert_eq!(dispatch.length.0, members.iter().map(|request| request.length.0).sum::<u64>());
+    assert!(members.len() == 1 || dispatch.length <= config.max_merge);
+    assert!(members.len() == 1 || dispatch.direction != Direction::Flush);
+    assert!(members.iter().all(|request| request.direction == dispatch.direction));
+    assert!(members.iter().all(|request| request.stream == members[0].stream));
+    assert!(members.windows(2).all(|pair| pair[0].offset + pair[0].length == pair[1].offset));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_is_called_nothing_is_lost_or_served_twice_and_the_same_calls_get_the_same_answers(
+        calls in prop::collection::vec(call(), 1..300),
+        queue_depth in 1_u32..8,
+        max_merge in 0_u64..40,
+        learning in any::<bool>(),
+    ) {
+        let config =
+            Config { queue_depth, max_merge: Bytes::from_mib(max_merge), learning, ..Config::default() };
+        let first = run(&calls, &config);
+        prop_assert_eq!(run(&calls, &config), first);
+    }
+}
