@@ -72,9 +72,13 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
         Err(error) => return Err(format!("{directory}: {error}")),
     }
-    // Mounted elsewhere too, or detached with files open: then there is no end to wait for.
-    if claim::serves(entry.device).is_none() {
-        Claim::wait_until_free(&entry.source);
+    match claim::serves(entry.device) {
+        None => Claim::wait_until_free(&entry.source),
+        // With files open, or mounted elsewhere too, in this mount namespace or another: there is no end to wait for.
+        Some(_) if arguments.lazy => {}
+        Some(where_else) => {
+            eprintln!("{NAME}: {directory} unmounted; the volume is still mounted on {where_else}");
+        }
     }
     if arguments.verbose {
         println!("{directory} unmounted");

@@ -68,6 +68,10 @@ impl Rig {
         run(Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.mount_point()))
     }
 
+    fn fsck(&self) -> Output {
+        run(Command::new(env!("CARGO_BIN_EXE_fsck-avfs")).arg("-n").arg(self.image()))
+    }
+
     fn info(&self) -> serde_json::Value {
         let output = run(Command::new(env!("CARGO_BIN_EXE_avfsctl"))
             .arg("info")
@@ -157,6 +161,28 @@ fn a_device_is_mounted_once() {
     refuse(rig.mkfs(&[]), 1, "holds an AVFS volume; use --force");
     refuse(rig.mkfs(&["--size", "1G"]), 1, "exists already");
     succeed(rig.mkfs(&["--force"]));
+}
+
+#[test]
+fn a_check_finds_nothing_in_a_volume_that_was_used_and_the_damage_in_one_that_was_overwritten() {
+    let Some(rig) = Rig::mounted() else { return };
+    for file in 0..300 {
+        rig.write(&file.to_string(), b"x");
+    }
+    assert_eq!(rig.fsck().status.code(), Some(8), "mounted");
+    succeed(rig.umount());
+    let clean = rig.fsck();
+    assert_eq!(clean.status.code(), Some(0), "{clean:?}");
+    assert!(String::from_utf8_lossy(&clean.stdout).contains("301 inodes"), "{clean:?}");
+    // Everything behind the superblocks becomes zeros: log, metadata, data.
+    let image = OpenOptions::new().write(true).open(rig.image()).unwrap();
+    let length = image.metadata().unwrap().len();
+    image.set_len(2 << 20).unwrap();
+    image.set_len(length).unwrap();
+    let damaged = rig.fsck();
+    assert_eq!(damaged.status.code(), Some(4), "{damaged:?}");
+    assert!(String::from_utf8_lossy(&damaged.stdout).contains("damaged"), "{damaged:?}");
+    refuse(rig.mount(""), 32, "damaged");
 }
 
 #[test]

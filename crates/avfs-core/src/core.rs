@@ -213,7 +213,7 @@ pub struct Core {
     journal: Journal,
     cache: Cache,
     pool: Pool,
-    files: HashMap<Ino, FileState>,
+    files: HashMap<Ino, Box<FileState>>,
     /// Files with dirty blocks or unrecorded times, in an order that does not depend on hashing.
     dirty_files: BTreeSet<Ino>,
     lookups: HashMap<Ino, u64>,
@@ -669,7 +669,7 @@ impl Core {
     /// The file of an evicted block does not have it any more.
     fn forget_block(&mut self, block: &CacheBlock) {
         if let Some(file) = self.files.get_mut(&block.ino) {
-            file.blocks.remove(&block.start);
+            file.blocks.remove(block.start);
         }
         self.drop_unused(block.ino);
     }
@@ -681,12 +681,12 @@ impl Core {
         let metadata = &self.metadata;
         self.files.entry(ino).or_insert_with(|| {
             let size = metadata.get(ino).map_or(0, |inode| inode.size);
-            FileState { size, append_end: size, ..FileState::default() }
+            Box::new(FileState { size, append_end: size, ..FileState::default() })
         })
     }
 
     fn drop_unused(&mut self, ino: Ino) {
-        if self.files.get(&ino).is_some_and(FileState::is_unused) {
+        if self.files.get(&ino).is_some_and(|file| file.is_unused()) {
             let recorded = self.metadata.get(ino).map(|inode| inode.size);
             let file_size = self.files.get(&ino).map(|file| file.size);
             if recorded.is_none() || recorded == file_size {

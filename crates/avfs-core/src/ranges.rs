@@ -8,7 +8,7 @@ use std::ops::Range;
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    ranges: SmallVec<[(u64, u64); 2]>,
+    ranges: SmallVec<[(u64, u64); 1]>,
 }
 
 impl RangeSet {

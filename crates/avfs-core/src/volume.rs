@@ -697,6 +697,8 @@ fn scheduler_config(config: &Config) -> rtsched::Config {
         queue_depth: config.scheduler.queue_depth,
         metadata_latency: config.scheduler.metadata_latency,
         best_effort_latency: config.scheduler.best_effort_latency,
+        best_effort_floor_percent: config.scheduler.best_effort_floor_percent,
+        idle_floor_percent: config.scheduler.idle_floor_percent,
         ..rtsched::Config::default()
     }
 }

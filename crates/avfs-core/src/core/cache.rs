@@ -13,7 +13,11 @@ use units::{Ino, Instant};
 
 /// Names a block; not used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BlockId(u64);
+pub(super) struct BlockId {
+    slot: u32,
+    /// How many blocks had the slot before.
+    turn: u32,
+}
 
 #[derive(Debug)]
 pub(super) struct CacheBlock {
@@ -59,10 +63,11 @@ impl CacheBlock {
 #[derive(Debug)]
 pub(super) struct Cache {
     pool: Pool,
-    blocks: BTreeMap<BlockId, CacheBlock>,
+    /// Slots of blocks, each with its turn; small files make many blocks, so a slot costs little.
+    slots: Vec<(u32, Option<CacheBlock>)>,
+    free_slots: Vec<u32>,
     /// Least recently used first. Only what may be evicted is worth looking at, so dirty blocks are not in it.
     clean: BTreeMap<u64, BlockId>,
-    next_id: u64,
     next_stamp: u64,
     pub(super) dirty_bytes: u64,
 }
@@ -71,21 +76,22 @@ impl Cache {
     pub(super) fn new(pool: Pool) -> Self {
         Self {
             pool,
-            blocks: BTreeMap::new(),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
             clean: BTreeMap::new(),
-            next_id: 0,
             next_stamp: 0,
             dirty_bytes: 0,
         }
     }
 
     pub(super) fn get(&self, id: BlockId) -> Option<&CacheBlock> {
-        self.blocks.get(&id)
+        let (turn, block) = self.slots.get(id.slot as usize)?;
+        block.as_ref().filter(|_| *turn == id.turn)
     }
 
     /// To change anything but `dirty`, which has methods of its own.
     pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut CacheBlock> {
-        self.blocks.get_mut(&id)
+        find(&mut self.slots, id)
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -99,7 +105,7 @@ impl Cache {
     pub(super) fn touch(&mut self, id: BlockId) {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
-        if let Some(block) = self.blocks.get_mut(&id) {
+        if let Some(block) = self.get_mut(id) {
             let old = std::mem::replace(&mut block.stamp, stamp);
             if self.clean.remove(&old).is_some() {
                 self.clean.insert(stamp, id);
@@ -108,8 +114,6 @@ impl Cache {
     }
 
     pub(super) fn insert(&mut self, ino: Ino, start: u64, buffer: Buffer) -> BlockId {
-        let id = BlockId(self.next_id);
-        self.next_id += 1;
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         let block = CacheBlock {
@@ -126,14 +130,27 @@ impl Cache {
             filling: 0,
             stamp,
         };
-        self.blocks.insert(id, block);
+        let id = match self.free_slots.pop() {
+            Some(slot) => {
+                let (turn, held) = &mut self.slots[slot as usize];
+                *held = Some(block);
+                BlockId { slot, turn: *turn }
+            }
+            None => {
+                self.slots.push((0, Some(block)));
+                BlockId { slot: (self.slots.len() - 1) as u32, turn: 0 }
+            }
+        };
         self.clean.insert(stamp, id);
         id
     }
 
     /// Takes a block out, whatever state it is in; dirty bytes are forgotten.
     pub(super) fn remove(&mut self, id: BlockId) -> Option<CacheBlock> {
-        let block = self.blocks.remove(&id)?;
+        let (turn, held) = self.slots.get_mut(id.slot as usize).filter(|(turn, _)| *turn == id.turn)?;
+        let block = held.take()?;
+        *turn = turn.wrapping_add(1);
+        self.free_slots.push(id.slot);
         self.clean.remove(&block.stamp);
         self.dirty_bytes -= block.dirty.total();
         Some(block)
@@ -141,7 +158,7 @@ impl Cache {
 
     /// These bytes of the block are valid and the device does not have them.
     pub(super) fn mark_dirty(&mut self, id: BlockId, range: std::ops::Range<u64>, now: Instant, epoch: u64) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         if before == 0 {
             block.dirty_since = now;
@@ -155,7 +172,7 @@ impl Cache {
 
     /// These bytes are on their way to the device, or are not the file's any more.
     pub(super) fn mark_clean(&mut self, id: BlockId, range: std::ops::Range<u64>) {
-        let Some(block) = self.blocks.get_mut(&id) else { return };
+        let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         block.dirty.remove(range);
         let after = block.dirty.total();
@@ -169,9 +186,8 @@ impl Cache {
 
     /// Takes out the clean block that was not used for longest.
     pub(super) fn evict_one(&mut self) -> Option<CacheBlock> {
-        let idle = |id: &BlockId| {
-            self.blocks.get(id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared())
-        };
+        let idle =
+            |id: &BlockId| self.get(*id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared());
         let id = self.clean.values().copied().find(idle)?;
         self.remove(id)
     }
@@ -186,4 +202,10 @@ impl Cache {
             evicted.push(self.evict_one()?);
         }
     }
+}
+
+/// The block in its slot; a function of its own so that the cache's other fields stay usable beside it.
+fn find(slots: &mut [(u32, Option<CacheBlock>)], id: BlockId) -> Option<&mut CacheBlock> {
+    let (turn, block) = slots.get_mut(id.slot as usize)?;
+    block.as_mut().filter(|_| *turn == id.turn)
 }

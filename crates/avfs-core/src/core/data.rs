@@ -22,7 +22,7 @@ impl Core {
     /// True when no request of the file is at the device; otherwise the operation is parked.
     fn is_quiet(&mut self, ino: Ino, ticket: Ticket) -> bool {
         let file = self.file_mut(ino);
-        let filling = file.blocks.values().copied().collect::<Vec<_>>();
+        let filling = file.blocks.ids().collect::<Vec<_>>();
         let idle = self.file_mut(ino).is_idle()
             && filling.into_iter().all(|id| self.cache.get(id).is_none_or(|block| block.filling == 0));
         if !idle {
@@ -132,12 +132,12 @@ impl Core {
     fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
         let Some(file) = self.files.get(&ino) else { return };
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
-        let blocks: Vec<_> = file.blocks.range(first..range.end).map(|(&start, &id)| (start, id)).collect();
+        let blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         for (start, id) in blocks {
             let Some(block) = self.cache.get(id) else { continue };
             if block.start >= range.start && block.end() <= range.end {
                 self.cache.remove(id);
-                self.file_mut(ino).blocks.remove(&start);
+                self.file_mut(ino).blocks.remove(start);
                 continue;
             }
             let gone = block.relative(range.start, range.end);
@@ -176,7 +176,7 @@ impl Core {
         self.drop_cached(ino, 0..u64::MAX);
         if let Some(mut file) = self.files.remove(&ino) {
             self.allocator.unclaim(std::mem::take(&mut file.claimed));
-            for id in file.blocks.into_values() {
+            for id in file.blocks.ids() {
                 self.cache.remove(id);
             }
         }

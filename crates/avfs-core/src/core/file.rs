@@ -6,7 +6,59 @@ use crate::config::StreamPolicy;
 use crate::ranges::RangeSet;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use units::Timestamp;
+
+/// A file's blocks by their first byte. A small file has one, which costs no memory of its own.
+#[derive(Debug, Default)]
+pub(super) struct BlockIndex {
+    sorted: SmallVec<[(u64, BlockId); 1]>,
+}
+
+impl BlockIndex {
+    fn index(&self, start: u64) -> usize {
+        self.sorted.partition_point(|&(held, _)| held < start)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    pub(super) fn contains(&self, start: u64) -> bool {
+        self.sorted.get(self.index(start)).is_some_and(|&(held, _)| held == start)
+    }
+
+    pub(super) fn insert(&mut self, start: u64, id: BlockId) {
+        let index = self.index(start);
+        self.sorted.insert(index, (start, id));
+    }
+
+    pub(super) fn remove(&mut self, start: u64) {
+        if self.contains(start) {
+            self.sorted.remove(self.index(start));
+        }
+    }
+
+    /// The last block that begins at `at` or before.
+    pub(super) fn last_until(&self, at: u64) -> Option<(u64, BlockId)> {
+        let after = self.sorted.partition_point(|&(held, _)| held <= at);
+        self.sorted.get(after.checked_sub(1)?).copied()
+    }
+
+    /// The blocks that begin in `range`, in order.
+    pub(super) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, BlockId)> {
+        let end = self.index(range.end).max(self.index(range.start));
+        self.sorted[self.index(range.start)..end].iter().copied()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, BlockId)> {
+        self.sorted.iter().copied()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = BlockId> {
+        self.sorted.iter().map(|&(_, id)| id)
+    }
+}
 
 /// See the module's documentation. Made on first use, dropped when nothing of it is needed.
 #[derive(Debug, Default)]
@@ -18,7 +70,7 @@ pub(super) struct FileState {
     /// Times of writes and reads that are in no record yet.
     pub(super) touched: Option<Touched>,
     /// Blocks in the cache, by their first byte.
-    pub(super) blocks: BTreeMap<u64, BlockId>,
+    pub(super) blocks: BlockIndex,
     /// File blocks (4 KiB) without an extent for which space is promised: dirty in the cache, or on their way to the
     /// device.
     pub(super) delayed: RangeSet,
@@ -53,7 +105,7 @@ pub(super) struct FileState {
     /// Reads in a row that continued the one before.
     pub(super) sequential_reads: u32,
     /// Its rate and class, from the configuration.
-    pub(super) policy: Option<StreamPolicy>,
+    pub(super) policy: Option<Box<StreamPolicy>>,
     pub(super) policy_known: bool,
 }
 
@@ -82,11 +134,11 @@ impl FileState {
 
     /// The block that holds byte `at`, by the caller's lookup of a block's end.
     pub(super) fn block_before(&self, at: u64) -> Option<(u64, BlockId)> {
-        self.blocks.range(..=at).next_back().map(|(&start, &id)| (start, id))
+        self.blocks.last_until(at)
     }
 
     /// First byte of the first block that begins after `at`.
     pub(super) fn next_block(&self, at: u64) -> Option<u64> {
-        self.blocks.range(at + 1..).next().map(|(&start, _)| start)
+        self.blocks.range(at.saturating_add(1)..u64::MAX).next().map(|(start, _)| start)
     }
 }

@@ -58,7 +58,12 @@ impl Core {
             ino,
             kind: inode.kind,
             permissions: core.permissions,
-            links: inode.links(),
+            // The root has no name, yet must not look deleted: the kernel refuses to remount a filesystem
+            // read-only while it knows an inode without links.
+            links: match inode.directory() {
+                Some(index) if ino == Ino::ROOT => 2 + index.subdirectories(),
+                _ => inode.links(),
+            },
             uid: core.uid,
             gid: core.gid,
             rdev: match &inode.body {
@@ -733,7 +738,7 @@ impl Core {
             return;
         }
         let policy = match self.path(ino) {
-            Some(path) => self.options.config.policy_for(&path).cloned(),
+            Some(path) => self.options.config.policy_for(&path).cloned().map(Box::new),
             None => None,
         };
         let file = self.file_mut(ino);

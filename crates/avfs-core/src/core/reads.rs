@@ -253,7 +253,7 @@ impl Core {
                 .is_none_or(|(_, id)| self.cache.get(id).is_none_or(|block| block.end() <= start));
             before
                 && file.next_block(start).is_none_or(|next| next >= start + size)
-                && !file.blocks.contains_key(&start)
+                && !file.blocks.contains(start)
         };
         let file = self.files.get(&ino)?;
         // Not larger than the file needs, unless it is growing.
@@ -459,7 +459,7 @@ impl Core {
                 }
                 next = next.min(extent.logical);
             }
-            for (&start, &id) in file.into_iter().flat_map(|file| file.blocks.iter()) {
+            for (start, id) in file.into_iter().flat_map(|file| file.blocks.iter()) {
                 let Some(block) = self.cache.get(id) else { continue };
                 for range in block.dirty.iter().chain(block.in_writing.iter()) {
                     let pages = (start + range.start) / BLOCK..(start + range.end).div_ceil(BLOCK);

@@ -37,12 +37,12 @@ impl Core {
         let full: SmallVec<[BlockId; 2]> = file
             .blocks
             .range(first..end)
-            .filter(|&(_, &id)| {
+            .filter(|&(_, id)| {
                 self.cache.get(id).is_some_and(|block| {
                     block.buffer.len() == MAX_BUFFER && block.dirty.covers(0..MAX_BUFFER as u64)
                 })
             })
-            .map(|(_, &id)| id)
+            .map(|(_, id)| id)
             .collect();
         if full.is_empty() {
             return;
@@ -61,10 +61,10 @@ impl Core {
         let ids: Vec<BlockId> = file
             .blocks
             .range(first..range.end)
-            .filter(|&(_, &id)| {
+            .filter(|&(_, id)| {
                 self.cache.get(id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
             })
-            .map(|(_, &id)| id)
+            .map(|(_, id)| id)
             .collect();
         for id in ids {
             self.write_block(now, ino, id, latency);
@@ -293,10 +293,7 @@ impl Core {
         let dirty = self.files.get(&ino).is_some_and(|file| {
             file.touched.is_some()
                 || file.writes > 0
-                || file
-                    .blocks
-                    .values()
-                    .any(|&id| self.cache.get(id).is_some_and(|block| !block.dirty.is_empty()))
+                || file.blocks.ids().any(|id| self.cache.get(id).is_some_and(|block| !block.dirty.is_empty()))
                 || self.metadata.get(ino).is_some_and(|inode| inode.size != file.size)
         });
         if !dirty {
@@ -325,8 +322,7 @@ impl Core {
         let Some(file) = self.files.get(&ino) else { return true };
         let behind: Vec<BlockId> = file
             .blocks
-            .values()
-            .copied()
+            .ids()
             .filter(|&id| self.cache.get(id).is_some_and(|b| !b.dirty.is_empty() && b.dirty_epoch <= epoch))
             .collect();
         let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
@@ -365,8 +361,8 @@ impl Core {
             };
             let blocks: Vec<(BlockId, units::Instant)> = file
                 .blocks
-                .values()
-                .filter_map(|&id| Some((id, self.cache.get(id)?.dirty_since)))
+                .ids()
+                .filter_map(|id| Some((id, self.cache.get(id)?.dirty_since)))
                 .filter(|&(_, since)| since < units::Instant::FAR_FUTURE)
                 .collect();
             let blocked = file.exclusive > 0;

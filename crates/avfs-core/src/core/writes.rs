@@ -147,7 +147,7 @@ impl Core {
             return false;
         }
         let first = file.block_before(from).map_or(from, |(start, _)| start);
-        file.blocks.range(first..end).any(|(_, &id)| {
+        file.blocks.range(first..end).any(|(_, id)| {
             self.cache
                 .get(id)
                 .is_some_and(|block| block.loading.overlaps(block.relative(page_floor(from), page_ceil(end))))
