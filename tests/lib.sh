@@ -49,10 +49,21 @@ trap 'exit 143' TERM HUP
 # isolate "$@": runs the calling script again in its own mount and process namespaces.
 isolate() {
 	[ "$(id -u)" = 0 ] || die "must run as root: it mounts filesystems"
-	[ "${AVFS_ISOLATED:-}" = "$0" ] && return
+	if [ "${AVFS_ISOLATED:-}" = "$0" ]; then
+		let_go_of_other_mounts
+		return
+	fi
 	trap - EXIT
 	AVFS_ISOLATED=$0 exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
 		bash "$0" "$@"
+}
+
+# let_go_of_other_mounts: volumes that were mounted before live on in a new namespace, after they are unmounted elsewhere.
+let_go_of_other_mounts() {
+	local target
+	while read -r target; do
+		umount --lazy "$(printf '%b' "$target")" || true
+	done < <(awk '$3 ~ /^fuse[.]/ || $1 ~ "^/dev/loop" && $3 ~ /^(ext4|xfs)$/ { if ($2 != "/") print $2 }' /proc/self/mounts | tac)
 }
 
 # scratch: sets SCRATCH to a directory that exists until the script ends.
