@@ -125,7 +125,7 @@ impl Core {
         let mut count = 0;
         for (&ino, file) in &self.files {
             let mut end = 0;
-            for (&start, &id) in &file.blocks {
+            for (start, id) in file.blocks.iter() {
                 count += 1;
                 let Some(block) = self.cache.get(id) else {
                     return Err(format!("inode {ino}: the block at {start} is gone"));
@@ -290,7 +290,7 @@ impl Core {
 
     fn is_filling(&self, ino: Ino) -> bool {
         let file = self.files.get(&ino);
-        let mut blocks = file.into_iter().flat_map(|file| file.blocks.values());
-        blocks.any(|&id| self.cache.get(id).is_some_and(|block| block.filling > 0))
+        let mut blocks = file.into_iter().flat_map(|file| file.blocks.ids());
+        blocks.any(|id| self.cache.get(id).is_some_and(|block| block.filling > 0))
     }
 }

@@ -96,12 +96,12 @@ impl Cache {
 
     /// How many blocks there are.
     pub(super) fn len(&self) -> usize {
-        self.blocks.len()
+        self.slots.len() - self.free_slots.len()
     }
 
     /// True when the block is among those that eviction looks at.
     pub(super) fn is_evictable(&self, id: BlockId) -> bool {
-        self.blocks.get(&id).is_some_and(|block| self.clean.get(&block.stamp) == Some(&id))
+        self.get(id).is_some_and(|block| self.clean.get(&block.stamp) == Some(&id))
     }
 
     pub(super) fn capacity(&self) -> u64 {

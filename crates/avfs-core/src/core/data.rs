@@ -95,6 +95,8 @@ impl Core {
 
     fn shrink(&mut self, ino: Ino, size: u64, records: &mut Vec<Record>) {
         self.drop_cached(ino, size..u64::MAX);
+        // All that was dirty of the last page may have been behind the new end.
+        self.unclaim_unused(ino, size, size.next_multiple_of(BLOCK));
         let from = size.div_ceil(BLOCK);
         let file = self.file_mut(ino);
         file.size = size;

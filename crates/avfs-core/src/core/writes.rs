@@ -180,7 +180,7 @@ impl Core {
     }
 
     /// Gives claims back for pages of a write that was not accepted: those that no dirty byte needs.
-    fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
+    pub(super) fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
         let Some(file) = self.files.get(&ino) else { return };
         let mut unused = Vec::new();
         for range in file.delayed.within(from / BLOCK..end.div_ceil(BLOCK)) {
@@ -240,6 +240,7 @@ impl Core {
         block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
         self.cache.mark_dirty(id, range, now.monotonic, epoch);
         self.dirty_files.insert(ino);
+        self.schedule_aging(now);
         true
     }
 
