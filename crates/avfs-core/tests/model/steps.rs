@@ -63,6 +63,8 @@ pub(crate) struct Character {
     pub(crate) reach: u64,
     /// Lengths of preallocations lie below this.
     pub(crate) longest: u64,
+    /// The core is audited after so many events, and after each step.
+    pub(crate) audit_every: u64,
     /// Commits and checkpoints come this often.
     pub(crate) commit_milliseconds: u64,
     pub(crate) checkpoint_milliseconds: u64,
@@ -75,6 +77,7 @@ impl Character {
         pool_mib: 96,
         reach: 12 << 20,
         longest: 6 << 20,
+        audit_every: 1,
         commit_milliseconds: 1000,
         checkpoint_milliseconds: 60_000,
     };
@@ -84,6 +87,7 @@ impl Character {
         pool_mib: 64,
         reach: 40 << 20,
         longest: 60 << 20,
+        audit_every: 20,
         commit_milliseconds: 100,
         checkpoint_milliseconds: 700,
     };
@@ -93,6 +97,7 @@ impl Character {
         pool_mib: 64,
         reach: 160 << 20,
         longest: 30 << 20,
+        audit_every: 20,
         commit_milliseconds: 300,
         checkpoint_milliseconds: 5000,
     };

@@ -17,6 +17,9 @@ const METADATA_SLACK: u64 = 3 * 2048;
 /// Mutations of one file in one batch: every order of them is tried.
 const MOST_AT_ONCE: usize = 4;
 
+/// Files of up to so many bytes are read whole; of larger ones, what may be anything but a hole.
+const SMALL: u64 = 24 << 20;
+
 struct Open {
     handle: HandleId,
     ino: Ino,
@@ -119,7 +122,7 @@ impl World {
         let pool = Pool::new(Bytes::from_mib(character.pool_mib), false).unwrap();
         let disk = formatted(Bytes::from_mib(character.disk_mib));
         let mut volume = SimVolume::mount(disk, &pool, config(&character), seed).unwrap();
-        volume.audit_always();
+        volume.audit_every(character.audit_every);
         Self {
             volume: Some(volume),
             tree: Tree::new(),
@@ -237,6 +240,11 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, step: &Step) {
+        self.take_unaudited(step);
+        self.volume().core().audit().unwrap();
+    }
+
+    fn take_unaudited(&mut self, step: &Step) {
         match step.clone() {
             Step::Create { directory, name: number, append, sync } => {
                 let (parent, name) = (self.a_directory(directory), name(number));
@@ -689,13 +697,20 @@ impl World {
             let before = self.tree.file(ino).clone();
             let mut explained: Option<Contents> = None;
             let mut refused = Vec::new();
-            for order in orders(actions.len()) {
-                let mut after = before.clone();
-                order.iter().for_each(|&index| apply(&mut after, &actions[index]));
+            let ends: Vec<Contents> = orders(actions.len())
+                .into_iter()
+                .map(|order| {
+                    let mut after = before.clone();
+                    order.iter().for_each(|&index| apply(&mut after, &actions[index]));
+                    after
+                })
+                .collect();
+            let ranges: Vec<_> = ends.iter().flat_map(Contents::interesting).collect();
+            for after in ends {
                 match &mut explained {
                     Some(found) if found.same_bytes(&after) => found.join_space(&after),
                     Some(_) => {}
-                    None => match self.matches(ino, &after) {
+                    None => match self.matches(ino, &after, &ranges) {
                         Ok(()) => explained = Some(after),
                         Err(why) => refused.push(why),
                     },
@@ -732,12 +747,15 @@ impl World {
         let before = self.tree.file(ino).clone();
         let mut after = before.clone();
         apply(&mut after, action);
-        if self.matches(ino, &before).is_err() {
-            self.matches(ino, &after).unwrap_or_else(|why| panic!("inode {ino}: {why}"));
-        }
-        after.join_space(&before);
-        let bytes = if self.matches(ino, &after).is_ok() { after } else { before };
-        let _ = std::mem::replace(self.tree.file(ino), bytes);
+        let ranges = before.interesting();
+        let mut found = match self.matches(ino, &before, &ranges) {
+            Ok(()) => before.clone(),
+            Err(_) => after.clone(),
+        };
+        self.matches(ino, &found, &ranges).unwrap_or_else(|why| panic!("inode {ino}: {why}"));
+        found.join_space(&before);
+        found.join_space(&after);
+        *self.tree.file(ino) = found;
         let now = self.wall();
         let node = self.tree.node(ino);
         node.mtime.1 = now;
@@ -746,7 +764,12 @@ impl World {
 
     // Comparing.
 
-    fn matches(&mut self, ino: Ino, contents: &Contents) -> Result<(), String> {
+    fn matches(
+        &mut self,
+        ino: Ino,
+        contents: &Contents,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<(), String> {
         let attributes = self.volume().core().attributes(ino).unwrap();
         if attributes.size != contents.size {
             return Err(format!("size {}, expected {}", attributes.size, contents.size));
@@ -754,7 +777,7 @@ impl World {
         let flags = OpenFlags::READ | OpenFlags::DIRECT;
         let handle = self.volume().with(|core, _| core.open(ino, flags)).unwrap().handle;
         let mut difference = Ok(());
-        for range in contents.interesting() {
+        for range in ranges {
             let length = (range.end - range.start) as usize;
             let found = self.volume().read(handle, range.start, length).unwrap();
             let expected = contents.read(range.start, length);
@@ -853,7 +876,11 @@ impl World {
 
     fn compare_file(&mut self, ino: Ino) {
         let contents = self.tree.file(ino).clone();
-        if let Err(why) = self.matches(ino, &contents) {
+        let ranges = match contents.size {
+            size @ 0..=SMALL => (0..size).step_by(1 << 20).map(|at| at..size.min(at + (1 << 20))).collect(),
+            _ => contents.interesting(),
+        };
+        if let Err(why) = self.matches(ino, &contents, &ranges) {
             panic!("inode {ino}: {why}");
         }
         let flags = OpenFlags::READ | OpenFlags::DIRECT;
@@ -931,7 +958,7 @@ impl World {
         let disk = volume.unmount().unwrap();
         self.seed = self.seed.wrapping_mul(31).wrapping_add(7 + extra);
         let mut volume = SimVolume::mount(disk, &self.pool, config(&self.character), self.seed).unwrap();
-        volume.audit_always();
+        volume.audit_every(self.character.audit_every);
         let missing = clock.saturating_since(volume.clock());
         self.volume = Some(volume);
         self.handles.clear();
