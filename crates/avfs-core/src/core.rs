@@ -76,8 +76,8 @@ pub enum Operation {
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
-        /// Setuid and setgid go.
-        drop_privileges: bool,
+        /// Who writes, if they may not leave setuid and setgid standing.
+        unprivileged: Option<Caller>,
     },
     /// Everything of one inode becomes durable.
     Fsync {

@@ -230,7 +230,7 @@ impl SimVolume {
     /// # Errors
     /// As the volume says.
     pub fn write(&mut self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
-        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), false));
+        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
         let outcome = match begun {
             WriteStart::Refused(error) => return Err(error),
             WriteStart::Copy(plan) => {
@@ -243,7 +243,7 @@ impl SimVolume {
             }
             WriteStart::Later => {
                 let data = data.to_vec();
-                self.complete(Operation::Write { handle, offset, data, drop_privileges: false })
+                self.complete(Operation::Write { handle, offset, data, unprivileged: None })
             }
         };
         match outcome {

@@ -131,7 +131,7 @@ impl Server {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
                 volume.read(HandleId(how.fh), how.offset, how.size as usize, done);
             }
-            Operation::Write { how, data } => self.write(node, &how, data, reply),
+            Operation::Write { how, data } => self.write(node, caller, &how, data, reply),
             Operation::Flush { handle } => {
                 volume.flush(HandleId(handle), self.done("flush", node, reply, |reply, ()| reply.ok()));
             }
@@ -248,7 +248,7 @@ impl Server {
         }
     }
 
-    fn write(&self, node: Ino, how: &abi::WriteIn, data: &[u8], reply: Reply) {
+    fn write(&self, node: Ino, caller: Caller, how: &abi::WriteIn, data: &[u8], reply: Reply) {
         let written = |reply: Reply, length: usize| {
             reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
         };
@@ -264,8 +264,8 @@ impl Server {
         } else {
             self.done("write", node, reply, written)
         };
-        let drop_privileges = how.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-        self.volume.write(HandleId(how.fh), how.offset, data, drop_privileges, done);
+        let unprivileged = (how.write_flags & abi::WRITE_KILL_SUIDGID != 0).then_some(caller);
+        self.volume.write(HandleId(how.fh), how.offset, data, unprivileged, done);
     }
 
     fn read_directory(&self, node: Ino, how: &abi::ReadIn, plus: bool, reply: Reply) {
