@@ -161,7 +161,8 @@ impl Core {
                     ensure!(clean, "{place}: something behind the end {}", file.size);
                 }
                 let has_dirty = !block.dirty.is_empty();
-                let known = !has_dirty || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
+                let known =
+                    !has_dirty || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
                 ensure!(known, "{place} is dirty and nobody will write it");
             }
         }
@@ -216,7 +217,9 @@ impl Core {
             ensure!(loads == file.loads, "inode {ino}: {loads} loads, counted {}", file.loads);
             let open = |write: bool| {
                 let of_file = self.handles.values().filter(|handle| handle.ino == ino);
-                of_file.filter(|handle| handle.flags.contains(crate::types::OpenFlags::WRITE) == write).count()
+                of_file
+                    .filter(|handle| handle.flags.contains(crate::types::OpenFlags::WRITE) == write)
+                    .count()
             };
             ensure!(
                 open(false) == file.readers as usize && open(true) == file.writers as usize,
@@ -230,7 +233,10 @@ impl Core {
             let known = !behind || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
             ensure!(known, "inode {ino} is ahead of its record and nobody will record it");
             for &(page, end) in &file.tails {
-                ensure!(recorded <= end, "inode {ino}: size {recorded} recorded before page {page} was zeroed");
+                ensure!(
+                    recorded <= end,
+                    "inode {ino}: size {recorded} recorded before page {page} was zeroed"
+                );
             }
         }
         ensure!(writes.is_empty() && loads.is_empty(), "requests of files that are not there");
@@ -272,7 +278,8 @@ impl Core {
                 file.waiting
             );
         }
-        let at_device = |wanted: fn(&Purpose) -> bool| self.in_flight.values().any(|(purpose, _)| wanted(purpose));
+        let at_device =
+            |wanted: fn(&Purpose) -> bool| self.in_flight.values().any(|(purpose, _)| wanted(purpose));
         ensure!(
             self.buffer_waiters.is_empty() || !self.in_flight.is_empty(),
             "{:?} wait for memory that nothing will free",

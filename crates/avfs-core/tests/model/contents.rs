@@ -151,9 +151,7 @@ impl Contents {
             && self.pages.keys().chain(other.pages.keys()).all(|&page| {
                 match (self.pages.get(&page), other.pages.get(&page)) {
                     (Some(own), Some(others)) => Arc::ptr_eq(own, others) || own == others,
-                    (one, other) => {
-                        one.or(other).is_some_and(|only| only.iter().all(|&byte| byte == 0))
-                    }
+                    (one, other) => one.or(other).is_some_and(|only| only.iter().all(|&byte| byte == 0)),
                 }
             })
     }
@@ -165,10 +163,8 @@ impl Contents {
         for page in pages {
             let own = self.space_at(page);
             let others = other.space_at(page);
-            let joined = Space {
-                allocated: join(own.allocated, others.allocated),
-                data: join(own.data, others.data),
-            };
+            let joined =
+                Space { allocated: join(own.allocated, others.allocated), data: join(own.data, others.data) };
             self.space.insert(page, joined);
         }
     }
@@ -217,7 +213,8 @@ impl Contents {
     pub(crate) fn interesting(&self) -> Vec<std::ops::Range<u64>> {
         let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();
         let pages = self.pages.keys().chain(self.space.keys()).copied();
-        let mut starts: Vec<u64> = pages.chain([self.size / PAGE]).map(|page| page.saturating_sub(2)).collect();
+        let mut starts: Vec<u64> =
+            pages.chain([self.size / PAGE]).map(|page| page.saturating_sub(2)).collect();
         starts.sort_unstable();
         for start in starts {
             let range = start * PAGE..((start + 5) * PAGE).min(self.size);

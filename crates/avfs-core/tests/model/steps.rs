@@ -16,39 +16,134 @@ pub(crate) enum Place {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Create { directory: u8, name: u8, append: bool, sync: bool },
-    Open { file: u8, write: bool, append: bool, sync: bool },
-    Release { handle: u8 },
-    Write { handle: u8, place: Place, length: usize },
+    Create {
+        directory: u8,
+        name: u8,
+        append: bool,
+        sync: bool,
+    },
+    Open {
+        file: u8,
+        write: bool,
+        append: bool,
+        sync: bool,
+    },
+    Release {
+        handle: u8,
+    },
+    Write {
+        handle: u8,
+        place: Place,
+        length: usize,
+    },
     /// Writes of so many bytes, one after the other.
-    Sequence { handle: u8, place: Place, length: usize, count: u32 },
+    Sequence {
+        handle: u8,
+        place: Place,
+        length: usize,
+        count: u32,
+    },
     /// One byte at a time, far apart.
-    Strided { handle: u8, place: Place, stride: u64, count: u32 },
-    Read { handle: u8, place: Place, length: usize },
-    Truncate { file: u8, place: Place },
-    Allocate { handle: u8, place: Place, length: u64, mode: AllocateMode },
-    Seek { handle: u8, place: Place, seek: Seek },
-    Fsync { file: u8 },
+    Strided {
+        handle: u8,
+        place: Place,
+        stride: u64,
+        count: u32,
+    },
+    Read {
+        handle: u8,
+        place: Place,
+        length: usize,
+    },
+    Truncate {
+        file: u8,
+        place: Place,
+    },
+    Allocate {
+        handle: u8,
+        place: Place,
+        length: u64,
+        mode: AllocateMode,
+    },
+    Seek {
+        handle: u8,
+        place: Place,
+        seek: Seek,
+    },
+    Fsync {
+        file: u8,
+    },
     Sync,
-    MakeDirectory { directory: u8, name: u8 },
-    RemoveDirectory { directory: u8, name: u8 },
-    Unlink { directory: u8, name: u8 },
-    Link { file: u8, directory: u8, name: u8 },
-    Symlink { directory: u8, name: u8, length: usize },
-    Rename { directory: u8, name: u8, to: u8, new_name: u8, flags: u32 },
-    SetXattr { file: u8, name: u8, length: usize, flags: u32 },
-    RemoveXattr { file: u8, name: u8 },
-    Chmod { file: u8, permissions: u16 },
-    Chown { file: u8, uid: u32, gid: u32 },
-    Utimes { file: u8, seconds: i64 },
+    MakeDirectory {
+        directory: u8,
+        name: u8,
+    },
+    RemoveDirectory {
+        directory: u8,
+        name: u8,
+    },
+    Unlink {
+        directory: u8,
+        name: u8,
+    },
+    Link {
+        file: u8,
+        directory: u8,
+        name: u8,
+    },
+    Symlink {
+        directory: u8,
+        name: u8,
+        length: usize,
+    },
+    Rename {
+        directory: u8,
+        name: u8,
+        to: u8,
+        new_name: u8,
+        flags: u32,
+    },
+    SetXattr {
+        file: u8,
+        name: u8,
+        length: usize,
+        flags: u32,
+    },
+    RemoveXattr {
+        file: u8,
+        name: u8,
+    },
+    Chmod {
+        file: u8,
+        permissions: u16,
+    },
+    Chown {
+        file: u8,
+        uid: u32,
+        gid: u32,
+    },
+    Utimes {
+        file: u8,
+        seconds: i64,
+    },
     /// Reads a directory so many entries at a time; names are removed between.
-    List { directory: u8, entries: usize, remove: Option<u8>, plus: bool },
-    Forget { file: u8, count: u64 },
+    List {
+        directory: u8,
+        entries: usize,
+        remove: Option<u8>,
+        plus: bool,
+    },
+    Forget {
+        file: u8,
+        count: u64,
+    },
     Remount,
     /// The device works for a while.
     Drift,
     /// Time passes.
-    Pass { milliseconds: u64 },
+    Pass {
+        milliseconds: u64,
+    },
     /// Several at once.
     Batch(Vec<Step>),
     Compare,

@@ -147,7 +147,10 @@ impl World {
     }
 
     /// A change of metadata, which a full log holds back, as a mounted volume does it.
-    fn change<R>(&mut self, operate: impl FnOnce(&mut avfs_core::core::Core, units::Now) -> R) -> (R, Moment) {
+    fn change<R>(
+        &mut self,
+        operate: impl FnOnce(&mut avfs_core::core::Core, units::Now) -> R,
+    ) -> (R, Moment) {
         for _ in 0..100_000 {
             if !self.volume().core().under_pressure() {
                 break;
@@ -243,8 +246,8 @@ impl World {
                 let expected = self.tree.may_add(parent, &name);
                 let flags = open_flags(true, append, sync);
                 let caller = Caller::default();
-                let (result, moment) = self
-                    .change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
+                let (result, moment) =
+                    self.change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
                 if let Some((entry, opened)) = self.unless_crowded(result, expected) {
                     let ino = entry.attributes.ino;
                     let body = Body::File(Contents::default());
@@ -409,7 +412,8 @@ impl World {
                 let (name, value) = (xattr_name(name), self.fresh(length));
                 let flags = XattrFlags::from_bits_truncate(flags);
                 let expected = self.tree.may_set_xattr(ino, &name, &value, flags);
-                let (result, moment) = self.change(|core, now| core.set_xattr(now, ino, &name, &value, flags));
+                let (result, moment) =
+                    self.change(|core, now| core.set_xattr(now, ino, &name, &value, flags));
                 if self.unless_crowded(result, expected).is_some() {
                     self.tree.node(ino).xattrs.insert(name, value);
                     self.tree.node(ino).ctime = moment;
@@ -530,7 +534,9 @@ impl World {
                 continue;
             }
             let range = match &action {
-                Action::Write { offset, data } => offset.unwrap_or(0)..offset.unwrap_or(0) + data.len() as u64,
+                Action::Write { offset, data } => {
+                    offset.unwrap_or(0)..offset.unwrap_or(0) + data.len() as u64
+                }
                 Action::Allocate { offset, length, .. } => *offset..offset + length,
                 _ => 0..0,
             };
@@ -541,7 +547,8 @@ impl World {
                     continue;
                 }
                 let held = ranges.entry(ino).or_default();
-                let overlaps = |other: &std::ops::Range<u64>| other.start < range.end && range.start < other.end;
+                let overlaps =
+                    |other: &std::ops::Range<u64>| other.start < range.end && range.start < other.end;
                 if !is_append && held.iter().any(overlaps) {
                     continue;
                 }
