@@ -37,6 +37,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
+pub(crate) use names::MAX_XATTR_BYTES;
 pub use writes::{WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.

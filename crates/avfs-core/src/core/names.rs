@@ -19,7 +19,7 @@ const SETUID: u16 = 0o4000;
 pub(super) const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
-const MAX_XATTR_BYTES: usize = 4 << 20;
+pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
 /// A file that is only read and not longer than this is left to the kernel's page cache.
 const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
