@@ -25,6 +25,8 @@ pub struct SimVolume {
     random: SmallRng,
     clock: Instant,
     next_ticket: u64,
+    audit_every: Option<u64>,
+    events: u64,
     finished: BTreeMap<Ticket, Outcome>,
 }
 
@@ -68,6 +70,8 @@ impl SimVolume {
             random: SmallRng::seed_from_u64(seed),
             clock,
             next_ticket: 1,
+            audit_every: None,
+            events: 0,
             finished: BTreeMap::new(),
         };
         volume.with(|core, now| core.tick(now));
@@ -92,7 +96,36 @@ impl SimVolume {
         result
     }
 
+    /// From now on the core is audited after every so many events.
+    pub fn audit_every(&mut self, events: u64) {
+        self.audit_every = Some(events);
+    }
+
+    /// The present moment.
+    pub fn clock(&self) -> Instant {
+        self.clock
+    }
+
+    /// Lets this much time pass, with everything that becomes due in it.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.clock + time;
+        while self.clock < end {
+            if self.engine.outstanding() > 0 {
+                self.step();
+                continue;
+            }
+            self.clock = self.core.next_wakeup().clamp(self.clock, end);
+            self.with(|core, now| core.tick(now));
+        }
+    }
+
     fn submit(&mut self) {
+        self.events += 1;
+        if self.audit_every.is_some_and(|every| self.events.is_multiple_of(every))
+            && let Err(contradiction) = self.core.audit()
+        {
+            panic!("{contradiction}");
+        }
         let outbox = self.core.take_outbox();
         for request in outbox.requests {
             self.engine.submit(self.clock, request);
@@ -110,6 +143,10 @@ impl SimVolume {
     pub fn step(&mut self) -> bool {
         let took = Duration::from_micros(self.random.random_range(50..5000));
         self.clock += took;
+        // A busy device does not keep the timer from going off.
+        if self.core.next_wakeup() <= self.clock {
+            self.with(|core, now| core.tick(now));
+        }
         if let Some(completion) = self.engine.step(self.clock, &mut self.random) {
             self.core.io_completed(at(self.clock), completion);
             self.submit();
@@ -131,7 +168,8 @@ impl SimVolume {
         }
     }
 
-    fn ticket(&mut self) -> Ticket {
+    /// A ticket for an operation that is begun by hand.
+    pub fn ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         ticket
@@ -158,12 +196,17 @@ impl SimVolume {
         self.finish(ticket)
     }
 
-    fn finish(&mut self, ticket: Ticket) -> Outcome {
+    /// Lets the device work until an operation has ended.
+    ///
+    /// # Panics
+    /// When it never ends, or when it waits although the device has nothing to do.
+    pub fn finish(&mut self, ticket: Ticket) -> Outcome {
         for _ in 0..1_000_000 {
             if let Some(outcome) = self.finished.remove(&ticket) {
                 return outcome;
             }
-            assert!(self.step(), "{ticket:?} waits for nothing");
+            assert!(self.engine.outstanding() > 0, "{ticket:?} waits for nothing");
+            self.step();
         }
         panic!("{ticket:?} never ends");
     }

@@ -314,6 +314,8 @@ impl Filesystem for Fuse {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             btime: None,
+            // Nothing says whether the caller may keep them.
+            keep_privileges: false,
         };
         let done = self.done("setattr", ino(node), reply, |reply, changed| {
             reply.attr(&CACHE_LIFETIME, &attributes(&changed));

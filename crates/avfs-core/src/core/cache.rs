@@ -7,7 +7,7 @@
 //! written or being filled by a client is never evicted; valid bytes beyond the end of the file are zero.
 
 use crate::ranges::RangeSet;
-use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
+use avfs_io::pool::{Buffer, Pool};
 use std::collections::BTreeMap;
 use units::{Ino, Instant};
 
@@ -92,6 +92,16 @@ impl Cache {
     /// To change anything but `dirty`, which has methods of its own.
     pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut CacheBlock> {
         find(&mut self.slots, id)
+    }
+
+    /// How many blocks there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free_slots.len()
+    }
+
+    /// True when the block is among those that eviction looks at.
+    pub(super) fn is_evictable(&self, id: BlockId) -> bool {
+        self.get(id).is_some_and(|block| self.clean.get(&block.stamp) == Some(&id))
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -190,17 +200,6 @@ impl Cache {
             |id: &BlockId| self.get(*id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared());
         let id = self.clean.values().copied().find(idle)?;
         self.remove(id)
-    }
-
-    /// Memory of at least `length` bytes, at the expense of what was not used for longest. The blocks that had to
-    /// go are handed to `evicted`. `None` when everything is in use.
-    pub(super) fn allocate(&mut self, length: usize, evicted: &mut Vec<CacheBlock>) -> Option<Buffer> {
-        loop {
-            if let Some(buffer) = self.pool.allocate(length.clamp(MIN_BUFFER, MAX_BUFFER)) {
-                return Some(buffer);
-            }
-            evicted.push(self.evict_one()?);
-        }
     }
 }
 

@@ -96,6 +96,15 @@ impl Checkpoints {
             if live { self.image_bytes + space } else { self.image_bytes.saturating_sub(space) };
     }
 
+    /// First blocks of all units that are metadata's, filled or kept for it.
+    pub(super) fn units_owned(&self) -> impl Iterator<Item = u64> {
+        self.units.keys().chain(&self.spares).copied()
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Units that hold nothing live and are not being filled.
     fn take_empty(&mut self) -> Vec<u64> {
         let open = self.open;

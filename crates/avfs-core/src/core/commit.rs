@@ -76,6 +76,16 @@ impl Commit {
         self.data += 1;
     }
 
+    /// Who waits for a commit.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = &Ticket> {
+        self.waiters.iter().map(|waiter| &waiter.ticket)
+    }
+
+    /// True when no commit is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
     /// True when everything up to `lsn`, and all data whose write has completed, is durable.
     fn covers(&self, lsn: u64, data: u64) -> bool {
         self.durable_lsn >= lsn && self.flushed >= data

@@ -521,7 +521,9 @@ impl Core {
             if changes.mtime.is_none() {
                 core.mtime = now.wall.into();
             }
-            core.permissions = without_privileges(core.permissions);
+            if !changes.keep_privileges {
+                core.permissions = without_privileges(core.permissions);
+            }
         }
         core.ctime = now.wall.into();
         records.push(Record::Attributes { ino, attributes: core });

@@ -29,6 +29,12 @@ pub(super) struct WrittenPiece {
     record: bool,
 }
 
+impl WrittenPiece {
+    pub(super) fn extent(&self) -> Extent {
+        self.extent
+    }
+}
+
 impl Core {
     /// Writes back blocks of `from..end` that are dirty from their first byte to their last.
     pub(super) fn write_back_full(&mut self, now: Now, ino: Ino, from: u64, end: u64) {

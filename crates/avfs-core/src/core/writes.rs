@@ -111,7 +111,7 @@ impl Core {
                 (error, _) => Progress::Ready(Err(error)),
             };
         }
-        if !self.zero_tail(now, ino, offset) || !self.find_blocks(ino, offset, end, &mut plan) {
+        if !self.zero_tail(now, ino, offset, end) || !self.find_blocks(ino, offset, end, &mut plan) {
             self.unclaim_unused(ino, offset, end);
             self.write_back_for_memory(now);
             if let Some(ticket) = ticket {
@@ -180,7 +180,7 @@ impl Core {
     }
 
     /// Gives claims back for pages of a write that was not accepted: those that no dirty byte needs.
-    fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
+    pub(super) fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
         let Some(file) = self.files.get(&ino) else { return };
         let mut unused = Vec::new();
         for range in file.delayed.within(from / BLOCK..end.div_ceil(BLOCK)) {
@@ -203,7 +203,7 @@ impl Core {
     }
 
     /// True when the page has dirty bytes, or bytes on their way to the device, or a client fills it.
-    fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
+    pub(super) fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
         let Some(file) = self.files.get(&ino) else { return false };
         let Some((start, id)) = file.block_before(page * BLOCK) else { return false };
         let Some(block) = self.cache.get(id).filter(|block| page * BLOCK < block.end()) else { return false };
@@ -211,12 +211,13 @@ impl Core {
         block.filling > 0 || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
     }
 
-    /// Before a file grows from inside a page that has a place on the device: what that page holds behind the end
-    /// must become zeros there, before the new size is recorded. False when there is no memory.
-    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64) -> bool {
+    /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the
+    /// device: what that page holds behind the old end must be replaced there, by zeros or by those bytes, before the
+    /// new size is recorded. False when there is no memory.
+    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> bool {
         let Some(file) = self.files.get(&ino) else { return true };
         let size = file.size;
-        if size.is_multiple_of(BLOCK) || new_start < size {
+        if size.is_multiple_of(BLOCK) || new_end <= size {
             return true;
         }
         let page = size / BLOCK;
@@ -227,8 +228,8 @@ impl Core {
         }
         let tail_end = page_ceil(size).min(new_start);
         let epoch = file.epoch;
-        if tail_end == size {
-            // The write that follows begins right behind the end.
+        if tail_end <= size {
+            // The write that follows begins before the end, or right behind it.
             self.file_mut(ino).tails.push((page, size));
             return true;
         }
@@ -239,6 +240,7 @@ impl Core {
         block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
         self.cache.mark_dirty(id, range, now.monotonic, epoch);
         self.dirty_files.insert(ino);
+        self.schedule_aging(now);
         true
     }
 

@@ -1,0 +1,296 @@
+//! What must hold between the rooms of the core at every moment.
+//!
+//! **For:** tests, which ask after each step, so that a mistake is found where it is made and not where it hurts.
+//! **Excludes:** what is on the device; that is fsck's. Everything here is compared with something else that says the
+//! same in another way. Costs time in proportion to the whole state.
+
+use super::{Core, Purpose};
+use crate::allocator::BlockRun;
+use crate::format::{BLOCK, UNIT_BLOCKS};
+use crate::ranges::RangeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Ino, Instant};
+
+type Findings = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl Core {
+    /// Compares everything that is kept in two ways.
+    ///
+    /// # Errors
+    /// The first contradiction found.
+    pub fn audit(&self) -> Result<(), String> {
+        self.audit_space()?;
+        self.audit_blocks()?;
+        self.audit_files()?;
+        self.audit_waiting()
+    }
+
+    /// Pages on their way to a place that no record tells of yet.
+    fn placed(&self) -> BTreeMap<Ino, Vec<BlockRun>> {
+        let mut placed: BTreeMap<Ino, Vec<BlockRun>> = BTreeMap::new();
+        for (purpose, _) in self.in_flight.values() {
+            let Purpose::Data { ino, pieces, .. } = purpose else { continue };
+            for extent in pieces.iter().map(|piece| piece.extent()) {
+                let extents = self.metadata.get(*ino).and_then(|inode| inode.extents());
+                if extents.is_some_and(|extents| extents.at(extent.logical).is_none()) {
+                    placed.entry(*ino).or_default().push(extent.run());
+                }
+            }
+        }
+        placed
+    }
+
+    /// Every block has exactly one owner or is free, and every claim one page that needs it.
+    fn audit_space(&self) -> Findings {
+        let mut owned: Vec<(BlockRun, String)> = Vec::new();
+        for (ino, inode) in self.metadata.iter() {
+            let extents = inode.extents().into_iter().flat_map(|extents| extents.iter());
+            owned.extend(extents.map(|extent| (extent.run(), format!("inode {ino}"))));
+        }
+        for unit in self.checkpoints.units_owned() {
+            owned.push((BlockRun { start: unit, count: UNIT_BLOCKS }, "metadata".into()));
+        }
+        owned.extend(self.freed.iter().map(|&(_, run)| (run, "freed".into())));
+        for (ino, runs) in self.placed() {
+            owned.extend(runs.into_iter().map(|run| (run, format!("written to inode {ino}"))));
+        }
+        owned.sort();
+        for pair in owned.windows(2) {
+            let ((first, holder), (second, other)) = (&pair[0], &pair[1]);
+            ensure!(first.end() <= second.start, "{first} of {holder} overlaps {second} of {other}");
+        }
+        let held: u64 = owned.iter().map(|(run, _)| run.count).sum();
+        let (total, free) = (self.allocator.total_blocks(), self.allocator.free_blocks());
+        ensure!(held + free == total, "{held} blocks are owned and {free} free, of {total}");
+        let mut merged: Vec<BlockRun> = Vec::new();
+        for (run, _) in &owned {
+            match merged.last_mut() {
+                Some(last) if last.end() == run.start => last.count += run.count,
+                _ => merged.push(*run),
+            }
+        }
+        let used: Vec<BlockRun> = self.allocator.used_runs().collect();
+        ensure!(merged == used, "blocks with an owner: {merged:?}, used: {used:?}");
+        let freed: u64 = self.freed.iter().map(|(_, run)| run.count).sum();
+        ensure!(freed == self.freed_blocks, "{freed} freed blocks, counted {}", self.freed_blocks);
+        let claimed: u64 = self.files.values().map(|file| file.claimed).sum();
+        ensure!(
+            claimed == self.allocator.claimed(),
+            "files claim {claimed} blocks, the allocator knows of {}",
+            self.allocator.claimed()
+        );
+        Ok(())
+    }
+
+    /// Blocks of the cache, what is dirty and what is on its way.
+    fn audit_blocks(&self) -> Findings {
+        let mut writing: BTreeMap<_, (u32, RangeSet)> = BTreeMap::new();
+        let mut loading: BTreeMap<_, RangeSet> = BTreeMap::new();
+        let mut bytes = 0;
+        for (purpose, _) in self.in_flight.values() {
+            match purpose {
+                Purpose::Load { block, start, length, .. } => {
+                    loading.entry(*block).or_default().insert(*start..start + length);
+                }
+                Purpose::Data { ino, block: id, pieces, .. } => {
+                    let Some(block) = self.cache.get(*id) else {
+                        return Err(format!("inode {ino}: a block is gone while the device reads it"));
+                    };
+                    let entry = writing.entry(*id).or_default();
+                    entry.0 += 1;
+                    for piece in pieces {
+                        let extent = piece.extent();
+                        let start = extent.logical * BLOCK - block.start;
+                        entry.1.insert(start..start + extent.count * BLOCK);
+                        bytes += extent.count * BLOCK;
+                    }
+                }
+                _ => {}
+            }
+        }
+        ensure!(
+            bytes == self.writing_bytes,
+            "{bytes} bytes are being written, counted {}",
+            self.writing_bytes
+        );
+        let mut dirty_bytes = 0;
+        let mut count = 0;
+        for (&ino, file) in &self.files {
+            let mut end = 0;
+            for (start, id) in file.blocks.iter() {
+                count += 1;
+                let Some(block) = self.cache.get(id) else {
+                    return Err(format!("inode {ino}: the block at {start} is gone"));
+                };
+                let place = format!("inode {ino}, block at {start} of {} bytes", block.buffer.len());
+                ensure!(block.ino == ino && block.start == start, "{place} is another's");
+                ensure!(start >= end, "{place} overlaps the one before it");
+                ensure!(start.is_multiple_of(block.buffer.len() as u64), "{place} is not aligned");
+                end = block.end();
+                for dirty in block.dirty.iter() {
+                    ensure!(block.valid.covers(dirty.clone()), "{place}: dirty {dirty:?} is not valid");
+                }
+                dirty_bytes += block.dirty.total();
+                let (writes, ranges) = writing.remove(&id).unwrap_or_default();
+                ensure!(writes == block.writing, "{place}: {writes} writes, counted {}", block.writing);
+                ensure!(
+                    ranges == block.in_writing,
+                    "{place}: writes {ranges:?}, noted {:?}",
+                    block.in_writing
+                );
+                let loads = loading.remove(&id).unwrap_or_default();
+                ensure!(loads == block.loading, "{place}: loads {loads:?}, noted {:?}", block.loading);
+                ensure!(
+                    block.dirty.is_empty() == self.cache.is_evictable(id),
+                    "{place}: dirty {:?}, evictable {}",
+                    block.dirty,
+                    self.cache.is_evictable(id)
+                );
+                let behind = file.size.saturating_sub(start).min(block.buffer.len() as u64);
+                for valid in block.valid.within(behind..block.buffer.len() as u64) {
+                    let bytes = block.buffer.bytes(valid.start as usize, (valid.end - valid.start) as usize);
+                    let clean = block.filling > 0 || bytes.iter().all(|&byte| byte == 0);
+                    ensure!(clean, "{place}: something behind the end {}", file.size);
+                }
+                let has_dirty = !block.dirty.is_empty();
+                let known = !has_dirty || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
+                ensure!(known, "{place} is dirty and nobody will write it");
+            }
+        }
+        ensure!(
+            dirty_bytes == self.cache.dirty_bytes,
+            "{dirty_bytes} bytes are dirty, counted {}",
+            self.cache.dirty_bytes
+        );
+        ensure!(count == self.cache.len(), "{} blocks, files have {count}", self.cache.len());
+        Ok(())
+    }
+
+    /// Files: promised space, requests at the device.
+    fn audit_files(&self) -> Findings {
+        let placed = self.placed();
+        let mut loads: BTreeMap<Ino, u32> = BTreeMap::new();
+        let mut writes: BTreeMap<Ino, BTreeMap<u64, u32>> = BTreeMap::new();
+        for (purpose, _) in self.in_flight.values() {
+            match purpose {
+                Purpose::Load { ino, .. } => *loads.entry(*ino).or_default() += 1,
+                Purpose::Data { ino, epoch, .. } => {
+                    *writes.entry(*ino).or_default().entry(*epoch).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        for (&ino, file) in &self.files {
+            let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
+            for range in file.delayed.iter() {
+                let mapped = extents.and_then(|extents| extents.range(range.start, range.end).next());
+                ensure!(mapped.is_none(), "inode {ino}: {mapped:?} is promised space as well");
+                for page in range {
+                    let used = self.is_page_in_use(ino, page);
+                    ensure!(used, "inode {ino}: page {page} is promised space that nothing needs");
+                }
+            }
+            let placed: u64 = placed.get(&ino).into_iter().flatten().map(|run| run.count).sum();
+            ensure!(
+                file.delayed.total() == file.claimed + placed,
+                "inode {ino}: {} pages without a record, {} claimed and {placed} placed",
+                file.delayed.total(),
+                file.claimed
+            );
+            let by_epoch = writes.remove(&ino).unwrap_or_default();
+            ensure!(
+                by_epoch == file.writes_by_epoch && by_epoch.values().sum::<u32>() == file.writes,
+                "inode {ino}: writes {by_epoch:?}, counted {:?}, {}",
+                file.writes_by_epoch,
+                file.writes
+            );
+            let loads = loads.remove(&ino).unwrap_or_default();
+            ensure!(loads == file.loads, "inode {ino}: {loads} loads, counted {}", file.loads);
+            let open = |write: bool| {
+                let of_file = self.handles.values().filter(|handle| handle.ino == ino);
+                of_file.filter(|handle| handle.flags.contains(crate::types::OpenFlags::WRITE) == write).count()
+            };
+            ensure!(
+                open(false) == file.readers as usize && open(true) == file.writers as usize,
+                "inode {ino}: {} readers and {} writers counted",
+                file.readers,
+                file.writers
+            );
+            let recorded = self.metadata.get(ino).map_or(file.size, |inode| inode.size);
+            ensure!(recorded <= file.size, "inode {ino}: size {} recorded as {recorded}", file.size);
+            let behind = file.touched.is_some() || recorded != file.size;
+            let known = !behind || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
+            ensure!(known, "inode {ino} is ahead of its record and nobody will record it");
+            for &(page, end) in &file.tails {
+                ensure!(recorded <= end, "inode {ino}: size {recorded} recorded before page {page} was zeroed");
+            }
+        }
+        ensure!(writes.is_empty() && loads.is_empty(), "requests of files that are not there");
+        for orphan in self.metadata.orphans() {
+            let named = self.metadata.get(*orphan).is_none_or(|inode| !inode.names.is_empty());
+            ensure!(!named, "inode {orphan} is an orphan with a name");
+        }
+        Ok(())
+    }
+
+    /// Whoever waits stands in exactly one queue, and something will come that looks into it.
+    fn audit_waiting(&self) -> Findings {
+        let queues = self
+            .files
+            .values()
+            .flat_map(|file| &file.waiting)
+            .chain(&self.buffer_waiters)
+            .chain(&self.space_waiters)
+            .chain(&self.checkpoints.waiters)
+            .chain(self.commit.tickets());
+        let mut seen = BTreeSet::new();
+        for ticket in queues {
+            ensure!(seen.insert(*ticket), "{ticket:?} stands in two queues");
+            ensure!(self.waiting.contains_key(ticket), "{ticket:?} has ended but stands in a queue");
+        }
+        for (ticket, waiting) in &self.waiting {
+            ensure!(seen.contains(ticket), "{ticket:?} stands in no queue: {waiting:?}");
+        }
+        for (&ino, file) in &self.files {
+            let exclusive = self.waiting.values().filter(|waiting| waiting.exclusive == Some(ino)).count();
+            ensure!(
+                exclusive == file.exclusive as usize,
+                "inode {ino}: {exclusive} operations want it quiet, counted {}",
+                file.exclusive
+            );
+            ensure!(
+                file.waiting.is_empty() || !file.is_idle() || self.is_filling(ino),
+                "inode {ino}: {:?} wait for a file that is quiet",
+                file.waiting
+            );
+        }
+        let at_device = |wanted: fn(&Purpose) -> bool| self.in_flight.values().any(|(purpose, _)| wanted(purpose));
+        ensure!(
+            self.buffer_waiters.is_empty() || !self.in_flight.is_empty(),
+            "{:?} wait for memory that nothing will free",
+            self.buffer_waiters
+        );
+        let data = at_device(|purpose| matches!(purpose, Purpose::Data { .. } | Purpose::Load { .. }));
+        ensure!(self.throttled.is_empty() || data, "writes are held back and nothing is written");
+        let busy = !self.commit.is_idle() || self.checkpoints.is_running();
+        ensure!(
+            (self.space_waiters.is_empty() && self.commit.tickets().next().is_none()) || busy,
+            "somebody waits for a commit and none is under way"
+        );
+        Ok(())
+    }
+
+    fn is_filling(&self, ino: Ino) -> bool {
+        let file = self.files.get(&ino);
+        let mut blocks = file.into_iter().flat_map(|file| file.blocks.ids());
+        blocks.any(|id| self.cache.get(id).is_some_and(|block| block.filling > 0))
+    }
+}
