@@ -335,10 +335,6 @@ impl World {
                     apply(contents, &Action::Allocate { offset, length, mode });
                     let changed = zeroes || contents.size > size;
                     self.changed(ino, moment, changed);
-                } else if zeroes {
-                    // It was zeroed before the space for it was found to be wanting.
-                    let punch = AllocateMode::PunchHole;
-                    self.adopt_either(ino, &Action::Allocate { offset, length, mode: punch });
                 }
             }
             Step::Seek { handle, place, seek } => {
@@ -682,12 +678,6 @@ impl World {
             };
             match action {
                 Action::Other => {}
-                Action::Allocate { offset, length, mode } if !done => {
-                    if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-                        let mode = AllocateMode::PunchHole;
-                        mutations.entry(ino).or_default().push(Action::Allocate { offset, length, mode });
-                    }
-                }
                 action if done => mutations.entry(ino).or_default().push(action),
                 _ => {}
             }
@@ -747,26 +737,6 @@ impl World {
             assert!([node.permissions, without_privileges(node.permissions)].contains(&permissions));
             node.permissions = permissions;
         }
-    }
-
-    /// The file is as before or as after `action`.
-    fn adopt_either(&mut self, ino: Ino, action: &Action) {
-        let before = self.tree.file(ino).clone();
-        let mut after = before.clone();
-        apply(&mut after, action);
-        let ranges = before.interesting();
-        let mut found = match self.matches(ino, &before, &ranges) {
-            Ok(()) => before.clone(),
-            Err(_) => after.clone(),
-        };
-        self.matches(ino, &found, &ranges).unwrap_or_else(|why| panic!("inode {ino}: {why}"));
-        found.join_space(&before);
-        found.join_space(&after);
-        *self.tree.file(ino) = found;
-        let now = self.wall();
-        let node = self.tree.node(ino);
-        node.mtime.1 = now;
-        node.ctime.1 = now;
     }
 
     // Comparing.
