@@ -625,7 +625,7 @@ impl World {
             Action::Write { offset, data } => {
                 let (offset, length) = (offset.unwrap_or(0), data.len());
                 let begun =
-                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, false));
+                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, None));
                 match begun {
                     WriteStart::Copy(plan) => {
                         let ticket = self.volume().ticket();

@@ -25,6 +25,9 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+/// What answers a request: its header, what the operation carries, its payload, and where the answer goes.
+type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
+
 /// The kernel demands room for its largest request.
 const PAYLOAD_BYTES: usize = MAX_REQUEST_BYTES as usize;
 const HEADER_STRIDE: usize = 512;
@@ -238,7 +241,7 @@ impl Queue {
     ///
     /// # Panics
     /// When the kernel refuses the ring itself: clients of this processor could never be answered.
-    pub(super) fn run(mut self, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) {
+    pub(super) fn run(mut self, handler: &Handler<'_>) {
         self.register();
         loop {
             self.send_replies();
@@ -364,7 +367,7 @@ impl Queue {
     }
 
     /// Serves the request that the kernel put into an entry. Gives back how many bytes it brought.
-    fn serve(&mut self, entry: usize, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) -> usize {
+    fn serve(&mut self, entry: usize, handler: &Handler<'_>) -> usize {
         let memory = &self.shared.memory;
         // SAFETY: within the mapping, aligned to 512, of a type that any bytes are valid for; the kernel's command of
         // this entry was answered, so it does not write there.
