@@ -40,6 +40,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// `len` in the kernel's `struct io_uring_sqe`.
 const SQE_LEN_OFFSET: usize = 24;
 
+/// What serves a request: its header, the structure of its operation, its payload.
+pub(super) type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
+
 /// What a reply carries beside its errno.
 pub(super) enum Body {
     /// These bytes.
@@ -238,7 +241,7 @@ impl Queue {
     ///
     /// # Panics
     /// When the kernel refuses the ring itself: clients of this processor could never be answered.
-    pub(super) fn run(mut self, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) {
+    pub(super) fn run(mut self, handler: &Handler<'_>) {
         self.register();
         loop {
             self.send_replies();
@@ -364,7 +367,7 @@ impl Queue {
     }
 
     /// Serves the request that the kernel put into an entry. Gives back how many bytes it brought.
-    fn serve(&mut self, entry: usize, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) -> usize {
+    fn serve(&mut self, entry: usize, handler: &Handler<'_>) -> usize {
         let memory = &self.shared.memory;
         // SAFETY: within the mapping, aligned to 512, of a type that any bytes are valid for; the kernel's command of
         // this entry was answered, so it does not write there.
