@@ -25,9 +25,6 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// What answers a request: its header, what the operation carries, its payload, and where the answer goes.
-type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
-
 /// The kernel demands room for its largest request.
 const PAYLOAD_BYTES: usize = MAX_REQUEST_BYTES as usize;
 const HEADER_STRIDE: usize = 512;
@@ -42,6 +39,9 @@ const URGENT_BYTES: usize = 64 << 10;
 const IDLE: Duration = Duration::from_secs(10);
 /// `len` in the kernel's `struct io_uring_sqe`.
 const SQE_LEN_OFFSET: usize = 24;
+
+/// What serves a request: its header, the structure of its operation, its payload.
+pub(super) type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
 
 /// What a reply carries beside its errno.
 pub(super) enum Body {
