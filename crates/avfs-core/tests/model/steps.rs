@@ -43,6 +43,16 @@ pub(crate) enum Step {
         length: usize,
         count: u32,
     },
+<<<<<<< HEAD
+=======
+    /// The same, but all are on their way at once.
+    Flood {
+        handle: u8,
+        place: Place,
+        length: usize,
+        count: u32,
+    },
+>>>>>>> model
     /// One byte at a time, far apart.
     Strided {
         handle: u8,
@@ -245,8 +255,12 @@ impl Step {
             _ => *LENGTHS.choose(random).unwrap(),
         };
         match random.random_range(0..100) {
-            0..38 => Self::Write { handle, place, length },
-            38..43 => Self::Sequence { handle, place, length: 9123, count: random.random_range(2..60) },
+            0..36 => Self::Write { handle, place, length },
+            36..39 => {
+                let length = [4096, 9123, 1 << 20, 1 << 20][random.random_range(0..4)];
+                Self::Flood { handle, place, length, count: random.random_range(2..40) }
+            }
+            39..43 => Self::Sequence { handle, place, length: 9123, count: random.random_range(2..60) },
             43..46 => {
                 let stride = [4096, 5000, 65_536, 1 << 20, 8 << 20][random.random_range(0..5)];
                 let count = random.random_range(2..if stride > 1 << 20 { 4 } else { 40 });

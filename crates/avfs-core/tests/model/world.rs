@@ -248,7 +248,11 @@ impl World {
     }
 
     fn take_unaudited(&mut self, step: &Step) {
+        if self.handles.is_empty() {
+            self.open_any();
+        }
         match step.clone() {
+<<<<<<< HEAD
             Step::Create { directory, name: number, append, sync } => {
                 let (parent, name) = (self.a_directory(directory), name(number));
                 let expected = self.tree.may_add(parent, &name);
@@ -264,6 +268,9 @@ impl World {
                     self.handles.push(Open { handle: opened.handle, ino, write: true, append });
                 }
             }
+=======
+            Step::Create { .. } => self.take_create(step),
+>>>>>>> model
             Step::Open { file, write, append, sync } => {
                 let Some(ino) = self.a_file(file) else { return };
                 if self.handles.len() > 20 {
@@ -292,6 +299,11 @@ impl World {
                 for number in 0..u64::from(count) {
                     self.write(index, offset + number * length as u64, length);
                 }
+            }
+            Step::Flood { handle, place, length, count } => {
+                let Some(index) = self.a_handle(handle) else { return };
+                let offset = self.place(self.handles[index].ino, place);
+                self.flood(index, offset, length, count);
             }
             Step::Strided { handle, place, stride, count } => {
                 let Some(index) = self.a_handle(handle) else { return };
@@ -519,7 +531,98 @@ impl World {
         }
     }
 
+    fn take_create(&mut self, step: &Step) {
+        let Step::Create { directory, name: number, append, sync } = *step else { return };
+        let (parent, name) = (self.a_directory(directory), name(number));
+        let expected = self.tree.may_add(parent, &name);
+        let flags = open_flags(true, append, sync);
+        let caller = Caller::default();
+        let (result, moment) =
+            self.change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
+        if let Some((entry, opened)) = self.unless_crowded(result, expected) {
+            let ino = entry.attributes.ino;
+            let body = Body::File(Contents::default());
+            self.tree.make(parent, &name, ino, body, 0o6755, moment);
+            self.tree.node(ino).opens += 1;
+            self.handles.push(Open { handle: opened.handle, ino, write: true, append });
+        }
+    }
+
     // Several at once.
+
+    fn open_any(&mut self) {
+        let flags = open_flags(true, false, false);
+        let opened = match self.a_file(0) {
+            Some(ino) => self.volume().with(|core, _| core.open(ino, flags)).map(|opened| (ino, opened)),
+            None => {
+                let step = Step::Create { directory: 0, name: 0, append: false, sync: false };
+                return self.take_create(&step);
+            }
+        };
+        let (ino, opened) = opened.unwrap();
+        self.tree.node(ino).opens += 1;
+        self.handles.push(Open { handle: opened.handle, ino, write: true, append: false });
+    }
+
+    /// Many writes of one client that does not wait for answers. They do not overlap, so their order is no matter.
+    fn flood(&mut self, index: usize, offset: u64, length: usize, count: u32) {
+        let Open { handle, ino, write, append } = self.handles[index];
+        if !write || append {
+            return;
+        }
+        let (before, available) = (self.wall(), self.available());
+        let mut begun = Vec::new();
+        for number in 0..u64::from(count) {
+            let action =
+                Action::Write { offset: Some(offset + number * length as u64), data: self.fresh(length) };
+            begun.push((self.begin(ino, handle, &action, &Step::Drift), action));
+            if number % 8 == 7 {
+                self.volume().drift();
+            }
+        }
+        let (mut pending, actions): (Vec<Pending>, Vec<Action>) = begun.into_iter().unzip();
+        self.copy_all(&mut pending, actions.iter());
+        let wanted = self.tree.file(ino).missing(offset, offset + u64::from(count) * length as u64) + 1;
+        let mut written = false;
+        for (state, action) in pending.into_iter().zip(actions) {
+            let Outcome::Count(result) = self.outcome(state) else { panic!("a write ended otherwise") };
+            if Self::unless_full(result, available, wanted).is_some() {
+                apply(self.tree.file(ino), &action);
+                written = true;
+            }
+        }
+        let now = self.wall();
+        let node = self.tree.node(ino);
+        if written {
+            (node.mtime, node.ctime) = ((before, now), (before, now));
+        }
+    }
+
+    /// Clients that were to copy their bytes do so.
+    fn copy_all<'a>(&mut self, pending: &mut [Pending], actions: impl Iterator<Item = &'a Action>) {
+        for (state, action) in pending.iter_mut().zip(actions) {
+            if let Pending::Plan(..) = state
+                && let Pending::Plan(plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
+            {
+                let Action::Write { data, .. } = action else { unreachable!("only writes have plans") };
+                plan.copy(data);
+                let ended = self.volume().with(|core, now| core.write_end(now, ticket, plan));
+                *state = match ended {
+                    Some((result, _)) => Pending::Ended(Outcome::Count(result)),
+                    None => Pending::Ticket(ticket),
+                };
+                self.volume().drift();
+            }
+        }
+    }
+
+    fn outcome(&mut self, state: Pending) -> Outcome {
+        match state {
+            Pending::Ended(outcome) => outcome,
+            Pending::Ticket(ticket) => self.volume().finish(ticket),
+            Pending::Plan(..) => unreachable!("all plans have ended"),
+        }
+    }
 
     fn batch(&mut self, steps: &[Step]) {
         let before = self.wall();
@@ -563,29 +666,8 @@ impl World {
             actions.push((ino, action));
             self.volume().drift();
         }
-        let mut outcomes = Vec::new();
-        for (state, (_, action)) in pending.iter_mut().zip(&actions) {
-            // Clients that copy have all the time they want.
-            if let Pending::Plan(..) = state
-                && let Pending::Plan(plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
-            {
-                let Action::Write { data, .. } = action else { unreachable!("only writes have plans") };
-                plan.copy(data);
-                let ended = self.volume().with(|core, now| core.write_end(now, ticket, plan));
-                *state = match ended {
-                    Some((result, _)) => Pending::Ended(Outcome::Count(result)),
-                    None => Pending::Ticket(ticket),
-                };
-                self.volume().drift();
-            }
-        }
-        for state in pending {
-            outcomes.push(match state {
-                Pending::Ended(outcome) => outcome,
-                Pending::Ticket(ticket) => self.volume().finish(ticket),
-                Pending::Plan(..) => unreachable!("all plans have ended"),
-            });
-        }
+        self.copy_all(&mut pending, actions.iter().map(|(_, action)| action));
+        let outcomes = pending.into_iter().map(|state| self.outcome(state)).collect();
         let moment = (before, self.wall());
         self.judge(actions, outcomes, available, wanted, moment);
     }
