@@ -43,8 +43,6 @@ pub(crate) enum Step {
         length: usize,
         count: u32,
     },
-<<<<<<< HEAD
-=======
     /// The same, but all are on their way at once.
     Flood {
         handle: u8,
@@ -52,7 +50,6 @@ pub(crate) enum Step {
         length: usize,
         count: u32,
     },
->>>>>>> model
     /// One byte at a time, far apart.
     Strided {
         handle: u8,

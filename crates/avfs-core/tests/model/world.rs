@@ -252,25 +252,7 @@ impl World {
             self.open_any();
         }
         match step.clone() {
-<<<<<<< HEAD
-            Step::Create { directory, name: number, append, sync } => {
-                let (parent, name) = (self.a_directory(directory), name(number));
-                let expected = self.tree.may_add(parent, &name);
-                let flags = open_flags(true, append, sync);
-                let caller = Caller::default();
-                let (result, moment) =
-                    self.change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
-                if let Some((entry, opened)) = self.unless_crowded(result, expected) {
-                    let ino = entry.attributes.ino;
-                    let body = Body::File(Contents::default());
-                    self.tree.make(parent, &name, ino, body, 0o6755, moment);
-                    self.tree.node(ino).opens += 1;
-                    self.handles.push(Open { handle: opened.handle, ino, write: true, append });
-                }
-            }
-=======
             Step::Create { .. } => self.take_create(step),
->>>>>>> model
             Step::Open { file, write, append, sync } => {
                 let Some(ino) = self.a_file(file) else { return };
                 if self.handles.len() > 20 {
