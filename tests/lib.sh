@@ -9,6 +9,7 @@
 #
 # Environment: AVFS_BIN         directory of the commands of AVFS (default: target/release)
 #              AVFS_CACHE_SIZE  memory of the daemon of each AVFS volume (default: 512M)
+#              AVFS_OPTIONS     further mount options of each AVFS volume, separated by commas (default: none)
 #              KEEP_SCRATCH     if set, images and logs are kept and their directory is named
 # shellcheck shell=bash
 
@@ -49,10 +50,21 @@ trap 'exit 143' TERM HUP
 # isolate "$@": runs the calling script again in its own mount and process namespaces.
 isolate() {
 	[ "$(id -u)" = 0 ] || die "must run as root: it mounts filesystems"
-	[ "${AVFS_ISOLATED:-}" = "$0" ] && return
+	if [ "${AVFS_ISOLATED:-}" = "$0" ]; then
+		let_go_of_other_mounts
+		return
+	fi
 	trap - EXIT
 	AVFS_ISOLATED=$0 exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
 		bash "$0" "$@"
+}
+
+# let_go_of_other_mounts: volumes that were mounted before live on in a new namespace, after they are unmounted elsewhere.
+let_go_of_other_mounts() {
+	local target
+	while read -r target; do
+		umount --lazy "$(printf '%b' "$target")" || true
+	done < <(awk '$3 ~ /^fuse[.]/ || $1 ~ "^/dev/loop" && $3 ~ /^(ext4|xfs)$/ { if ($2 != "/") print $2 }' /proc/self/mounts | tac)
 }
 
 # scratch: sets SCRATCH to a directory that exists until the script ends.
@@ -165,7 +177,7 @@ format_volume() {
 # mount_volume KIND IMAGE DIR
 mount_volume() {
 	case $1 in
-	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
+	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log${AVFS_OPTIONS:+,$AVFS_OPTIONS}" "$2" "$3" ;;
 	*) if [ -b "$2" ]; then mount -t "$1" "$2" "$3"; else mount -t "$1" -o loop "$2" "$3"; fi ;;
 	esac
 }

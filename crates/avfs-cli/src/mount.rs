@@ -15,6 +15,7 @@ use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -171,7 +172,7 @@ impl Job {
             )
             .map_err(|error| error.to_string())?;
         let flags = self.options.flags(MountFlags::empty());
-        let mounted = match Mounted::start(&volume, &device, &self.directory, flags) {
+        let mounted = match Mounted::start(&volume, &device, &self.directory, flags, self.options.transport) {
             Ok(mounted) => mounted,
             Err(error) => {
                 if let Err(error) = volume.shutdown() {
@@ -279,16 +280,30 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
 
 /// Changes the flags of a mount. The kernel calls a filesystem busy while a deleted file waits for the answer to its
 /// RELEASE, which the kernel sends in the background, after close(2) has returned. So each further try first takes
-/// its turn in the daemon's queue, behind those requests; a filesystem that is busy after all of them is in use.
+/// its turn in the daemon's queues, behind those requests; a filesystem that is busy after all of them is in use.
 fn change_flags(directory: &Path, flags: MountFlags) -> io::Result<()> {
     const TRIES: usize = 200;
     for _ in 1..TRIES {
         match mount::remount(directory, flags) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => rustix::fs::statvfs(directory)?,
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => take_turns(directory)?,
             result => return result,
-        };
+        }
     }
     mount::remount(directory, flags)
+}
+
+/// Makes a request and waits for its answer, from each processor that this thread may use: with FUSE over io_uring,
+/// the clients of each have a queue of their own.
+fn take_turns(directory: &Path) -> io::Result<()> {
+    let all = sched_getaffinity(None)?;
+    let turns = (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).try_for_each(|processor| {
+        let mut one = CpuSet::new();
+        one.set(processor);
+        sched_setaffinity(None, &one)?;
+        rustix::fs::statvfs(directory).map(drop)
+    });
+    sched_setaffinity(None, &all)?;
+    Ok(turns?)
 }
 
 /// The flags a mount has now.

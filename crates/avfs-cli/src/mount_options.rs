@@ -1,6 +1,7 @@
 //! What stands behind `-o`.
 
 use crate::size;
+use avfs_fuse::Transport;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use units::Bytes;
@@ -20,6 +21,8 @@ pub(crate) struct MountOptions {
     pub(crate) cache_size: Option<Bytes>,
     /// Where a daemon logs.
     pub(crate) log: Option<PathBuf>,
+    /// How requests come from the kernel.
+    pub(crate) transport: Transport,
 }
 
 /// Option, the flags it sets, the flags it clears.
@@ -83,6 +86,7 @@ impl Default for MountOptions {
             config: None,
             cache_size: None,
             log: None,
+            transport: Transport::default(),
         }
     }
 }
@@ -113,6 +117,9 @@ impl MountOptions {
             None if option == "remount" => self.remount = true,
             Some(("config", path)) => self.config = Some(path.into()),
             Some(("log", path)) => self.log = Some(path.into()),
+            Some(("transport", name)) => {
+                self.transport = name.parse().map_err(|why| format!("transport: {why}"))?;
+            }
             Some(("cache_size", size)) => {
                 self.cache_size = Some(size::parse(size).map_err(|why| format!("cache_size: {why}"))?);
             }
@@ -172,10 +179,12 @@ mod tests {
 
     #[test]
     fn values_are_read() {
-        let options = parse("config=/etc/avfs.toml,cache_size=512M,log=/var/log/avfs,remount");
+        let options =
+            parse("config=/etc/avfs.toml,cache_size=512M,log=/var/log/avfs,transport=fuser,remount");
         assert_eq!(options.config, Some("/etc/avfs.toml".into()));
         assert_eq!(options.cache_size, Some(Bytes::from_mib(512)));
         assert_eq!(options.log, Some("/var/log/avfs".into()));
+        assert_eq!((options.transport, parse("rw").transport), (Transport::Fuser, Transport::Auto));
         assert!(options.remount);
     }
 
@@ -185,5 +194,7 @@ mod tests {
         assert_eq!(refused, "unknown mount option `stripe=4`; see mount.avfs(8)");
         assert!(MountOptions::parse("rw,stripe=4", true).is_ok());
         assert!(MountOptions::parse("cache_size=lots", false).unwrap_err().starts_with("cache_size: `lots`"));
+        let refused = MountOptions::parse("transport=pigeon", false).unwrap_err();
+        assert_eq!(refused, "transport: `pigeon` is none of auto, ring, fuser");
     }
 }

@@ -1,5 +1,7 @@
-//! The tools and the frontend together, on a real mount of an image file. Without root or `/dev/fuse` each test says
-//! so and ends.
+//! The tools and the frontend together, on a real mount of an image file. Without root, `/dev/fuse` or the transport
+//! under test, each test says so and ends.
+//!
+//! The same tests run once for each transport: `mounted_fuser.rs` includes this file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,11 +20,22 @@ struct Rig {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// True in `mounted_fuser.rs`.
+fn through_fuser() -> bool {
+    env!("CARGO_CRATE_NAME") == "mounted_fuser"
+}
+
 impl Rig {
     /// `None`, with the reason printed, where nothing can be mounted.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             eprintln!("not tested: mounting needs root and /dev/fuse");
+            return None;
+        }
+        if !through_fuser()
+            && let Err(error) = avfs_fuse::ring::enable()
+        {
+            eprintln!("not tested: {error}");
             return None;
         }
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,6 +71,7 @@ impl Rig {
     fn mount(&self, options: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
         command.arg(self.image()).arg(self.mount_point()).args(["-o", "cache_size=64M"]);
+        command.args(["-o", if through_fuser() { "transport=fuser" } else { "transport=ring" }]);
         if !options.is_empty() {
             command.args(["-o", options]);
         }
@@ -440,6 +454,98 @@ fn an_open_file_outlives_its_name() {
     assert_eq!(&found, b"still here");
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     assert_eq!(file.read(&mut found).unwrap(), 0);
+}
+
+#[test]
+fn requests_come_the_way_that_was_asked_for() {
+    let Some(rig) = Rig::new() else { return };
+    let log = rig.directory.path().join("log");
+    succeed(rig.mount(&format!("log={}", log.display())));
+    let said = fs::read_to_string(&log).unwrap();
+    assert_eq!(said.contains("requests arrive through io_uring"), !through_fuser(), "{said}");
+    refuse(rig.mount("transport=pigeon"), 1, "`pigeon` is none of auto, ring, fuser");
+}
+
+#[test]
+fn the_time_of_birth_is_shown_and_stays() {
+    let Some(rig) = Rig::mounted() else { return };
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(5);
+    let file = rig.open("file");
+    if through_fuser() {
+        // fuser has no STATX; the kernel then says that it does not know.
+        assert!(file.metadata().unwrap().created().is_err());
+        return;
+    }
+    let born = file.metadata().unwrap().created().unwrap();
+    assert!(born > before);
+    file.write_all_at(b"x", 0).unwrap();
+    let old = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 2 };
+    let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+    rustix::fs::futimens(&file, &times).unwrap();
+    assert_eq!(file.metadata().unwrap().created().unwrap(), born);
+}
+
+/// Found with fuser, which does not pass on whether the caller has CAP_FSETID: setuid went with every truncation.
+#[test]
+fn truncating_takes_setuid_away_from_those_who_may_not_set_it() {
+    let Some(rig) = Rig::mounted() else { return };
+    let truncate = |user: &str| {
+        rig.write("tool", b"#!");
+        fs::set_permissions(rig.path("tool"), fs::Permissions::from_mode(0o6777)).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups", "truncate", "-s", "1"]);
+        succeed(run(command.arg(rig.path("tool"))));
+        fs::metadata(rig.path("tool")).unwrap().mode() & 0o7777
+    };
+    fs::set_permissions(rig.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(truncate("1000"), 0o777);
+    assert_eq!(truncate("0"), if through_fuser() { 0o777 } else { 0o6777 });
+}
+
+#[test]
+fn more_readers_than_the_kernel_can_pass_on_at_once_get_their_bytes() {
+    let Some(rig) = Rig::mounted() else { return };
+    let bytes = pattern(192 << 20);
+    rig.write("media.mxf", &bytes);
+    succeed(rig.umount());
+    // Nothing is cached: the first reads all wait for the device.
+    succeed(rig.mount("cache_size=256M"));
+    std::thread::scope(|scope| {
+        for reader in 0..96usize {
+            let (path, bytes) = (rig.path("media.mxf"), &bytes);
+            scope.spawn(move || {
+                let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+                let mut found = vec![0; 1 << 20];
+                for turn in 0..6 {
+                    let at = (((reader * 31 + turn * 47) % 191) << 20) + 4096;
+                    file.read_exact_at(&mut found, at as u64).unwrap();
+                    assert!(found == bytes[at..at + found.len()], "at {at}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_client_that_waits_is_told_when_the_daemon_dies() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", &pattern(4 << 20));
+    let daemon = rig.daemon();
+    let path = rig.path("file");
+    let reader = std::thread::spawn(move || {
+        loop {
+            if let Err(error) = File::open(&path) {
+                return error;
+            }
+        }
+    });
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+    let error = reader.join().unwrap();
+    assert!(
+        matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)),
+        "{error}"
+    );
+    succeed(rig.umount());
 }
 
 /// A shared mapping of the start of a file.

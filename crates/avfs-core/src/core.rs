@@ -19,6 +19,7 @@ mod writes;
 use crate::allocator::{Allocator, BlockRun};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::format::{BLOCK, Geometry, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
@@ -36,6 +37,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
+pub(crate) use names::MAX_XATTR_BYTES;
 pub use writes::{WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
@@ -75,8 +77,8 @@ pub enum Operation {
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
-        /// Setuid and setgid go.
-        drop_privileges: bool,
+        /// Who writes, if they may not leave setuid and setgid standing.
+        unprivileged: Option<Caller>,
     },
     /// Everything of one inode becomes durable.
     Fsync {
@@ -306,13 +308,31 @@ impl Core {
         };
         if !core.dormant {
             core.keep_spares();
-            let orphans: Vec<Ino> = core.metadata.orphans().iter().copied().collect();
-            for ino in orphans {
-                core.reap(now, ino);
-            }
+            core.clear_interrupted(now);
             core.start_checkpoint(now);
         }
         core
+    }
+
+    /// Clears away what a loss of power left behind: inodes without a name, and bytes behind the end of a file that
+    /// reached the device before the length that was to include them. If the file grew over those they would be back.
+    fn clear_interrupted(&mut self, now: Now) {
+        let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
+        for ino in orphans {
+            self.reap(now, ino);
+        }
+        let mut behind = Vec::new();
+        for (ino, inode) in self.metadata.iter() {
+            let pages = inode.size.div_ceil(BLOCK);
+            let extents = inode.extents().into_iter().flat_map(|extents| extents.range(pages, u64::MAX));
+            let written = extents.filter(|extent| !extent.unwritten);
+            behind.extend(
+                written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
+            );
+        }
+        for records in behind.chunks(data::TRANSACTION_RECORDS) {
+            let _ = self.transact(now, records);
+        }
     }
 
     /// What is to be done now; the outbox is empty afterwards.
@@ -793,10 +813,7 @@ impl Core {
         self.dormant = dormant;
         if !dormant {
             self.keep_spares();
-            let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
-            for ino in orphans {
-                self.reap(now, ino);
-            }
+            self.clear_interrupted(now);
             self.renew_mmp(now);
             self.start_checkpoint(now);
             self.pump(now);

@@ -5,7 +5,7 @@
 //! neither a torn write nor a structure of a volume that was here before is taken for ours.
 
 use crate::codec::{Malformed, Reader, Writer};
-use units::{Bytes, DeviceOffset};
+use units::{Bytes, DeviceOffset, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -169,6 +169,12 @@ impl Geometry {
     pub fn block_at(&self, address: DeviceOffset) -> Option<u64> {
         let offset = address.0.checked_sub(self.data_start.0)?;
         (offset.is_multiple_of(BLOCK) && offset / BLOCK < self.blocks()).then_some(offset / BLOCK)
+    }
+
+    /// True for a number that an inode of this volume may have: there are never more shards than blocks, so that a
+    /// number beyond is damage and no reason to make room for it.
+    pub(crate) fn may_hold(&self, ino: Ino) -> bool {
+        ino.0 != 0 && ino.0 / SHARD_INODES < self.blocks()
     }
 
     /// Blocks in the data area.

@@ -220,6 +220,35 @@ pub fn read_log(device: &dyn Device, superblock: &Superblock) -> Result<Replay, 
     }
 }
 
+/// The highest sequence number of a whole batch of this volume anywhere in the ring, if it is `from` or higher. Behind
+/// the end of an undamaged log there is none.
+///
+/// # Errors
+/// When the device cannot be read.
+pub(crate) fn newest_batch(
+    device: &dyn Device,
+    superblock: &Superblock,
+    from: u64,
+) -> Result<Option<u64>, IoError> {
+    let ring = superblock.geometry.log.0;
+    let mut newest = None;
+    let mut chunk = vec![0; 1 << 20];
+    for start in (0..ring).step_by(chunk.len()) {
+        let length = (ring - start).min(chunk.len() as u64) as usize;
+        device.read_at(DeviceOffset(LOG_START + start), &mut chunk[..length])?;
+        for (offset, block) in (start..).step_by(BLOCK as usize).zip(chunk[..length].chunks(BLOCK as usize)) {
+            let Ok((header, _)) = BatchHeader::read_from_prefix(block) else { continue };
+            let (sequence, previous_checksum) = (header.sequence.get(), header.previous_checksum.get());
+            let candidate = header.magic == MAGIC && header.uuid == superblock.uuid && sequence >= from;
+            let position = LogPosition { offset, sequence, previous_checksum };
+            if candidate && newest < Some(sequence) && read_batch(device, superblock, &position)?.is_some() {
+                newest = Some(sequence);
+            }
+        }
+    }
+    Ok(newest)
+}
+
 type Records = Vec<(u64, Record)>;
 
 fn read_batch(

@@ -14,6 +14,7 @@ mod directory;
 pub mod error;
 mod extent;
 pub mod format;
+pub mod fsck;
 pub mod inode;
 pub mod journal;
 pub mod metadata;

@@ -37,6 +37,13 @@ impl Default for Shard {
     }
 }
 
+impl Shard {
+    /// True when it has no inodes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+}
+
 /// A record that contradicts the state it is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
@@ -278,11 +285,8 @@ impl Metadata {
     }
 
     fn insert(&mut self, ino: Ino, inode: Inode) -> Result<(), Contradiction> {
-        let number = shard_of(ino) as usize;
-        if self.shards.len() <= number {
-            self.shards.resize_with(number + 1, || None);
-        }
-        let shard = self.shards[number].get_or_insert_default();
+        self.reserve(shard_of(ino));
+        let shard = self.shards[shard_of(ino) as usize].get_or_insert_default();
         let slot = &mut shard.inodes[slot_of(ino)];
         if slot.is_some() {
             return Err(Contradiction::InodeExists(ino));
@@ -343,6 +347,11 @@ impl Metadata {
     /// Builds everything that is derived, after recovery. Returns the names whose directory does not exist.
     pub(crate) fn derive(&mut self) -> Vec<(Ino, crate::inode::Name)> {
         let mut lost = Vec::new();
+        for inode in self.shards.iter_mut().flatten().flat_map(|shard| shard.inodes.iter_mut().flatten()) {
+            if let Some(index) = inode.directory_mut() {
+                *index = DirectoryIndex::default();
+            }
+        }
         let names: Vec<(Ino, crate::inode::Name)> = self
             .iter()
             .flat_map(|(ino, inode)| inode.names.iter().map(move |name| (ino, name.clone())))
@@ -436,23 +445,39 @@ impl Metadata {
         }
         let lsn = reader.number()?;
         let count = reader.number()?;
-        let index = number as usize;
-        if self.shards.len() <= index {
-            self.shards.resize_with(index + 1, || None);
-        }
-        self.shards[index] = Some(Box::default());
+        let mut inodes: Vec<(Ino, Inode)> = Vec::new();
         for _ in 0..count {
             let (ino, inode) = Inode::decode(&mut reader)?;
-            if shard_of(ino) != number || ino.0 == 0 {
+            let ascends = inodes.last().is_none_or(|&(last, _)| last < ino);
+            if shard_of(ino) != number || ino.0 == 0 || !ascends {
                 return Err(Malformed);
             }
-            self.insert(ino, inode).map_err(|_| Malformed)?;
+            inodes.push((ino, inode));
         }
-        let shard = self.shards[index].as_deref_mut().ok_or(Malformed)?;
-        shard.lsn = lsn;
-        shard.location = location;
+        if !reader.is_empty() {
+            return Err(Malformed);
+        }
+        self.reserve(number);
+        let mut shard = Box::new(Shard { lsn, location, live: inodes.len() as u16, ..Shard::default() });
+        self.inodes += inodes.len() as u64;
+        for (ino, inode) in inodes {
+            shard.inodes[slot_of(ino)] = Some(Box::new(inode));
+        }
+        self.shards[number as usize] = Some(shard);
         self.lsn = self.lsn.max(lsn);
-        if reader.is_empty() { Ok(()) } else { Err(Malformed) }
+        Ok(())
+    }
+
+    /// Numbers of this shard and of those before it may be used: no shard is made for others.
+    pub(crate) fn reserve(&mut self, number: u64) {
+        if self.shards.len() <= number as usize {
+            self.shards.resize_with(number as usize + 1, || None);
+        }
+    }
+
+    /// True when the number belongs to a shard that exists or could, without the table growing.
+    pub(crate) fn is_in_reach(&self, ino: Ino) -> bool {
+        ino.0 != 0 && shard_of(ino) < self.shards.len() as u64
     }
 
     pub(crate) fn mark_dirty(&mut self, number: u64) {

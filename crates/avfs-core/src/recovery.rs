@@ -72,6 +72,19 @@ pub struct Recovered {
     pub repaired: Vec<DeviceOffset>,
 }
 
+/// What stands at the four places of a superblock. A place that cannot be read holds none.
+pub(crate) fn read_superblocks(
+    device: &dyn Device,
+) -> [(DeviceOffset, Result<Superblock, SuperblockError>); 4] {
+    Geometry::superblock_places(Bytes(device.size().0 / BLOCK * BLOCK)).map(|place| {
+        let mut block = vec![0; BLOCK as usize];
+        if place.0 < SUPERBLOCK_A || device.read_at(place, &mut block).is_err() {
+            return (place, Err(SuperblockError::Foreign));
+        }
+        (place, Superblock::decode(&block))
+    })
+}
+
 /// The newest superblock of a device.
 ///
 /// # Errors
@@ -79,12 +92,8 @@ pub struct Recovered {
 pub fn find_superblock(device: &dyn Device) -> Result<Superblock, RecoveryError> {
     let mut best: Option<Superblock> = None;
     let mut cause = SuperblockError::Foreign;
-    for place in Geometry::superblock_places(Bytes(device.size().0 / BLOCK * BLOCK)) {
-        let mut block = vec![0; BLOCK as usize];
-        if place.0 < SUPERBLOCK_A || device.read_at(place, &mut block).is_err() {
-            continue;
-        }
-        match Superblock::decode(&block) {
+    for (_, found) in read_superblocks(device) {
+        match found {
             Ok(found) if best.as_ref().is_none_or(|best| found.generation > best.generation) => {
                 best = Some(found)
             }
@@ -178,6 +187,10 @@ pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
     let replay = read_log(device, &superblock)?;
     let replayed = replay.records.len();
     for (lsn, record) in &replay.records {
+        let ino = record.ino();
+        if !superblock.geometry.may_hold(ino) {
+            return Err(Contradiction::NoInode(ino).into());
+        }
         metadata.replay(*lsn, record)?;
     }
     if let Some((ino, Name { .. })) = metadata.derive().first() {
@@ -224,8 +237,11 @@ pub(crate) fn load_shards(
             image.extend(reader.read(piece).ok_or(damaged)?);
         }
         let address = location.pieces.first().map_or(DeviceOffset(0), |piece| piece.address);
-        let load = metadata.load(*number, location.clone(), &image);
-        load.map_err(|_| RecoveryError::Damaged { what: "shard", address })?;
+        let damaged = RecoveryError::Damaged { what: "shard", address };
+        if *number >= superblock.geometry.blocks() {
+            return Err(damaged);
+        }
+        metadata.load(*number, location.clone(), &image).map_err(|_| damaged)?;
     }
     Ok(())
 }

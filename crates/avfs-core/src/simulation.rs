@@ -143,6 +143,10 @@ impl SimVolume {
     pub fn step(&mut self) -> bool {
         let took = Duration::from_micros(self.random.random_range(50..5000));
         self.clock += took;
+        // A busy device does not keep the timer from going off.
+        if self.core.next_wakeup() <= self.clock {
+            self.with(|core, now| core.tick(now));
+        }
         if let Some(completion) = self.engine.step(self.clock, &mut self.random) {
             self.core.io_completed(at(self.clock), completion);
             self.submit();
@@ -226,7 +230,7 @@ impl SimVolume {
     /// # Errors
     /// As the volume says.
     pub fn write(&mut self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
-        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), false));
+        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
         let outcome = match begun {
             WriteStart::Refused(error) => return Err(error),
             WriteStart::Copy(plan) => {
@@ -239,7 +243,7 @@ impl SimVolume {
             }
             WriteStart::Later => {
                 let data = data.to_vec();
-                self.complete(Operation::Write { handle, offset, data, drop_privileges: false })
+                self.complete(Operation::Write { handle, offset, data, unprivileged: None })
             }
         };
         match outcome {

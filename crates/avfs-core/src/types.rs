@@ -100,6 +100,8 @@ pub struct SetAttributes {
     pub mtime: Option<SetTime>,
     /// Birth (Samba's create time does not use it; restoring tools may).
     pub btime: Option<Timestamp>,
+    /// Setuid and setgid stay when the length changes: the caller has CAP_FSETID.
+    pub keep_privileges: bool,
 }
 
 bitflags! {

@@ -15,7 +15,7 @@ use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::Pool;
-use avfs_io::{Completion, CompletionSink};
+use avfs_io::{Completion, CompletionSink, IoError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::path::Path;
@@ -261,7 +261,7 @@ fn answer(continuation: Continuation, outcome: Outcome) {
     }
 }
 
-fn boot_id() -> [u8; 16] {
+pub(crate) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     uuid::Uuid::parse_str(text.trim()).map(|id| *id.as_bytes()).unwrap_or_default()
 }
@@ -272,26 +272,40 @@ fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// Refuses a volume that another host renews. A block from this boot is a dead mount's: the device's own lock says
-/// that nobody here has it open.
-fn check_mmp(device: &FileDevice, uuid: [u8; 16], boot_id: [u8; 16]) -> core::result::Result<(), OpenError> {
-    let read = || -> core::result::Result<Option<MmpBlock>, OpenError> {
+/// Waits until a living host would have renewed its protection block.
+pub(crate) fn watch_mmp() {
+    std::thread::park_timeout(MMP_WATCH);
+}
+
+/// The host that renews a volume's protection block, if another one does. A block from this boot is a dead mount's: the
+/// device's own lock says that nobody here has it open. `watch` waits between two looks at a foreign one.
+pub(crate) fn used_elsewhere(
+    device: &dyn Device,
+    uuid: [u8; 16],
+    boot_id: [u8; 16],
+    watch: impl FnOnce(),
+) -> core::result::Result<Option<String>, IoError> {
+    let read = || -> core::result::Result<Option<MmpBlock>, IoError> {
         let mut block = vec![0; crate::format::BLOCK as usize];
-        device.read_at(DeviceOffset(MMP), &mut block).map_err(RecoveryError::Device)?;
+        device.read_at(DeviceOffset(MMP), &mut block)?;
         Ok(MmpBlock::decode(&block).filter(|block| block.uuid == uuid))
     };
-    let Some(before) = read()? else { return Ok(()) };
+    let Some(before) = read()? else { return Ok(None) };
     if before.sequence == 0 || before.boot_id == boot_id {
-        return Ok(());
+        return Ok(None);
     }
     tracing::info!(
         host = before.host,
         "the volume was not unmounted there; watching whether it is still in use"
     );
-    std::thread::park_timeout(MMP_WATCH);
-    match read()? {
-        Some(after) if after.sequence != before.sequence => Err(OpenError::MountedElsewhere(after.host)),
-        _ => Ok(()),
+    watch();
+    Ok(read()?.filter(|after| after.sequence != before.sequence).map(|after| after.host))
+}
+
+fn check_mmp(device: &FileDevice, uuid: [u8; 16], boot_id: [u8; 16]) -> core::result::Result<(), OpenError> {
+    match used_elsewhere(device, uuid, boot_id, watch_mmp).map_err(RecoveryError::Device)? {
+        Some(host) => Err(OpenError::MountedElsewhere(host)),
+        None => Ok(()),
     }
 }
 
@@ -512,18 +526,18 @@ impl Volume {
         }
     }
 
-    /// Writes. `data` is copied before this returns. `drop_privileges`: setuid and setgid go.
+    /// Writes. `data` is copied before this returns. `unprivileged`: who writes, if they may
+    /// not leave setuid and setgid standing.
     pub fn write(
         &self,
         handle: HandleId,
         offset: u64,
         data: &[u8],
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
         done: Done<usize>,
     ) {
-        let begun = self
-            .shared
-            .run(|state| state.core.write_begin(now(), handle, offset, data.len(), drop_privileges));
+        let begun =
+            self.shared.run(|state| state.core.write_begin(now(), handle, offset, data.len(), unprivileged));
         match begun {
             WriteStart::Refused(error) => done(Err(error)),
             WriteStart::Copy(plan) => {
@@ -545,7 +559,7 @@ impl Volume {
                 }
             }
             WriteStart::Later => {
-                let operation = Operation::Write { handle, offset, data: data.to_vec(), drop_privileges };
+                let operation = Operation::Write { handle, offset, data: data.to_vec(), unprivileged };
                 self.shared.start(Continuation::Count(done), operation);
             }
         }
@@ -590,7 +604,7 @@ impl Volume {
         let volume = Arc::clone(self);
         let length = length.min(avfs_io::pool::MAX_BUFFER as u64) as usize;
         let copy = move |read: Result<ReadData>| match read {
-            Ok(data) => volume.write(to, to_offset, &data.to_vec(), true, done),
+            Ok(data) => volume.write(to, to_offset, &data.to_vec(), None, done),
             Err(error) => done(Err(error)),
         };
         self.read(from, from_offset, length, Box::new(copy));

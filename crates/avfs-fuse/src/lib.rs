@@ -8,9 +8,11 @@
 //! **Invariants:** each request is answered exactly once; no thread that reads requests waits for the device; the
 //! volume is shut down once, after the kernel has let go of it.
 //!
-//! What a transport other than `/dev/fuse` would replace is [`fuse`] alone: [`protocol`], [`errno`],
-//! [`invalidate`], [`mount`] and [`control`] know nothing of the crate that reads the requests.
+//! Two transports carry the requests: [`ring`] over io_uring, with the protocol in [`abi`], where the kernel has it,
+//! and [`fuse`] over `/dev/fuse`, with the protocol in the crate fuser, everywhere. [`protocol`], [`errno`],
+//! [`invalidate`], [`mount`] and [`control`] know nothing of either.
 
+pub mod abi;
 pub mod control;
 pub mod errno;
 pub mod fuse;
@@ -18,6 +20,7 @@ pub mod invalidate;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;
+pub mod ring;
 pub mod signals;
 
-pub use mounted::{MountError, Mounted};
+pub use mounted::{MountError, Mounted, Transport};

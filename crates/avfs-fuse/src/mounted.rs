@@ -5,6 +5,7 @@ use crate::errno::Errors;
 use crate::fuse::Fuse;
 use crate::invalidate::KernelPages;
 use crate::mount::{self, DeviceNumber};
+use crate::ring;
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -21,6 +23,31 @@ use units::Ino;
 /// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
 /// holds its thread.
 const MIN_THREADS: usize = 4;
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through io_uring where the kernel has it, through `/dev/fuse` elsewhere.
+    #[default]
+    Auto,
+    /// Through io_uring, or not at all.
+    Ring,
+    /// Through `/dev/fuse`, read by fuser.
+    Fuser,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "ring" => Ok(Self::Ring),
+            "fuser" => Ok(Self::Fuser),
+            _ => Err(format!("`{text}` is none of auto, ring, fuser")),
+        }
+    }
+}
 
 /// Why a volume could not be mounted or served.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +62,9 @@ pub enum MountError {
         /// What to do about it.
         hint: &'static str,
     },
+    /// No rings.
+    #[error("requests cannot come through io_uring: {0}; mount without transport=ring")]
+    Ring(io::Error),
     /// The kernel and this daemon do not understand each other.
     #[error("the kernel's FUSE does not answer: {0}")]
     Handshake(io::Error),
@@ -60,10 +90,26 @@ pub enum MountError {
     Shutdown(avfs_core::Error),
 }
 
+/// The threads that serve the kernel's requests.
+enum Session {
+    Ring(ring::Session),
+    Fuser(fuser::BackgroundSession),
+}
+
+impl Session {
+    /// Waits until the filesystem is unmounted.
+    fn join(self) -> io::Result<()> {
+        match self {
+            Self::Ring(session) => session.join(),
+            Self::Fuser(session) => session.join(),
+        }
+    }
+}
+
 /// A mounted volume, served by threads of this process.
 pub struct Mounted {
     volume: Arc<Volume>,
-    session: fuser::BackgroundSession,
+    session: Session,
     control: Control,
     /// What the control socket serves; taken away when the volume shuts down.
     served: Arc<Mutex<Option<Arc<Volume>>>>,
@@ -81,8 +127,32 @@ impl Mounted {
         source: &Path,
         directory: &Path,
         flags: MountFlags,
+        transport: Transport,
     ) -> Result<Self, MountError> {
         mount::raise_pages_limit();
+        let start = |ring| Self::start_with(volume, source, directory, flags, ring);
+        let ring = match transport {
+            Transport::Fuser => return start(false),
+            Transport::Ring | Transport::Auto => {
+                ring::enable().map_err(MountError::Ring).and_then(|()| start(true))
+            }
+        };
+        match ring {
+            Err(MountError::Ring(error)) if transport == Transport::Auto => {
+                tracing::info!("requests arrive through /dev/fuse: {error}");
+                start(false)
+            }
+            started => started,
+        }
+    }
+
+    fn start_with(
+        volume: &Arc<Volume>,
+        source: &Path,
+        directory: &Path,
+        flags: MountFlags,
+        ring: bool,
+    ) -> Result<Self, MountError> {
         let connection = mount::mount(source, directory, flags).map_err(|error| MountError::Mount {
             directory: mount::printable(directory),
             hint: match error.raw_os_error() {
@@ -93,7 +163,7 @@ impl Mounted {
             },
             error,
         })?;
-        let served = Self::serve(volume, connection, directory);
+        let served = Self::serve(volume, connection, directory, ring);
         if served.is_err()
             && let Err(error) = mount::unmount(directory, UnmountFlags::DETACH)
         {
@@ -102,19 +172,20 @@ impl Mounted {
         served
     }
 
-    fn serve(volume: &Arc<Volume>, connection: OwnedFd, directory: &Path) -> Result<Self, MountError> {
+    fn serve(
+        volume: &Arc<Volume>,
+        connection: OwnedFd,
+        directory: &Path,
+        ring: bool,
+    ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
-        let mut config = fuser::Config::default();
-        config.n_threads =
-            Some(thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS)));
-        config.clone_fd = true;
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let fuse = Fuse::new(Arc::clone(volume), Arc::clone(&errors));
-        let session = fuser::Session::from_fd(fuse, connection, fuser::SessionACL::All, config)
-            .map_err(MountError::Handshake)?;
-        let pages = KernelPages::start(session.notifier()).map_err(MountError::Thread)?;
-        volume.set_invalidator(Arc::new(pages));
-        let session = session.spawn().map_err(MountError::Thread)?;
+        let session = if ring {
+            let session = ring::Session::start(volume, Arc::clone(&errors), connection);
+            Session::Ring(session.map_err(MountError::Ring)?)
+        } else {
+            Session::Fuser(serve_with_fuser(volume, Arc::clone(&errors), connection)?)
+        };
 
         // The first request, to the end: what mount(8) waits for.
         rustix::fs::statvfs(directory).map_err(|error| MountError::NoAnswer(error.into()))?;
@@ -209,6 +280,23 @@ impl Mounted {
         drop(self.control);
         ended.and(closed)
     }
+}
+
+fn serve_with_fuser(
+    volume: &Arc<Volume>,
+    errors: Arc<Errors>,
+    connection: OwnedFd,
+) -> Result<fuser::BackgroundSession, MountError> {
+    let mut config = fuser::Config::default();
+    config.n_threads =
+        Some(thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS)));
+    config.clone_fd = true;
+    let fuse = Fuse::new(Arc::clone(volume), errors);
+    let session = fuser::Session::from_fd(fuse, connection, fuser::SessionACL::All, config)
+        .map_err(MountError::Handshake)?;
+    let pages = KernelPages::start(session.notifier()).map_err(MountError::Thread)?;
+    volume.set_invalidator(Arc::new(pages));
+    session.spawn().map_err(MountError::Thread)
 }
 
 fn answer(

@@ -16,7 +16,7 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 /// Records of one transaction, at most: a batch of the journal must hold them.
-const TRANSACTION_RECORDS: usize = 10_000;
+pub(super) const TRANSACTION_RECORDS: usize = 10_000;
 
 impl Core {
     /// True when no request of the file is at the device; otherwise the operation is parked.
@@ -118,7 +118,7 @@ impl Core {
 
     /// Lengthens a file. False when there is no memory to zero its last page in.
     fn grow(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) -> bool {
-        if !self.zero_tail(now, ino, size) {
+        if !self.zero_tail(now, ino, size, size) {
             return false;
         }
         let file = self.file_mut(ino);

@@ -245,12 +245,18 @@ impl Core {
                 at = hole_end;
                 continue;
             }
-            let wanted = if sequential { MAX_BUFFER as u64 } else { range.end - at };
+            let size = file.size;
+            let wanted = if sequential {
+                // The largest block, or as much of it as the file fills.
+                let first = at / MAX_BUFFER as u64 * MAX_BUFFER as u64;
+                (MAX_BUFFER as u64).min(size.saturating_sub(first))
+            } else {
+                range.end - at
+            };
             let Some(id) = self.make_block(ino, at, wanted) else { return false };
             self.hold(id, true);
             held.push(id);
             let Some(block) = self.cache.get(id) else { return true };
-            let size = self.files.get(&ino).map_or(0, |file| file.size);
             let gap = if sequential {
                 0..page_ceil(size).min(block.end()).saturating_sub(block.start)
             } else {

@@ -1,7 +1,7 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
 use super::cache::BlockId;
-use super::names::without_privileges;
+use super::names::{SETGID, without_privileges};
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
 use crate::error::{Error, Result};
@@ -59,9 +59,9 @@ impl Core {
         handle: HandleId,
         offset: u64,
         length: usize,
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
     ) -> WriteStart {
-        match self.try_write(now, None, handle, offset, length, drop_privileges) {
+        match self.try_write(now, None, handle, offset, length, unprivileged) {
             Progress::Ready(Ok(plan)) => WriteStart::Copy(plan),
             Progress::Ready(Err(error)) => WriteStart::Refused(error),
             Progress::Wait => WriteStart::Later,
@@ -76,7 +76,7 @@ impl Core {
         handle: HandleId,
         offset: u64,
         length: usize,
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
     ) -> Progress<WritePlan> {
         let (ino, flags) = match self.handle(handle).and_then(|open| self.check_writable().map(|()| open)) {
             Ok(open) => open,
@@ -112,7 +112,7 @@ impl Core {
                 (error, _) => Progress::Ready(Err(error)),
             };
         }
-        if !self.zero_tail(now, ino, offset) || !self.find_blocks(ino, offset, end, &mut plan) {
+        if !self.zero_tail(now, ino, offset, end) || !self.find_blocks(ino, offset, end, &mut plan) {
             self.unclaim_unused(ino, offset, end);
             self.write_back_for_memory(now);
             if let Some(ticket) = ticket {
@@ -127,16 +127,21 @@ impl Core {
         }
         let file = self.file_mut(ino);
         file.append_end = file.append_end.max(end);
-        if drop_privileges {
-            self.drop_privileges(now, ino);
+        if let Some(caller) = unprivileged {
+            self.drop_privileges(now, ino, caller);
         }
         Progress::Ready(Ok(plan))
     }
 
-    fn drop_privileges(&mut self, now: Now, ino: Ino) {
+    /// Setuid goes, and setgid where it is a privilege (the group may execute), or where the writer is not of the
+    /// group: then it would only mark the file for mandatory locking on somebody else's behalf.
+    fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
         let Some(inode) = self.metadata.get(ino) else { return };
         let mut attributes = inode.attributes;
         attributes.permissions = without_privileges(attributes.permissions);
+        if caller.gid != attributes.gid {
+            attributes.permissions &= !SETGID;
+        }
         if attributes.permissions != inode.attributes.permissions {
             let _ = self.transact(now, &[Record::Attributes { ino, attributes }]);
         }
@@ -212,12 +217,13 @@ impl Core {
         block.is_filling(&bytes) || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
     }
 
-    /// Before a file grows from inside a page that has a place on the device: what that page holds behind the end
-    /// must become zeros there, before the new size is recorded. False when there is no memory.
-    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64) -> bool {
+    /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the
+    /// device: what that page holds behind the old end must be replaced there, by zeros or by those bytes, before the
+    /// new size is recorded. False when there is no memory.
+    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> bool {
         let Some(file) = self.files.get(&ino) else { return true };
         let size = file.size;
-        if size.is_multiple_of(BLOCK) || new_start < size {
+        if size.is_multiple_of(BLOCK) || new_end <= size {
             return true;
         }
         let page = size / BLOCK;
@@ -228,8 +234,8 @@ impl Core {
         }
         let tail_end = page_ceil(size).min(new_start);
         let epoch = file.epoch;
-        if tail_end == size {
-            // The write that follows begins right behind the end.
+        if tail_end <= size {
+            // The write that follows begins before the end, or right behind it.
             self.file_mut(ino).tails.push((page, size));
             return true;
         }
@@ -365,10 +371,10 @@ impl Core {
 
     /// A write whose bytes were copied aside, tried again.
     pub(super) fn attempt_write(&mut self, now: Now, ticket: Ticket, waiting: Waiting) {
-        let Operation::Write { handle, offset, ref data, drop_privileges } = waiting.operation else {
+        let Operation::Write { handle, offset, ref data, unprivileged } = waiting.operation else {
             return;
         };
-        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), drop_privileges);
+        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), unprivileged);
         match progress {
             Progress::Ready(Ok(plan)) => {
                 plan.copy(data);

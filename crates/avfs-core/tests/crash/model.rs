@@ -463,11 +463,12 @@ impl Model {
                 let upto = (bad + 16).min(content.len());
                 Err(format!(
                     "bytes {bad}..{} of {length} are none the file had there since operation {from} (synced by \
-                     {synced}, last {last}): {:02x?}{}; {:?}",
+                     {synced}, last {last}): {:02x?}{} instead of {:02x?}; {:?}",
                     bad + count,
                     &content[bad..upto],
                     self.origin(&content[bad..upto], bad as u64),
-                    later().collect::<Vec<_>>(),
+                    base.get(bad..upto.min(base.len())),
+                    file.changes,
                 ))
             }
         }

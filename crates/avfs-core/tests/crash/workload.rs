@@ -23,6 +23,8 @@ pub(crate) struct Shape {
     pub(crate) most_names: usize,
     /// How often a namespace operation is drawn rather than one on data, in percent.
     pub(crate) names_percent: u32,
+    /// How many of those are on attributes rather than names, in percent.
+    pub(crate) attributes_percent: u32,
     /// How often anything is made durable, in percent.
     pub(crate) sync_percent: u32,
 }
@@ -34,6 +36,7 @@ pub(crate) const SMALL: Shape = Shape {
     longest_xattr: 300,
     most_names: 30,
     names_percent: 45,
+    attributes_percent: 18,
     sync_percent: 14,
 };
 
@@ -44,6 +47,7 @@ pub(crate) const LARGE: Shape = Shape {
     longest_xattr: 100,
     most_names: 8,
     names_percent: 15,
+    attributes_percent: 18,
     sync_percent: 8,
 };
 
@@ -52,8 +56,20 @@ pub(crate) const NAMES: Shape = Shape {
     longest_write: 600,
     longest_file: 5000,
     longest_xattr: 60_000,
-    most_names: 600,
+    most_names: 200,
     names_percent: 92,
+    attributes_percent: 50,
+    sync_percent: 5,
+};
+
+/// Files that soon fill a small volume.
+pub(crate) const FULL: Shape = Shape {
+    longest_write: 8 << 20,
+    longest_file: 60 << 20,
+    longest_xattr: 3000,
+    most_names: 40,
+    names_percent: 15,
+    attributes_percent: 18,
     sync_percent: 5,
 };
 
@@ -222,6 +238,22 @@ impl Workload {
         }
     }
 
+    /// Removes every second file.
+    pub(crate) fn remove_half(&mut self) {
+        let places: Vec<Place> = self.model.names.keys().cloned().collect();
+        for (parent, name) in places.into_iter().step_by(2) {
+            let ino = self.model.names[&(parent, name.clone())];
+            let position = self.position();
+            self.model.begin(position);
+            self.close(ino);
+            if self.model.inodes[&ino].kind != FileKind::Directory {
+                let result = self.volume.with(|core, now| core.unlink(now, parent, &name));
+                result.expect("a full volume lets files be removed");
+                self.unname(parent, &name);
+            }
+        }
+    }
+
     // Data.
 
     /// An open handle, of those there are or a new one.
@@ -348,18 +380,34 @@ impl Workload {
         ];
         let Some(mode) = self.pick(&modes) else { return };
         let result = self.volume.allocate(handle, range.start, range.end - range.start, mode);
+        let end = range.end;
         if self.check(result).is_none() {
+            // What was to be zeroed may be, even where the space to keep for it was not there.
             if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-                self.model.attempted(key, Change::Zero { range });
+                self.adopt(key, handle, range);
             }
             return;
         }
-        let end = range.end;
         if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
             self.model.change(key, Change::Zero { range });
         }
         if matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange) {
             self.model.change(key, Change::Extend { size: end });
+        }
+    }
+
+    /// An operation that was to make zeros failed: each byte is zero or as it was, and that is it from now on.
+    fn adopt(&mut self, key: Key, handle: HandleId, range: std::ops::Range<u64>) {
+        self.model.attempted(key, Change::Zero { range: range.clone() });
+        let mut at = if self.device_errors > 0 { u64::MAX } else { range.start };
+        while at < range.end.min(self.model.files[key].content.len() as u64) {
+            let length = 4096 - at % 4096;
+            let Ok(read) = self.volume.read(handle, at, length as usize) else { return };
+            let now = &mut self.model.files[key].content[at as usize..at as usize + read.len()];
+            let zeroed = read.iter().zip(&*now).all(|(read, old)| read == old || *read == 0);
+            assert!(zeroed, "file {key} at {at}");
+            now.copy_from_slice(&read);
+            at += length;
         }
     }
 
@@ -369,7 +417,8 @@ impl Workload {
         let offset = self.random.random_range(0..=size);
         let length = self.random.random_range(1..=self.shape.longest_write);
         let read = self.volume.read(handle, offset as u64, length);
-        if let Some(read) = self.check(read) {
+        // A durable write that failed with the device is seen by readers and not in the model.
+        if let Some(read) = self.check(read).filter(|_| self.device_errors == 0) {
             let end = (offset + length).min(size);
             assert!(read == self.model.files[key].content[offset..end], "file {key} at {offset}..{end}");
         }
@@ -429,11 +478,14 @@ impl Workload {
 
     fn change_names(&mut self) {
         let full = self.model.names.len() >= self.shape.most_names;
+        if self.percent(self.shape.attributes_percent) {
+            return self.set_attribute();
+        }
         match self.random.random_range(0..100) {
-            0..=29 if !full => self.make(FileKind::Regular),
-            30..=36 if !full => self.make(FileKind::Directory),
-            37..=39 if !full => self.make(FileKind::Symlink),
-            40..=45 if !full => {
+            0..=35 if !full => self.make(FileKind::Regular),
+            36..=45 if !full => self.make(FileKind::Directory),
+            46..=49 if !full => self.make(FileKind::Symlink),
+            50..=57 if !full => {
                 let files = self.model.of_kind(FileKind::Regular);
                 let (Some(ino), Some((parent, name))) = (self.pick(&files), self.new_place()) else { return };
                 let result = self.volume.with(|core, now| core.link(now, ino, parent, &name));
@@ -442,8 +494,7 @@ impl Workload {
                     self.forget(ino);
                 }
             }
-            46..=64 => self.rename(),
-            65..=82 => self.set_attribute(),
+            58..=80 => self.rename(),
             _ => {
                 let Some((parent, name)) = self.old_place() else { return };
                 let ino = self.model.names[&(parent, name.clone())];
@@ -516,7 +567,8 @@ impl Workload {
             }
             _ => {
                 let name = format!("user.{}", self.random.random_range(0..4)).into_bytes();
-                let length = self.random.random_range(0..=self.shape.longest_xattr);
+                let draw = |random: &mut SmallRng| random.random_range(0..=self.shape.longest_xattr);
+                let length = draw(&mut self.random).max(draw(&mut self.random));
                 let value = vec![self.random.random(); length];
                 let result = self
                     .volume

@@ -689,7 +689,7 @@ impl World {
             Action::Write { offset, data } => {
                 let (offset, length) = (offset.unwrap_or(0), data.len());
                 let begun =
-                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, false));
+                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, None));
                 match begun {
                     WriteStart::Copy(plan) => {
                         let ticket = self.volume().ticket();
@@ -698,7 +698,7 @@ impl World {
                     WriteStart::Refused(error) => return Pending::Ended(Outcome::Count(Err(error))),
                     WriteStart::Later => {}
                 }
-                Operation::Write { handle, offset, data: data.clone(), drop_privileges: false }
+                Operation::Write { handle, offset, data: data.clone(), unprivileged: None }
             }
             Action::Truncate(size) => {
                 let changes = SetAttributes { size: Some(*size), ..SetAttributes::default() };

@@ -1,0 +1,547 @@
+//! Decoded requests to calls of the volume, outcomes to replies. Knows neither rings nor `/dev/fuse`.
+
+use super::decode::{Malformed, Operation};
+use super::reply::Reply;
+use crate::abi::{self, SetattrValid};
+use crate::errno::Errors;
+use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
+use avfs_core::Error;
+use avfs_core::types::{
+    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
+    SetAttributes, SetTime,
+};
+use avfs_core::volume::{Done, Volume};
+use std::sync::Arc;
+use units::{Ino, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Read data are copied in pieces of this size: for larger ones the C library's memcpy goes past the processor's cache,
+/// where the kernel finds them for the copy that follows.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Answers requests with a volume.
+pub(super) struct Server {
+    volume: Arc<Volume>,
+    errors: Arc<Errors>,
+}
+
+impl Server {
+    pub(super) fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
+        Self { volume, errors }
+    }
+
+    /// Answers a request, now or later. `operation` is at least the structure of the operation, `payload` what follows
+    /// it; neither is used after this returns.
+    pub(super) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
+        let node = Ino(header.nodeid);
+        let caller = Caller { uid: header.uid, gid: header.gid };
+        let volume = &self.volume;
+        let operation = match Operation::decode(header.opcode, operation, payload) {
+            Ok(operation) => operation,
+            Err(Malformed) => {
+                return self.refuse(reply, "decode", node, Error::InvalidArgument);
+            }
+        };
+        match operation {
+            Operation::Lookup { name } => match volume.lookup(node, name) {
+                // The kernel remembers that the name does not exist; who creates it passes through this kernel.
+                Err(Error::NotFound) => reply
+                    .value(&abi::EntryOut { entry_valid: CACHE_LIFETIME.as_secs(), ..Default::default() }),
+                result => self.entry(reply, "lookup", node, result),
+            },
+            Operation::Forget { lookups } => {
+                volume.forget(node, lookups);
+                reply.none();
+            }
+            Operation::BatchForget(batch) => {
+                for forgotten in batch.chunks_exact(size_of::<abi::ForgetOne>()) {
+                    if let Ok(one) = abi::ForgetOne::read_from_bytes(forgotten) {
+                        volume.forget(Ino(one.nodeid), one.nlookup);
+                    }
+                }
+                reply.none();
+            }
+            Operation::GetAttributes => match volume.attributes(node) {
+                Ok(found) => reply.value(&attr_out(&found)),
+                Err(error) => self.refuse(reply, "getattr", node, error),
+            },
+            Operation::Statx => match volume.attributes(node) {
+                Ok(found) => reply.value(&statx_out(&found)),
+                Err(error) => self.refuse(reply, "statx", node, error),
+            },
+            Operation::SetAttributes(how) => {
+                let done = self.done("setattr", node, reply, |reply, changed| {
+                    reply.value(&attr_out(&changed));
+                });
+                volume.set_attributes(node, changes(&how), done);
+            }
+            Operation::ReadLink => match volume.read_link(node) {
+                Ok(target) => reply.bytes(&target),
+                Err(error) => self.refuse(reply, "readlink", node, error),
+            },
+            Operation::Symlink { name, target } => {
+                self.entry(reply, "symlink", node, volume.make_symlink(caller, node, name, target));
+            }
+            Operation::MakeNode { how, name } => {
+                let permissions = protocol::permissions(how.mode);
+                let umask = protocol::permissions(how.umask);
+                let result = protocol::node_kind(how.mode).and_then(|kind| {
+                    volume.make_node(caller, node, name, kind, permissions, umask, how.rdev)
+                });
+                self.entry(reply, "mknod", node, result);
+            }
+            Operation::MakeDirectory { how, name } => {
+                let permissions = protocol::permissions(how.mode);
+                let umask = protocol::permissions(how.umask);
+                let result = volume.make_directory(caller, node, name, permissions, umask);
+                self.entry(reply, "mkdir", node, result);
+            }
+            Operation::Unlink { name } => self.empty(reply, "unlink", node, volume.unlink(node, name)),
+            Operation::RemoveDirectory { name } => {
+                self.empty(reply, "rmdir", node, volume.remove_directory(node, name));
+            }
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let result = protocol::rename_flags(flags)
+                    .and_then(|flags| volume.rename(node, name, Ino(new_parent), new_name, flags));
+                self.empty(reply, "rename", node, result);
+            }
+            Operation::Link { node: linked, name } => {
+                self.entry(reply, "link", Ino(linked), volume.link(Ino(linked), node, name));
+            }
+            Operation::Open { flags } => {
+                let flags = protocol::open_flags(flags);
+                match volume.open_file(node, flags) {
+                    Ok(opened) => reply.value(&open_out(&opened, OpenReply::file(&opened, flags))),
+                    Err(error) => self.refuse(reply, "open", node, error),
+                }
+            }
+            Operation::Create { how, name } => {
+                let flags = protocol::open_flags(how.flags);
+                let permissions = protocol::permissions(how.mode);
+                let umask = protocol::permissions(how.umask);
+                match volume.create(caller, node, name, permissions, umask, flags) {
+                    Ok((entry, opened)) => reply.value(&abi::CreateOut {
+                        entry: entry_out(&entry),
+                        open: open_out(&opened, OpenReply::file(&opened, flags)),
+                    }),
+                    Err(error) => self.refuse(reply, "create", node, error),
+                }
+            }
+            Operation::Read(how) => {
+                let done = self.done("read", node, reply, |reply, data| send(reply, &data));
+                volume.read(HandleId(how.fh), how.offset, how.size as usize, done);
+            }
+            Operation::Write { how, data } => self.write(node, caller, &how, data, reply),
+            Operation::Flush { handle } => {
+                volume.flush(HandleId(handle), self.done("flush", node, reply, |reply, ()| reply.ok()));
+            }
+            Operation::Release { handle } => {
+                volume.release(HandleId(handle));
+                reply.ok();
+            }
+            Operation::Fsync => {
+                volume.fsync(node, self.done("fsync", node, reply, |reply, ()| reply.ok()));
+            }
+            // A directory is read by inode and cookie: opening it makes no handle, but lets the kernel keep the
+            // listing.
+            Operation::OpenDirectory => {
+                reply.value(&abi::OpenOut { open_flags: OpenReply::DIRECTORY.bits(), ..Default::default() })
+            }
+            Operation::ReadDirectory { how, plus } => self.read_directory(node, &how, plus, reply),
+            Operation::ReleaseDirectory => reply.ok(),
+            Operation::FsyncDirectory => {
+                volume.fsync(node, self.done("fsyncdir", node, reply, |reply, ()| reply.ok()));
+            }
+            Operation::Statistics => reply.value(&self.statistics()),
+            Operation::SetXattr { flags, name, value } => {
+                let result =
+                    protocol::xattr_flags(flags).and_then(|flags| volume.set_xattr(node, name, value, flags));
+                self.empty(reply, "setxattr", node, result);
+            }
+            Operation::GetXattr { room, name } => match volume.get_xattr(node, name) {
+                Ok(value) => self.attribute(reply, "getxattr", node, &value, room),
+                Err(error) => self.refuse(reply, "getxattr", node, error),
+            },
+            Operation::ListXattrs { room } => match volume.list_xattrs(node) {
+                Ok(names) => self.attribute(reply, "listxattr", node, &names, room),
+                Err(error) => self.refuse(reply, "listxattr", node, error),
+            },
+            Operation::RemoveXattr { name } => {
+                self.empty(reply, "removexattr", node, volume.remove_xattr(node, name));
+            }
+            Operation::Allocate(how) => {
+                let done = self.done("fallocate", node, reply, |reply, ()| reply.ok());
+                match protocol::allocate_mode(how.mode) {
+                    Ok(mode) => volume.allocate(HandleId(how.fh), how.offset, how.length, mode, done),
+                    Err(error) => done(Err(error)),
+                }
+            }
+            Operation::Seek(how) => {
+                let found = protocol::seek(how.offset, how.whence)
+                    .and_then(|(offset, seek)| volume.seek(HandleId(how.fh), offset, seek));
+                match found {
+                    Ok(offset) => reply.value(&abi::LseekOut { offset }),
+                    Err(error) => self.refuse(reply, "lseek", node, error),
+                }
+            }
+            Operation::CopyRange(how) => {
+                let to = Ino(how.nodeid_out);
+                let done = self.done("copy_file_range", to, reply, |reply, length: usize| {
+                    reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
+                });
+                let (from, to) = (HandleId(how.fh_in), HandleId(how.fh_out));
+                volume.copy_range(from, how.off_in, to, how.off_out, how.len, done);
+            }
+            Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
+            Operation::Ioctl => self.refuse(reply, "ioctl", node, Error::UnknownIoctl),
+            Operation::Destroy => reply.ok(),
+            // Nothing here takes so long that giving it up would help.
+            Operation::Interrupt => reply.none(),
+            // ACCESS: default_permissions checks it. POLL: regular files are always ready. BMAP: block numbers of a file
+            // mean nothing to anybody. TMPFILE: a file has a name when it is made. Locks: the kernel's. Others: newer
+            // than this filesystem.
+            Operation::Unknown => reply.error(libc::ENOSYS),
+        }
+    }
+
+    fn refuse(&self, reply: Reply, operation: &'static str, ino: Ino, error: Error) {
+        reply.error(self.errors.answer(operation, ino, error));
+    }
+
+    /// A continuation that hands a success to `succeed` and answers an error.
+    fn done<T>(
+        &self,
+        operation: &'static str,
+        ino: Ino,
+        reply: Reply,
+        succeed: impl FnOnce(Reply, T) + Send + 'static,
+    ) -> Done<T> {
+        let errors = Arc::clone(&self.errors);
+        Box::new(move |result| match result {
+            Ok(value) => succeed(reply, value),
+            Err(error) => reply.error(errors.answer(operation, ino, error)),
+        })
+    }
+
+    fn empty(&self, reply: Reply, operation: &'static str, ino: Ino, result: Result<(), Error>) {
+        match result {
+            Ok(()) => reply.ok(),
+            Err(error) => self.refuse(reply, operation, ino, error),
+        }
+    }
+
+    fn entry(&self, reply: Reply, operation: &'static str, ino: Ino, result: Result<Entry, Error>) {
+        match result {
+            Ok(entry) => reply.value(&entry_out(&entry)),
+            Err(error) => self.refuse(reply, operation, ino, error),
+        }
+    }
+
+    /// An attribute's value or the list of names: its size if the caller has no room at all.
+    fn attribute(&self, reply: Reply, operation: &'static str, ino: Ino, value: &[u8], room: u32) {
+        if room == 0 {
+            reply.value(&abi::GetxattrOut { size: value.len() as u32, padding: 0 });
+        } else if value.len() > room as usize {
+            self.refuse(reply, operation, ino, Error::BufferTooSmall);
+        } else {
+            reply.bytes(value);
+        }
+    }
+
+    fn write(&self, node: Ino, caller: Caller, how: &abi::WriteIn, data: &[u8], reply: Reply) {
+        let written = |reply: Reply, length: usize| {
+            reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
+        };
+        let done = if protocol::is_synchronous(how.flags) {
+            let (volume, errors) = (Arc::clone(&self.volume), Arc::clone(&self.errors));
+            self.done("write", node, reply, move |reply, length| {
+                let durable = move |result| match result {
+                    Ok(()) => written(reply, length),
+                    Err(error) => reply.error(errors.answer("write", node, error)),
+                };
+                volume.fsync(node, Box::new(durable));
+            })
+        } else {
+            self.done("write", node, reply, written)
+        };
+        let unprivileged = (how.write_flags & abi::WRITE_KILL_SUIDGID != 0).then_some(caller);
+        self.volume.write(HandleId(how.fh), how.offset, data, unprivileged, done);
+    }
+
+    fn read_directory(&self, node: Ino, how: &abi::ReadIn, plus: bool, reply: Reply) {
+        let operation = if plus { "readdirplus" } else { "readdir" };
+        reply.fill((how.size).min(protocol::MAX_REQUEST_BYTES) as usize, |room| {
+            let mut listing = Listing { room, used: 0 };
+            self.volume
+                .read_directory(node, how.offset, plus, &mut |entry| listing.add(&entry, plus))
+                .map(|()| listing.used)
+                .map_err(|error| self.errors.answer(operation, node, error))
+        });
+    }
+
+    fn statistics(&self) -> abi::StatfsOut {
+        let figures = self.volume.statistics();
+        abi::StatfsOut {
+            blocks: figures.blocks,
+            bfree: figures.free,
+            bavail: figures.available,
+            files: figures.files + figures.files_free,
+            ffree: figures.files_free,
+            bsize: figures.block_size,
+            namelen: figures.name_length,
+            frsize: figures.block_size,
+            ..Default::default()
+        }
+    }
+}
+
+/// Names one after the other in a reply.
+struct Listing<'a> {
+    room: &'a mut [u8],
+    used: usize,
+}
+
+impl Listing<'_> {
+    /// False if it does not fit.
+    fn add(&mut self, entry: &DirectoryEntry, plus: bool) -> bool {
+        let dirent = abi::Dirent {
+            ino: entry.ino.0,
+            off: entry.cookie,
+            namelen: entry.name.len() as u32,
+            kind: file_type(entry.kind) >> 12,
+        };
+        if plus {
+            let found = match &entry.entry {
+                Some(found) => entry_out(found),
+                // `.` and `..`, of which the kernel takes nothing but number and type.
+                None => abi::EntryOut::default(),
+            };
+            self.put(abi::DirentPlus { entry: found, dirent }.as_bytes(), &entry.name)
+        } else {
+            self.put(dirent.as_bytes(), &entry.name)
+        }
+    }
+
+    fn put(&mut self, header: &[u8], name: &[u8]) -> bool {
+        let length = (header.len() + name.len()).next_multiple_of(8);
+        let Some(place) = self.room.get_mut(self.used..self.used + length) else { return false };
+        let (start, rest) = place.split_at_mut(header.len());
+        let (middle, end) = rest.split_at_mut(name.len());
+        start.copy_from_slice(header);
+        middle.copy_from_slice(name);
+        end.fill(0);
+        self.used += length;
+        true
+    }
+}
+
+/// Answers a read with a copy of what lies in the cache.
+fn send(reply: Reply, data: &ReadData) {
+    reply.fill(data.len(), |room| {
+        let mut rest = room;
+        for slice in &data.slices {
+            let (ReadSlice::Buffer { length, .. } | ReadSlice::Zeros(length)) = slice;
+            let (place, behind) = rest.split_at_mut(*length);
+            match slice {
+                ReadSlice::Buffer { buffer, start, length } => {
+                    let bytes = buffer.bytes(*start, *length);
+                    for (to, from) in place.chunks_mut(COPY_BYTES).zip(bytes.chunks(COPY_BYTES)) {
+                        to.copy_from_slice(from);
+                    }
+                }
+                ReadSlice::Zeros(_) => place.fill(0),
+            }
+            rest = behind;
+        }
+        Ok(data.len())
+    });
+}
+
+fn file_type(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::CharacterDevice => libc::S_IFCHR,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+    }
+}
+
+fn attr(from: &Attributes) -> abi::Attr {
+    abi::Attr {
+        ino: from.ino.0,
+        size: from.size,
+        blocks: from.blocks,
+        atime: from.atime.seconds,
+        mtime: from.mtime.seconds,
+        ctime: from.ctime.seconds,
+        atimensec: from.atime.nanoseconds,
+        mtimensec: from.mtime.nanoseconds,
+        ctimensec: from.ctime.nanoseconds,
+        mode: file_type(from.kind) | u32::from(from.permissions),
+        nlink: from.links,
+        uid: from.uid,
+        gid: from.gid,
+        rdev: from.rdev,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn attr_out(from: &Attributes) -> abi::AttrOut {
+    abi::AttrOut { attr_valid: CACHE_LIFETIME.as_secs(), attr: attr(from), ..Default::default() }
+}
+
+fn entry_out(from: &Entry) -> abi::EntryOut {
+    abi::EntryOut {
+        nodeid: from.attributes.ino.0,
+        generation: from.generation,
+        entry_valid: CACHE_LIFETIME.as_secs(),
+        attr_valid: CACHE_LIFETIME.as_secs(),
+        entry_valid_nsec: 0,
+        attr_valid_nsec: 0,
+        attr: attr(&from.attributes),
+    }
+}
+
+fn open_out(opened: &Opened, flags: OpenReply) -> abi::OpenOut {
+    abi::OpenOut { fh: opened.handle.0, open_flags: flags.bits(), backing_id: 0 }
+}
+
+fn statx_out(from: &Attributes) -> abi::StatxOut {
+    let time = |time: Timestamp| abi::StatxTime {
+        seconds: time.seconds,
+        nanoseconds: time.nanoseconds,
+        reserved: 0,
+    };
+    let stat = abi::Statx {
+        mask: abi::STATX_BASIC_STATS_AND_BTIME,
+        blksize: 4096,
+        nlink: from.links,
+        uid: from.uid,
+        gid: from.gid,
+        mode: file_type(from.kind) as u16 | from.permissions,
+        ino: from.ino.0,
+        size: from.size,
+        blocks: from.blocks,
+        atime: time(from.atime),
+        btime: time(from.btime),
+        ctime: time(from.ctime),
+        mtime: time(from.mtime),
+        // As the kernel packs a device number in 32 bits: 12 bits major between 8 and 12 bits minor.
+        rdev_major: from.rdev >> 8 & 0xfff,
+        rdev_minor: from.rdev & 0xff | from.rdev >> 12 & 0xf_ff00,
+        ..Default::default()
+    };
+    abi::StatxOut { attr_valid: CACHE_LIFETIME.as_secs(), stat, ..Default::default() }
+}
+
+fn changes(how: &abi::SetattrIn) -> SetAttributes {
+    let valid = SetattrValid::from_bits_retain(how.valid);
+    let time = |now, set, seconds, nanoseconds| {
+        if valid.contains(now) {
+            Some(SetTime::Now)
+        } else {
+            valid.contains(set).then_some(SetTime::To(Timestamp { seconds, nanoseconds }))
+        }
+    };
+    SetAttributes {
+        permissions: valid.contains(SetattrValid::MODE).then(|| protocol::permissions(how.mode)),
+        uid: valid.contains(SetattrValid::UID).then_some(how.uid),
+        gid: valid.contains(SetattrValid::GID).then_some(how.gid),
+        size: valid.contains(SetattrValid::SIZE).then_some(how.size),
+        atime: time(SetattrValid::ATIME_NOW, SetattrValid::ATIME, how.atime, how.atimensec),
+        mtime: time(SetattrValid::MTIME_NOW, SetattrValid::MTIME, how.mtime, how.mtimensec),
+        btime: None,
+        keep_privileges: !valid.contains(SetattrValid::KILL_SUIDGID),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(names: &[&str], room: usize, plus: bool) -> (usize, Vec<u8>) {
+        let mut bytes = vec![0xff; room];
+        let mut listing = Listing { room: &mut bytes, used: 0 };
+        let fitted = names
+            .iter()
+            .take_while(|name| {
+                let entry = DirectoryEntry {
+                    name: name.as_bytes().into(),
+                    ino: Ino(9),
+                    kind: FileKind::Directory,
+                    cookie: 5,
+                    entry: None,
+                };
+                listing.add(&entry, plus)
+            })
+            .count();
+        let used = listing.used;
+        bytes.truncate(used);
+        (fitted, bytes)
+    }
+
+    #[test]
+    fn names_are_padded_and_end_where_the_room_ends() {
+        let (fitted, bytes) = listed(&["a", "12345678", "b"], 64, false);
+        assert_eq!((fitted, bytes.len()), (2, 32 + 32));
+        let (first, rest) = abi::Dirent::read_from_prefix(&bytes).unwrap();
+        assert_eq!(first, abi::Dirent { ino: 9, off: 5, namelen: 1, kind: 4 });
+        assert_eq!(&rest[..8], b"a\0\0\0\0\0\0\0");
+        assert_eq!(listed(&["a"], 159, true).0, 0);
+        assert_eq!(listed(&["a"], 160, true).1.len(), 160);
+        assert_eq!(listed(&["a"], 0, false).0, 0);
+    }
+
+    #[test]
+    fn a_present_time_wins_over_the_one_that_is_sent_with_it() {
+        let how = abi::SetattrIn {
+            valid: (SetattrValid::ATIME | SetattrValid::ATIME_NOW | SetattrValid::MTIME | SetattrValid::SIZE)
+                .bits(),
+            atime: 5,
+            mtime: -2,
+            mtimensec: 7,
+            size: 3,
+            ..Default::default()
+        };
+        let expected = SetAttributes {
+            size: Some(3),
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::To(Timestamp { seconds: -2, nanoseconds: 7 })),
+            keep_privileges: true,
+            ..Default::default()
+        };
+        assert_eq!(changes(&how), expected);
+        let killed = abi::SetattrIn { valid: SetattrValid::KILL_SUIDGID.bits(), ..Default::default() };
+        assert_eq!(changes(&killed), SetAttributes::default());
+    }
+
+    #[test]
+    fn a_device_number_is_taken_apart_as_the_kernel_packed_it() {
+        let (major, minor) = (0xabc, 0x12345);
+        let rdev = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+        let at = Timestamp { seconds: 1, nanoseconds: 2 };
+        let from = Attributes {
+            ino: Ino(3),
+            kind: FileKind::BlockDevice,
+            permissions: 0o640,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev,
+            size: 0,
+            blocks: 0,
+            atime: at,
+            mtime: at,
+            ctime: at,
+            btime: Timestamp { seconds: -7, nanoseconds: 9 },
+        };
+        let stat = statx_out(&from).stat;
+        assert_eq!((stat.rdev_major, stat.rdev_minor), (major, minor));
+        assert_eq!((stat.btime.seconds, stat.btime.nanoseconds), (-7, 9));
+        assert_eq!(u32::from(stat.mode), libc::S_IFBLK | 0o640);
+    }
+}
