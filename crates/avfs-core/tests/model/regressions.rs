@@ -69,7 +69,7 @@ fn dirty_pages_in_all_memory_can_still_be_completed() {
 }
 
 fn begin_write(volume: &mut SimVolume, handle: HandleId, offset: u64, length: usize) -> WritePlan {
-    match volume.with(|core, now| core.write_begin(now, handle, offset, length, false)) {
+    match volume.with(|core, now| core.write_begin(now, handle, offset, length, None)) {
         WriteStart::Copy(plan) => plan,
         other => panic!("{other:?}"),
     }
@@ -160,7 +160,7 @@ fn held_back_writes_are_answered_when_what_was_dirty_is_cut_off() {
         let (handle, offset) = if number < 40 { (handle, number) } else { (other, number - 40) };
         let data = vec![number as u8; 1 << 20];
         let offset = offset << 20;
-        begun.push(volume.begin(Operation::Write { handle, offset, data, drop_privileges: false }));
+        begun.push(volume.begin(Operation::Write { handle, offset, data, unprivileged: None }));
     }
     let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
     begun.push(volume.begin(Operation::SetAttributes { ino, changes }));
