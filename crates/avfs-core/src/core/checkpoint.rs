@@ -18,6 +18,8 @@ use units::{DeviceOffset, Instant, Now};
 
 /// Bytes of images at the device at once.
 const IN_FLIGHT_LIMIT: u64 = 4 << 20;
+/// Bytes of an image that are written at once.
+const IMAGE_PIECE: u64 = 2 << 20;
 /// Bytes of live images that one checkpoint moves to empty sparse metadata units.
 const CLEANING_LIMIT: u64 = 16 << 20;
 
@@ -52,6 +54,24 @@ struct Running {
     /// Places of images that the new superblock no longer points at.
     replaced: Vec<ShardLocation>,
     table: Piece,
+    /// Image of the first of `shards`, if a part of it was written.
+    placing: Option<Placing>,
+}
+
+/// A shard's image on its way: it may be larger than memory for requests.
+#[derive(Debug)]
+struct Placing {
+    image: Vec<u8>,
+    lsn: u64,
+    /// Bytes in `pieces`.
+    done: usize,
+    pieces: Vec<Piece>,
+}
+
+impl Placing {
+    fn new(image: Vec<u8>, lsn: u64) -> Self {
+        Self { image, lsn, done: 0, pieces: Vec::new() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +212,7 @@ impl Core {
             in_flight_bytes: 0,
             replaced,
             table: Piece::default(),
+            placing: None,
         });
     }
 
@@ -316,19 +337,23 @@ impl Core {
         }
     }
 
+    /// Writes the next piece of a shard's image.
     fn write_shard(&mut self, number: u64) -> bool {
-        let location = match self.metadata.image(number) {
-            Some((image, lsn)) => match self.place(&image, UNIT) {
-                Some(pieces) => {
-                    if let Some(running) = &mut self.checkpoints.running {
-                        running.newest = running.newest.max(lsn);
-                    }
-                    ShardLocation { pieces }
-                }
-                None => return false,
-            },
-            None => ShardLocation::default(),
-        };
+        let begun = self.checkpoints.running.as_mut().and_then(|running| running.placing.take());
+        let image = || self.metadata.image(number).map(|(image, lsn)| Placing::new(image, lsn));
+        let mut location = ShardLocation::default();
+        if let Some(mut placing) = begun.or_else(image) {
+            let piece = self.place(&placing.image[placing.done..], IMAGE_PIECE);
+            placing.done += piece.map_or(0, |piece| piece.length as usize);
+            placing.pieces.extend(piece);
+            let Some(running) = &mut self.checkpoints.running else { return false };
+            if placing.done < placing.image.len() {
+                running.placing = Some(placing);
+                return piece.is_some();
+            }
+            running.newest = running.newest.max(placing.lsn);
+            location.pieces = placing.pieces;
+        }
         let old = self.metadata.set_location(number, location);
         if let Some(running) = &mut self.checkpoints.running {
             running.shards.pop_front();
@@ -351,72 +376,56 @@ impl Core {
                 *open = None;
             }
         }
-        let Some(pieces) = self.place(&bytes, UNIT) else { return false };
-        if let (Some(running), [table]) = (&mut self.checkpoints.running, pieces.as_slice()) {
-            running.table = *table;
+        let Some(table) = self.place(&bytes, UNIT) else { return false };
+        if let Some(running) = &mut self.checkpoints.running {
+            running.table = table;
         }
         true
     }
 
-    /// Writes bytes into metadata units, twice, cut where a unit ends. `None` for want of memory or space: nothing
-    /// has happened then that the next try does not make good.
-    fn place(&mut self, bytes: &[u8], limit: u64) -> Option<Vec<Piece>> {
+    /// Writes the first of `bytes` into metadata units, twice: at most `limit`, and not past the end of a unit. `None`
+    /// for want of memory or space: nothing has happened then.
+    fn place(&mut self, bytes: &[u8], limit: u64) -> Option<Piece> {
         let geometry = self.superblock.geometry;
-        let mut pieces = Vec::new();
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let mut room = limit;
-            for side in 0..2 {
-                if self.checkpoints.open[side].is_none_or(|(_, used)| used >= UNIT) {
-                    let unit = match self.checkpoints.spares.pop() {
-                        Some(unit) => Some(unit),
-                        None => self.metadata_unit(),
-                    };
-                    let Some(unit) = unit else {
-                        self.fail("no space left for metadata");
-                        return None;
-                    };
-                    self.checkpoints.units.entry(unit).or_default();
-                    self.checkpoints.open[side] = Some((unit, 0));
-                }
-                let used = self.checkpoints.open[side].map_or(0, |(_, used)| used);
-                room = room.min(UNIT - used);
+        let mut room = limit;
+        for side in 0..2 {
+            if self.checkpoints.open[side].is_none_or(|(_, used)| used >= UNIT) {
+                let unit = match self.checkpoints.spares.pop() {
+                    Some(unit) => Some(unit),
+                    None => self.metadata_unit(),
+                };
+                let Some(unit) = unit else {
+                    self.fail("no space left for metadata");
+                    return None;
+                };
+                self.checkpoints.units.entry(unit).or_default();
+                self.checkpoints.open[side] = Some((unit, 0));
             }
-            let (now, later) = rest.split_at(rest.len().min(room as usize));
-            let Some(segments) = self.system_segments(now) else {
-                for piece in &pieces {
-                    self.checkpoints.count_live(&geometry, piece, false);
-                }
-                return None;
-            };
-            let space = (now.len() as u64).next_multiple_of(BLOCK);
-            let mut addresses = [DeviceOffset(0); 2];
-            for (side, address) in addresses.iter_mut().enumerate() {
-                let Some((unit, used)) = &mut self.checkpoints.open[side] else { return None };
-                *address = DeviceOffset(geometry.block_address(*unit).0 + *used);
-                *used += space;
-            }
-            for address in addresses {
-                let operation = IoOperation::Write { durable: false };
-                self.checkpoint_request(
-                    operation,
-                    address,
-                    segments.clone(),
-                    Purpose::Shard { bytes: space },
-                    space,
-                );
-            }
-            let piece = Piece {
-                address: addresses[0],
-                copy: addresses[1],
-                length: now.len() as u32,
-                checksum: crc32c::crc32c(now),
-            };
-            self.checkpoints.count_live(&geometry, &piece, true);
-            pieces.push(piece);
-            rest = later;
+            let used = self.checkpoints.open[side].map_or(0, |(_, used)| used);
+            room = room.min(UNIT - used);
         }
-        Some(pieces)
+        let now = &bytes[..bytes.len().min(room as usize)];
+        let segments = self.system_segments(now)?;
+        let space = (now.len() as u64).next_multiple_of(BLOCK);
+        let mut addresses = [DeviceOffset(0); 2];
+        for (side, address) in addresses.iter_mut().enumerate() {
+            let Some((unit, used)) = &mut self.checkpoints.open[side] else { return None };
+            *address = DeviceOffset(geometry.block_address(*unit).0 + *used);
+            *used += space;
+        }
+        for address in addresses {
+            let operation = IoOperation::Write { durable: false };
+            let purpose = Purpose::Shard { bytes: space };
+            self.checkpoint_request(operation, address, segments.clone(), purpose, space);
+        }
+        let piece = Piece {
+            address: addresses[0],
+            copy: addresses[1],
+            length: now.len() as u32,
+            checksum: crc32c::crc32c(now),
+        };
+        self.checkpoints.count_live(&geometry, &piece, true);
+        Some(piece)
     }
 
     fn write_superblock(&mut self) -> bool {
