@@ -9,6 +9,7 @@
 #
 # Environment: AVFS_BIN         directory of the commands of AVFS (default: target/release)
 #              AVFS_CACHE_SIZE  memory of the daemon of each AVFS volume (default: 512M)
+#              AVFS_OPTIONS     further mount options of each AVFS volume, separated by commas (default: none)
 #              KEEP_SCRATCH     if set, images and logs are kept and their directory is named
 # shellcheck shell=bash
 
@@ -176,7 +177,7 @@ format_volume() {
 # mount_volume KIND IMAGE DIR
 mount_volume() {
 	case $1 in
-	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log" "$2" "$3" ;;
+	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log${AVFS_OPTIONS:+,$AVFS_OPTIONS}" "$2" "$3" ;;
 	*) if [ -b "$2" ]; then mount -t "$1" "$2" "$3"; else mount -t "$1" -o loop "$2" "$3"; fi ;;
 	esac
 }

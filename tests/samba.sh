@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 
 SMB_USER=editor
-SMB_PASSWORD=cut
+SMB_PASSWORD="cut"
 
 # samba_user: makes SMB_USER known inside this mount namespace.
 samba_user() {
@@ -70,10 +70,10 @@ start_smbd() {
 	on_exit stop "$SMB_PID"
 	local tenths=200
 	until (exec 3<>"/dev/tcp/127.0.0.1/$SMB_PORT") 2>/dev/null; do
-		((tenths-- > 0)) && kill -0 "$SMB_PID" 2>/dev/null || {
+		if ((tenths-- == 0)) || ! kill -0 "$SMB_PID" 2>/dev/null; then
 			cat "$state"/log/* >&2
 			die "smbd did not start"
-		}
+		fi
 		sleep 0.1
 	done
 }

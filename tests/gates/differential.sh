@@ -34,6 +34,7 @@ remount_command() {
 run_differential() {
 	rm -rf "$1" "$2"
 	mkdir -m 755 "$1" "$2"
+	# shellcheck disable=SC2086 # options are words
 	"$TARGET/debug/differential" "$1" "$2" --operations "$OPERATIONS" "${@:3}" ${OPTIONS:-}
 }
 

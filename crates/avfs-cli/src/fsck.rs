@@ -1,14 +1,12 @@
 //! `fsck.avfs`: checks a volume that is not mounted.
 //!
-//! It does what a mount does before it writes anything: reads every piece of metadata, replays the log in memory,
-//! and derives directories and free space from the inodes, which shows any contradiction between them. Nothing is
-//! written.
+//! Every structure is read, the log is replayed in memory, and names, space and inodes are held against each other.
+//! Repairs go into a fresh checkpoint: until its superblock is written, the volume stays as it was found.
 
 use crate::claim::{Claim, ClaimError};
 use crate::fail;
-use avfs_core::recovery::{RecoveryError, recover};
+use avfs_core::fsck::{self, Mode};
 use avfs_fuse::mount::printable;
-use avfs_io::IoError;
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -17,7 +15,6 @@ use std::process::ExitCode;
 const NAME: &str = "fsck.avfs";
 
 /// Exit codes of fsck(8).
-const ERRORS_LEFT: u8 = 4;
 const OPERATIONAL_ERROR: u8 = 8;
 const WRONG_USAGE: u8 = 16;
 
@@ -30,13 +27,13 @@ struct Arguments {
     /// Check only (the default)
     #[arg(short, group = "mode")]
     n: bool,
-    /// Accepted for fsck(8): nothing is asked, and damage is reported, not repaired
+    /// Repair everything that can be
     #[arg(short, group = "mode")]
     y: bool,
-    /// Like -y
+    /// Repair what loses nothing; leave the rest
     #[arg(short, group = "mode")]
     p: bool,
-    /// Like -y
+    /// Like -p
     #[arg(short, group = "mode")]
     a: bool,
     /// Accepted for fsck(8): every check is a whole one
@@ -50,8 +47,8 @@ enum FsckError {
     Claim(#[from] ClaimError),
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{path}: cannot read the device: {error}")]
-    Device { path: String, error: IoError },
+    #[error("{path}: {error}")]
+    Check { path: String, error: fsck::FsckError },
 }
 
 /// Runs the command. Exit codes are those of fsck(8).
@@ -64,19 +61,23 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { WRONG_USAGE } else { 0 });
         }
     };
-    match run(&arguments.device) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::from(ERRORS_LEFT),
+    let mode = match &arguments {
+        Arguments { y: true, .. } => Mode::Repair,
+        Arguments { p: true, .. } | Arguments { a: true, .. } => Mode::Preen,
+        _ => Mode::Check,
+    };
+    match run(&arguments.device, mode) {
+        Ok(code) => ExitCode::from(code),
         Err(error) => fail(NAME, error, OPERATIONAL_ERROR),
     }
 }
 
-/// Prints what is found and gives back how many errors that is.
-fn run(path: &Path) -> Result<usize, FsckError> {
+/// Prints what is found and gives back the exit code.
+fn run(path: &Path, mode: Mode) -> Result<u8, FsckError> {
     let claim = Claim::take(path, NAME, || {
         eprintln!("{NAME}: waiting until {} is written completely after its last mount", printable(path));
     })?;
-    let checked = open(path, &claim).map_err(FsckError::from).and_then(|device| check(path, &device));
+    let checked = open(path, &claim).map_err(FsckError::from).and_then(|device| check(path, &device, mode));
     claim.release();
     checked
 }
@@ -90,26 +91,21 @@ fn open(path: &Path, claim: &Claim) -> Result<FileDevice, OpenError> {
     }
 }
 
-fn check(path: &Path, device: &FileDevice) -> Result<usize, FsckError> {
+fn check(path: &Path, device: &FileDevice, mode: Mode) -> Result<u8, FsckError> {
     let path = printable(path);
-    let volume = match recover(device) {
-        Ok(volume) => volume,
-        Err(RecoveryError::Device(error)) => return Err(FsckError::Device { path, error }),
-        Err(error) => {
-            println!("{path}: {}", error.to_string().trim_end_matches(": run fsck.avfs"));
-            return Ok(1);
+    let report = fsck::check(device, mode).map_err(|error| FsckError::Check { path: path.clone(), error })?;
+    for finding in &report.findings {
+        println!("{path}: {finding}");
+    }
+    let state = match (report.findings.len(), report.repaired) {
+        (0, _) => "clean".to_owned(),
+        (found, repaired) if found == repaired => format!("{found} findings, all repaired"),
+        (found, repaired) => {
+            format!("{found} findings, {repaired} repaired; fsck.avfs -y repairs what can be")
         }
     };
-    for address in &volume.repaired {
-        println!("{path}: metadata at {address} is damaged; its second copy is whole");
-    }
-    println!(
-        "{path}: {} inodes, {} changes in the log, {} errors",
-        volume.metadata.inodes(),
-        volume.replayed,
-        volume.repaired.len()
-    );
-    Ok(volume.repaired.len())
+    println!("{path}: {} inodes, {} changes in the log, {state}", report.inodes, report.replayed);
+    Ok(report.exit_code())
 }
 
 #[cfg(test)]

@@ -517,7 +517,7 @@ fn more_readers_than_the_kernel_can_pass_on_at_once_get_their_bytes() {
                 let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
                 let mut found = vec![0; 1 << 20];
                 for turn in 0..6 {
-                    let at = (reader * 31 + turn * 47) % 191 << 20 | 4096;
+                    let at = (((reader * 31 + turn * 47) % 191) << 20) + 4096;
                     file.read_exact_at(&mut found, at as u64).unwrap();
                     assert!(found == bytes[at..at + found.len()], "at {at}");
                 }

@@ -77,8 +77,8 @@ pub enum Operation {
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
-        /// Setuid and setgid go.
-        drop_privileges: bool,
+        /// Who writes, if they may not leave setuid and setgid standing.
+        unprivileged: Option<Caller>,
     },
     /// Everything of one inode becomes durable.
     Fsync {
@@ -253,6 +253,8 @@ pub struct Core {
 
 /// Memory that file data may not take: the log, checkpoints and superblocks need some when everything is dirty.
 const SYSTEM_RESERVE: u64 = 16 << 20;
+/// A piece of memory may cost the eviction of so many times its size.
+const SCATTERED_LIMIT: usize = 4;
 const MMP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Core {
@@ -658,37 +660,44 @@ impl Core {
         Some(segments)
     }
 
-    /// Memory for file data. Leaves the reserve alone.
+    /// Memory for file data, at the expense of what was not used for longest; less than `length` where that much is
+    /// not to be had in one piece. Leaves the reserve alone. `None` when everything is in use.
     fn data_buffer(&mut self, length: usize) -> Option<Buffer> {
-        let mut evicted = Vec::new();
         let floor = SYSTEM_RESERVE.min(self.cache.capacity() / 4);
-        let mut buffer = None;
         let mut size = length.next_power_of_two().clamp(MIN_BUFFER, MAX_BUFFER);
-        while buffer.is_none() {
-            if self.pool.available().as_u64() >= floor + size as u64 {
-                buffer = self.cache.allocate(size, &mut evicted);
-            } else if let Some(block) = self.cache.evict_one() {
-                evicted.push(block);
-                for block in evicted.drain(..) {
-                    self.forget_block(&block);
-                }
-                continue;
+        let mut evicted = 0;
+        loop {
+            let enough = self.pool.available().as_u64() >= floor + size as u64;
+            if enough && let Some(buffer) = self.pool.allocate(size) {
+                return Some(buffer);
             }
-            if buffer.is_none() {
-                if size == MIN_BUFFER {
-                    break;
+            // Where memory is in small pieces, a large one is not worth the whole cache.
+            let scattered = enough && evicted >= SCATTERED_LIMIT * size && size > MIN_BUFFER;
+            let block = if scattered { None } else { self.cache.evict_one() };
+            match block {
+                Some(block) => {
+                    evicted += block.buffer.len();
+                    self.forget_block(block);
                 }
-                size /= 2;
+                None if size == MIN_BUFFER => return None,
+                None => {
+                    size /= 2;
+                    evicted = 0;
+                }
             }
         }
-        for block in evicted {
-            self.forget_block(&block);
-        }
-        buffer
+    }
+
+    /// Memory for one page that is read aside so that a dirty one can be completed. It may come from the reserve: it
+    /// is what lets dirty memory become free again.
+    fn bounce_buffer(&mut self, length: usize) -> Option<Buffer> {
+        let floor = SYSTEM_RESERVE.min(self.cache.capacity() / 4) / 2;
+        let spare = self.pool.available().as_u64() >= floor + length as u64;
+        self.data_buffer(length).or_else(|| if spare { self.pool.allocate(length) } else { None })
     }
 
     /// The file of an evicted block does not have it any more.
-    fn forget_block(&mut self, block: &CacheBlock) {
+    fn forget_block(&mut self, block: CacheBlock) {
         if let Some(file) = self.files.get_mut(&block.ino) {
             file.blocks.remove(block.start);
         }

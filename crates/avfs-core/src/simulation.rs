@@ -25,7 +25,8 @@ pub struct SimVolume {
     random: SmallRng,
     clock: Instant,
     next_ticket: u64,
-    audited: bool,
+    audit_every: Option<u64>,
+    events: u64,
     finished: BTreeMap<Ticket, Outcome>,
 }
 
@@ -69,7 +70,8 @@ impl SimVolume {
             random: SmallRng::seed_from_u64(seed),
             clock,
             next_ticket: 1,
-            audited: false,
+            audit_every: None,
+            events: 0,
             finished: BTreeMap::new(),
         };
         volume.with(|core, now| core.tick(now));
@@ -94,9 +96,9 @@ impl SimVolume {
         result
     }
 
-    /// From now on the core is audited after whatever it does.
-    pub fn audit_always(&mut self) {
-        self.audited = true;
+    /// From now on the core is audited after every so many events.
+    pub fn audit_every(&mut self, events: u64) {
+        self.audit_every = Some(events);
     }
 
     /// The present moment.
@@ -118,7 +120,8 @@ impl SimVolume {
     }
 
     fn submit(&mut self) {
-        if self.audited
+        self.events += 1;
+        if self.audit_every.is_some_and(|every| self.events.is_multiple_of(every))
             && let Err(contradiction) = self.core.audit()
         {
             panic!("{contradiction}");
@@ -227,7 +230,7 @@ impl SimVolume {
     /// # Errors
     /// As the volume says.
     pub fn write(&mut self, handle: HandleId, offset: u64, data: &[u8]) -> Result<usize> {
-        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), false));
+        let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
         let outcome = match begun {
             WriteStart::Refused(error) => return Err(error),
             WriteStart::Copy(plan) => {
@@ -240,7 +243,7 @@ impl SimVolume {
             }
             WriteStart::Later => {
                 let data = data.to_vec();
-                self.complete(Operation::Write { handle, offset, data, drop_privileges: false })
+                self.complete(Operation::Write { handle, offset, data, unprivileged: None })
             }
         };
         match outcome {

@@ -526,18 +526,18 @@ impl Volume {
         }
     }
 
-    /// Writes. `data` is copied before this returns. `drop_privileges`: setuid and setgid go.
+    /// Writes. `data` is copied before this returns. `unprivileged`: who writes, if they may
+    /// not leave setuid and setgid standing.
     pub fn write(
         &self,
         handle: HandleId,
         offset: u64,
         data: &[u8],
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
         done: Done<usize>,
     ) {
-        let begun = self
-            .shared
-            .run(|state| state.core.write_begin(now(), handle, offset, data.len(), drop_privileges));
+        let begun =
+            self.shared.run(|state| state.core.write_begin(now(), handle, offset, data.len(), unprivileged));
         match begun {
             WriteStart::Refused(error) => done(Err(error)),
             WriteStart::Copy(plan) => {
@@ -559,7 +559,7 @@ impl Volume {
                 }
             }
             WriteStart::Later => {
-                let operation = Operation::Write { handle, offset, data: data.to_vec(), drop_privileges };
+                let operation = Operation::Write { handle, offset, data: data.to_vec(), unprivileged };
                 self.shared.start(Continuation::Count(done), operation);
             }
         }
@@ -604,7 +604,7 @@ impl Volume {
         let volume = Arc::clone(self);
         let length = length.min(avfs_io::pool::MAX_BUFFER as u64) as usize;
         let copy = move |read: Result<ReadData>| match read {
-            Ok(data) => volume.write(to, to_offset, &data.to_vec(), true, done),
+            Ok(data) => volume.write(to, to_offset, &data.to_vec(), None, done),
             Err(error) => done(Err(error)),
         };
         self.read(from, from_offset, length, Box::new(copy));

@@ -474,7 +474,7 @@ impl Filesystem for Fuse {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -484,7 +484,7 @@ impl Filesystem for Fuse {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let drop_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let unprivileged = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID).then(|| caller(request));
         let done: Done<usize> = if protocol::is_synchronous(flags.0) {
             let volume = Arc::clone(&self.volume);
             let errors = Arc::clone(&self.errors);
@@ -503,7 +503,7 @@ impl Filesystem for Fuse {
         } else {
             self.done("write", ino(node), reply, |reply, length: usize| reply.written(length as u32))
         };
-        self.volume.write(handle(file), offset, data, drop_privileges, done);
+        self.volume.write(handle(file), offset, data, unprivileged, done);
     }
 
     fn flush(

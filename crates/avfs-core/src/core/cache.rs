@@ -7,7 +7,7 @@
 //! written or being filled by a client is never evicted; valid bytes beyond the end of the file are zero.
 
 use crate::ranges::RangeSet;
-use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
+use avfs_io::pool::{Buffer, Pool};
 use std::collections::BTreeMap;
 use units::{Ino, Instant};
 
@@ -200,17 +200,6 @@ impl Cache {
             |id: &BlockId| self.get(*id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared());
         let id = self.clean.values().copied().find(idle)?;
         self.remove(id)
-    }
-
-    /// Memory of at least `length` bytes, at the expense of what was not used for longest. The blocks that had to
-    /// go are handed to `evicted`. `None` when everything is in use.
-    pub(super) fn allocate(&mut self, length: usize, evicted: &mut Vec<CacheBlock>) -> Option<Buffer> {
-        loop {
-            if let Some(buffer) = self.pool.allocate(length.clamp(MIN_BUFFER, MAX_BUFFER)) {
-                return Some(buffer);
-            }
-            evicted.push(self.evict_one()?);
-        }
     }
 }
 

@@ -230,6 +230,13 @@ impl Core {
         let size = self.file_mut(ino).size;
         let grows = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange) && end > size;
         let zeroes = !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        if mode != AllocateMode::PunchHole {
+            // Refused before anything has changed: what is zeroed below gives its claims back before they are needed.
+            let gaps = self.unreserved(ino, offset / BLOCK..end.div_ceil(BLOCK))?;
+            let wanted = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            self.allocator.claim(wanted)?;
+            self.allocator.unclaim(wanted);
+        }
         if zeroes && !self.zero_edges(now, ino, offset..end) {
             self.write_back_for_memory(now);
             self.buffer_waiters.push_back(ticket);
@@ -317,21 +324,25 @@ impl Core {
         true
     }
 
+    /// The pages of a range that have neither a place nor a claim.
+    fn unreserved(&self, ino: Ino, pages: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let file = self.files.get(&ino).ok_or(Error::Stale)?;
+        let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
+        let mut gaps = Vec::new();
+        for gap in file.delayed.gaps(pages) {
+            let mut at = gap.start;
+            for extent in extents.range(gap.start, gap.end) {
+                gaps.push(at..extent.logical);
+                at = extent.logical_end();
+            }
+            gaps.push(at..gap.end);
+        }
+        Ok(gaps)
+    }
+
     /// Reserves space for every page of a range that has none: unwritten extents.
     fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<()> {
-        let mut gaps = Vec::new();
-        {
-            let file = self.files.get(&ino).ok_or(Error::Stale)?;
-            let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
-            for gap in file.delayed.gaps(pages) {
-                let mut at = gap.start;
-                for extent in extents.range(gap.start, gap.end) {
-                    gaps.push(at..extent.logical);
-                    at = extent.logical_end();
-                }
-                gaps.push(at..gap.end);
-            }
-        }
+        let gaps = self.unreserved(ino, pages)?;
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
         self.allocator.unclaim(wanted);

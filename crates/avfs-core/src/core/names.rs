@@ -16,7 +16,7 @@ use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
 const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
+pub(super) const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
@@ -801,6 +801,8 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     match name.len() {
         0 => Err(Error::InvalidArgument),
         length if length > MAX_NAME => Err(Error::BufferTooSmall),
+        // A namespace without a name.
+        _ if known.contains(&name) => Err(Error::InvalidArgument),
         _ if fits => Ok(()),
         _ => Err(Error::Unsupported),
     }

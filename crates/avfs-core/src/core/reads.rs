@@ -11,7 +11,7 @@ use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
 use avfs_io::{IoError, IoOperation, Segment};
 use rtsched::{Class, StreamId};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
@@ -153,6 +153,7 @@ impl Core {
         if self.file_mut(ino).exclusive == 0 {
             let sequential = offset == 0 || self.is_sequential(ino, offset);
             if !self.load(now, ino, offset..end, sequential, Bytes::ZERO) {
+                self.write_back_for_memory(now);
                 self.buffer_waiters.push_back(ticket);
                 return Progress::Wait;
             }
@@ -197,12 +198,32 @@ impl Core {
 
     /// Makes blocks for what is missing of `range` and asks the device for it. False when there is no memory.
     fn load(&mut self, now: Now, ino: Ino, range: Range<u64>, sequential: bool, ahead: Bytes) -> bool {
+        // Blocks of the range are not evicted to make room for others of it.
+        let mut held = SmallVec::new();
+        let loaded = self.load_held(now, ino, range, sequential, ahead, &mut held);
+        for id in held {
+            self.hold(id, false);
+        }
+        loaded
+    }
+
+    fn load_held(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        range: Range<u64>,
+        sequential: bool,
+        ahead: Bytes,
+        held: &mut SmallVec<[BlockId; 4]>,
+    ) -> bool {
         let mut at = range.start;
         while at < range.end {
             let Some(file) = self.files.get(&ino) else { return true };
-            let held =
+            let present =
                 file.block_before(at).filter(|&(_, id)| self.cache.get(id).is_some_and(|b| at < b.end()));
-            if let Some((_, id)) = held {
+            if let Some((_, id)) = present {
+                self.hold(id, true);
+                held.push(id);
                 let Some(block) = self.cache.get(id) else { return true };
                 let block_end = block.end();
                 let missing: Vec<_> = block
@@ -233,6 +254,8 @@ impl Core {
                 range.end - at
             };
             let Some(id) = self.make_block(ino, at, wanted) else { return false };
+            self.hold(id, true);
+            held.push(id);
             let Some(block) = self.cache.get(id) else { return true };
             let gap = if sequential {
                 0..page_ceil(size).min(block.end()).saturating_sub(block.start)
@@ -355,7 +378,7 @@ impl Core {
         let target = block.buffer.clone();
         let (buffer, start, bounce): (Buffer, usize, Option<Buffer>) = if partial {
             self.hold(id, true);
-            let bounce = self.data_buffer(length);
+            let bounce = self.bounce_buffer(length);
             self.hold(id, false);
             match bounce {
                 Some(bounce) => (bounce.clone(), 0, Some(bounce)),

@@ -1,7 +1,7 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
 use super::cache::BlockId;
-use super::names::without_privileges;
+use super::names::{SETGID, without_privileges};
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
 use crate::error::{Error, Result};
@@ -58,9 +58,9 @@ impl Core {
         handle: HandleId,
         offset: u64,
         length: usize,
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
     ) -> WriteStart {
-        match self.try_write(now, None, handle, offset, length, drop_privileges) {
+        match self.try_write(now, None, handle, offset, length, unprivileged) {
             Progress::Ready(Ok(plan)) => WriteStart::Copy(plan),
             Progress::Ready(Err(error)) => WriteStart::Refused(error),
             Progress::Wait => WriteStart::Later,
@@ -75,7 +75,7 @@ impl Core {
         handle: HandleId,
         offset: u64,
         length: usize,
-        drop_privileges: bool,
+        unprivileged: Option<Caller>,
     ) -> Progress<WritePlan> {
         let (ino, flags) = match self.handle(handle).and_then(|open| self.check_writable().map(|()| open)) {
             Ok(open) => open,
@@ -126,16 +126,21 @@ impl Core {
         }
         let file = self.file_mut(ino);
         file.append_end = file.append_end.max(end);
-        if drop_privileges {
-            self.drop_privileges(now, ino);
+        if let Some(caller) = unprivileged {
+            self.drop_privileges(now, ino, caller);
         }
         Progress::Ready(Ok(plan))
     }
 
-    fn drop_privileges(&mut self, now: Now, ino: Ino) {
+    /// Setuid goes, and setgid where it is a privilege (the group may execute), or where the writer is not of the
+    /// group: then it would only mark the file for mandatory locking on somebody else's behalf.
+    fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
         let Some(inode) = self.metadata.get(ino) else { return };
         let mut attributes = inode.attributes;
         attributes.permissions = without_privileges(attributes.permissions);
+        if caller.gid != attributes.gid {
+            attributes.permissions &= !SETGID;
+        }
         if attributes.permissions != inode.attributes.permissions {
             let _ = self.transact(now, &[Record::Attributes { ino, attributes }]);
         }
@@ -355,10 +360,10 @@ impl Core {
 
     /// A write whose bytes were copied aside, tried again.
     pub(super) fn attempt_write(&mut self, now: Now, ticket: Ticket, waiting: Waiting) {
-        let Operation::Write { handle, offset, ref data, drop_privileges } = waiting.operation else {
+        let Operation::Write { handle, offset, ref data, unprivileged } = waiting.operation else {
             return;
         };
-        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), drop_privileges);
+        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), unprivileged);
         match progress {
             Progress::Ready(Ok(plan)) => {
                 plan.copy(data);

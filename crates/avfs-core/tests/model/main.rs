@@ -66,7 +66,8 @@ fn check(character: Character, seed: u64, count: usize) {
         eprintln!("seed {seed} of {character:?} fails: {cause}");
         let steps = smallest(character, seed, steps);
         let cause = fails(character, seed, &steps);
-        panic!("seed {seed} of {character:?}: {cause:?} after\n{steps:#?}");
+        let steps: Vec<String> = steps.iter().map(|step| format!("{step:?}")).collect();
+        panic!("seed {seed} of {character:?}: {cause:?} after\n{}", steps.join("\n"));
     }
 }
 

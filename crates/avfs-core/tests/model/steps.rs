@@ -43,6 +43,13 @@ pub(crate) enum Step {
         length: usize,
         count: u32,
     },
+    /// The same, but all are on their way at once.
+    Flood {
+        handle: u8,
+        place: Place,
+        length: usize,
+        count: u32,
+    },
     /// One byte at a time, far apart.
     Strided {
         handle: u8,
@@ -158,6 +165,8 @@ pub(crate) struct Character {
     pub(crate) reach: u64,
     /// Lengths of preallocations lie below this.
     pub(crate) longest: u64,
+    /// The core is audited after so many events, and after each step.
+    pub(crate) audit_every: u64,
     /// Commits and checkpoints come this often.
     pub(crate) commit_milliseconds: u64,
     pub(crate) checkpoint_milliseconds: u64,
@@ -170,6 +179,7 @@ impl Character {
         pool_mib: 96,
         reach: 12 << 20,
         longest: 6 << 20,
+        audit_every: 1,
         commit_milliseconds: 1000,
         checkpoint_milliseconds: 60_000,
     };
@@ -179,6 +189,7 @@ impl Character {
         pool_mib: 64,
         reach: 40 << 20,
         longest: 60 << 20,
+        audit_every: 20,
         commit_milliseconds: 100,
         checkpoint_milliseconds: 700,
     };
@@ -188,6 +199,7 @@ impl Character {
         pool_mib: 64,
         reach: 160 << 20,
         longest: 30 << 20,
+        audit_every: 20,
         commit_milliseconds: 300,
         checkpoint_milliseconds: 5000,
     };
@@ -240,8 +252,12 @@ impl Step {
             _ => *LENGTHS.choose(random).unwrap(),
         };
         match random.random_range(0..100) {
-            0..38 => Self::Write { handle, place, length },
-            38..43 => Self::Sequence { handle, place, length: 9123, count: random.random_range(2..60) },
+            0..36 => Self::Write { handle, place, length },
+            36..39 => {
+                let length = [4096, 9123, 1 << 20, 1 << 20][random.random_range(0..4)];
+                Self::Flood { handle, place, length, count: random.random_range(2..40) }
+            }
+            39..43 => Self::Sequence { handle, place, length: 9123, count: random.random_range(2..60) },
             43..46 => {
                 let stride = [4096, 5000, 65_536, 1 << 20, 8 << 20][random.random_range(0..5)];
                 let count = random.random_range(2..if stride > 1 << 20 { 4 } else { 40 });

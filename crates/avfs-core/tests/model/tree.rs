@@ -140,6 +140,14 @@ impl Tree {
         moment: Moment,
     ) {
         self.insert(ino, body, permissions, moment);
+        let (inherited, gid) = (self.node(parent).permissions & 0o2000, self.node(parent).gid);
+        let node = self.node(ino);
+        if inherited != 0 {
+            node.gid = gid;
+            if matches!(node.body, Body::Directory(_)) {
+                node.permissions |= inherited;
+            }
+        }
         self.enter(parent, name, ino);
         self.touch(parent, moment);
         self.node(ino).lookups += 1;

@@ -17,6 +17,9 @@ const METADATA_SLACK: u64 = 3 * 2048;
 /// Mutations of one file in one batch: every order of them is tried.
 const MOST_AT_ONCE: usize = 4;
 
+/// Files of up to so many bytes are read whole; of larger ones, what may be anything but a hole.
+const SMALL: u64 = 24 << 20;
+
 struct Open {
     handle: HandleId,
     ino: Ino,
@@ -119,7 +122,7 @@ impl World {
         let pool = Pool::new(Bytes::from_mib(character.pool_mib), false).unwrap();
         let disk = formatted(Bytes::from_mib(character.disk_mib));
         let mut volume = SimVolume::mount(disk, &pool, config(&character), seed).unwrap();
-        volume.audit_always();
+        volume.audit_every(character.audit_every);
         Self {
             volume: Some(volume),
             tree: Tree::new(),
@@ -240,22 +243,16 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, step: &Step) {
+        self.take_unaudited(step);
+        self.volume().core().audit().unwrap();
+    }
+
+    fn take_unaudited(&mut self, step: &Step) {
+        if self.handles.is_empty() {
+            self.open_any();
+        }
         match step.clone() {
-            Step::Create { directory, name: number, append, sync } => {
-                let (parent, name) = (self.a_directory(directory), name(number));
-                let expected = self.tree.may_add(parent, &name);
-                let flags = open_flags(true, append, sync);
-                let caller = Caller::default();
-                let (result, moment) =
-                    self.change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
-                if let Some((entry, opened)) = self.unless_crowded(result, expected) {
-                    let ino = entry.attributes.ino;
-                    let body = Body::File(Contents::default());
-                    self.tree.make(parent, &name, ino, body, 0o6755, moment);
-                    self.tree.node(ino).opens += 1;
-                    self.handles.push(Open { handle: opened.handle, ino, write: true, append });
-                }
-            }
+            Step::Create { .. } => self.take_create(step),
             Step::Open { file, write, append, sync } => {
                 let Some(ino) = self.a_file(file) else { return };
                 if self.handles.len() > 20 {
@@ -284,6 +281,11 @@ impl World {
                 for number in 0..u64::from(count) {
                     self.write(index, offset + number * length as u64, length);
                 }
+            }
+            Step::Flood { handle, place, length, count } => {
+                let Some(index) = self.a_handle(handle) else { return };
+                let offset = self.place(self.handles[index].ino, place);
+                self.flood(index, offset, length, count);
             }
             Step::Strided { handle, place, stride, count } => {
                 let Some(index) = self.a_handle(handle) else { return };
@@ -327,10 +329,6 @@ impl World {
                     apply(contents, &Action::Allocate { offset, length, mode });
                     let changed = zeroes || contents.size > size;
                     self.changed(ino, moment, changed);
-                } else if zeroes {
-                    // It was zeroed before the space for it was found to be wanting.
-                    let punch = AllocateMode::PunchHole;
-                    self.adopt_either(ino, &Action::Allocate { offset, length, mode: punch });
                 }
             }
             Step::Seek { handle, place, seek } => {
@@ -515,7 +513,98 @@ impl World {
         }
     }
 
+    fn take_create(&mut self, step: &Step) {
+        let Step::Create { directory, name: number, append, sync } = *step else { return };
+        let (parent, name) = (self.a_directory(directory), name(number));
+        let expected = self.tree.may_add(parent, &name);
+        let flags = open_flags(true, append, sync);
+        let caller = Caller::default();
+        let (result, moment) =
+            self.change(|core, now| core.create(now, caller, parent, &name, 0o6755, 0o022, flags));
+        if let Some((entry, opened)) = self.unless_crowded(result, expected) {
+            let ino = entry.attributes.ino;
+            let body = Body::File(Contents::default());
+            self.tree.make(parent, &name, ino, body, 0o6755, moment);
+            self.tree.node(ino).opens += 1;
+            self.handles.push(Open { handle: opened.handle, ino, write: true, append });
+        }
+    }
+
     // Several at once.
+
+    fn open_any(&mut self) {
+        let flags = open_flags(true, false, false);
+        let opened = match self.a_file(0) {
+            Some(ino) => self.volume().with(|core, _| core.open(ino, flags)).map(|opened| (ino, opened)),
+            None => {
+                let step = Step::Create { directory: 0, name: 0, append: false, sync: false };
+                return self.take_create(&step);
+            }
+        };
+        let (ino, opened) = opened.unwrap();
+        self.tree.node(ino).opens += 1;
+        self.handles.push(Open { handle: opened.handle, ino, write: true, append: false });
+    }
+
+    /// Many writes of one client that does not wait for answers. They do not overlap, so their order is no matter.
+    fn flood(&mut self, index: usize, offset: u64, length: usize, count: u32) {
+        let Open { handle, ino, write, append } = self.handles[index];
+        if !write || append {
+            return;
+        }
+        let (before, available) = (self.wall(), self.available());
+        let mut begun = Vec::new();
+        for number in 0..u64::from(count) {
+            let action =
+                Action::Write { offset: Some(offset + number * length as u64), data: self.fresh(length) };
+            begun.push((self.begin(ino, handle, &action, &Step::Drift), action));
+            if number % 8 == 7 {
+                self.volume().drift();
+            }
+        }
+        let (mut pending, actions): (Vec<Pending>, Vec<Action>) = begun.into_iter().unzip();
+        self.copy_all(&mut pending, actions.iter());
+        let wanted = self.tree.file(ino).missing(offset, offset + u64::from(count) * length as u64) + 1;
+        let mut written = false;
+        for (state, action) in pending.into_iter().zip(actions) {
+            let Outcome::Count(result) = self.outcome(state) else { panic!("a write ended otherwise") };
+            if Self::unless_full(result, available, wanted).is_some() {
+                apply(self.tree.file(ino), &action);
+                written = true;
+            }
+        }
+        let now = self.wall();
+        let node = self.tree.node(ino);
+        if written {
+            (node.mtime, node.ctime) = ((before, now), (before, now));
+        }
+    }
+
+    /// Clients that were to copy their bytes do so.
+    fn copy_all<'a>(&mut self, pending: &mut [Pending], actions: impl Iterator<Item = &'a Action>) {
+        for (state, action) in pending.iter_mut().zip(actions) {
+            if let Pending::Plan(..) = state
+                && let Pending::Plan(plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
+            {
+                let Action::Write { data, .. } = action else { unreachable!("only writes have plans") };
+                plan.copy(data);
+                let ended = self.volume().with(|core, now| core.write_end(now, ticket, plan));
+                *state = match ended {
+                    Some((result, _)) => Pending::Ended(Outcome::Count(result)),
+                    None => Pending::Ticket(ticket),
+                };
+                self.volume().drift();
+            }
+        }
+    }
+
+    fn outcome(&mut self, state: Pending) -> Outcome {
+        match state {
+            Pending::Ended(outcome) => outcome,
+            Pending::Ticket(ticket) => self.volume().finish(ticket),
+            Pending::Plan(..) => unreachable!("all plans have ended"),
+        }
+    }
 
     fn batch(&mut self, steps: &[Step]) {
         let before = self.wall();
@@ -559,29 +648,8 @@ impl World {
             actions.push((ino, action));
             self.volume().drift();
         }
-        let mut outcomes = Vec::new();
-        for (state, (_, action)) in pending.iter_mut().zip(&actions) {
-            // Clients that copy have all the time they want.
-            if let Pending::Plan(..) = state
-                && let Pending::Plan(plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
-            {
-                let Action::Write { data, .. } = action else { unreachable!("only writes have plans") };
-                plan.copy(data);
-                let ended = self.volume().with(|core, now| core.write_end(now, ticket, plan));
-                *state = match ended {
-                    Some((result, _)) => Pending::Ended(Outcome::Count(result)),
-                    None => Pending::Ticket(ticket),
-                };
-                self.volume().drift();
-            }
-        }
-        for state in pending {
-            outcomes.push(match state {
-                Pending::Ended(outcome) => outcome,
-                Pending::Ticket(ticket) => self.volume().finish(ticket),
-                Pending::Plan(..) => unreachable!("all plans have ended"),
-            });
-        }
+        self.copy_all(&mut pending, actions.iter().map(|(_, action)| action));
+        let outcomes = pending.into_iter().map(|state| self.outcome(state)).collect();
         let moment = (before, self.wall());
         self.judge(actions, outcomes, available, wanted, moment);
     }
@@ -621,7 +689,7 @@ impl World {
             Action::Write { offset, data } => {
                 let (offset, length) = (offset.unwrap_or(0), data.len());
                 let begun =
-                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, false));
+                    self.volume().with(|core, now| core.write_begin(now, handle, offset, length, None));
                 match begun {
                     WriteStart::Copy(plan) => {
                         let ticket = self.volume().ticket();
@@ -630,7 +698,7 @@ impl World {
                     WriteStart::Refused(error) => return Pending::Ended(Outcome::Count(Err(error))),
                     WriteStart::Later => {}
                 }
-                Operation::Write { handle, offset, data: data.clone(), drop_privileges: false }
+                Operation::Write { handle, offset, data: data.clone(), unprivileged: None }
             }
             Action::Truncate(size) => {
                 let changes = SetAttributes { size: Some(*size), ..SetAttributes::default() };
@@ -674,12 +742,6 @@ impl World {
             };
             match action {
                 Action::Other => {}
-                Action::Allocate { offset, length, mode } if !done => {
-                    if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
-                        let mode = AllocateMode::PunchHole;
-                        mutations.entry(ino).or_default().push(Action::Allocate { offset, length, mode });
-                    }
-                }
                 action if done => mutations.entry(ino).or_default().push(action),
                 _ => {}
             }
@@ -696,13 +758,20 @@ impl World {
             let before = self.tree.file(ino).clone();
             let mut explained: Option<Contents> = None;
             let mut refused = Vec::new();
-            for order in orders(actions.len()) {
-                let mut after = before.clone();
-                order.iter().for_each(|&index| apply(&mut after, &actions[index]));
+            let ends: Vec<Contents> = orders(actions.len())
+                .into_iter()
+                .map(|order| {
+                    let mut after = before.clone();
+                    order.iter().for_each(|&index| apply(&mut after, &actions[index]));
+                    after
+                })
+                .collect();
+            let ranges: Vec<_> = ends.iter().flat_map(Contents::interesting).collect();
+            for after in ends {
                 match &mut explained {
                     Some(found) if found.same_bytes(&after) => found.join_space(&after),
                     Some(_) => {}
-                    None => match self.matches(ino, &after) {
+                    None => match self.matches(ino, &after, &ranges) {
                         Ok(()) => explained = Some(after),
                         Err(why) => refused.push(why),
                     },
@@ -734,26 +803,14 @@ impl World {
         }
     }
 
-    /// The file is as before or as after `action`.
-    fn adopt_either(&mut self, ino: Ino, action: &Action) {
-        let before = self.tree.file(ino).clone();
-        let mut after = before.clone();
-        apply(&mut after, action);
-        if self.matches(ino, &before).is_err() {
-            self.matches(ino, &after).unwrap_or_else(|why| panic!("inode {ino}: {why}"));
-        }
-        after.join_space(&before);
-        let bytes = if self.matches(ino, &after).is_ok() { after } else { before };
-        let _ = std::mem::replace(self.tree.file(ino), bytes);
-        let now = self.wall();
-        let node = self.tree.node(ino);
-        node.mtime.1 = now;
-        node.ctime.1 = now;
-    }
-
     // Comparing.
 
-    fn matches(&mut self, ino: Ino, contents: &Contents) -> Result<(), String> {
+    fn matches(
+        &mut self,
+        ino: Ino,
+        contents: &Contents,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<(), String> {
         let attributes = self.volume().core().attributes(ino).unwrap();
         if attributes.size != contents.size {
             return Err(format!("size {}, expected {}", attributes.size, contents.size));
@@ -761,7 +818,7 @@ impl World {
         let flags = OpenFlags::READ | OpenFlags::DIRECT;
         let handle = self.volume().with(|core, _| core.open(ino, flags)).unwrap().handle;
         let mut difference = Ok(());
-        for range in contents.interesting() {
+        for range in ranges {
             let length = (range.end - range.start) as usize;
             let found = self.volume().read(handle, range.start, length).unwrap();
             let expected = contents.read(range.start, length);
@@ -860,7 +917,11 @@ impl World {
 
     fn compare_file(&mut self, ino: Ino) {
         let contents = self.tree.file(ino).clone();
-        if let Err(why) = self.matches(ino, &contents) {
+        let ranges = match contents.size {
+            size @ 0..=SMALL => (0..size).step_by(1 << 20).map(|at| at..size.min(at + (1 << 20))).collect(),
+            _ => contents.interesting(),
+        };
+        if let Err(why) = self.matches(ino, &contents, &ranges) {
             panic!("inode {ino}: {why}");
         }
         let flags = OpenFlags::READ | OpenFlags::DIRECT;
@@ -938,7 +999,7 @@ impl World {
         let disk = volume.unmount().unwrap();
         self.seed = self.seed.wrapping_mul(31).wrapping_add(7 + extra);
         let mut volume = SimVolume::mount(disk, &self.pool, config(&self.character), self.seed).unwrap();
-        volume.audit_always();
+        volume.audit_every(self.character.audit_every);
         let missing = clock.saturating_since(volume.clock());
         self.volume = Some(volume);
         self.handles.clear();

@@ -25,10 +25,10 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-const PAGE: usize = 4096;
 /// The kernel demands room for its largest request.
 const PAYLOAD_BYTES: usize = MAX_REQUEST_BYTES as usize;
 const HEADER_STRIDE: usize = 512;
+const HUGE_PAGE: usize = 2 << 20;
 /// Names the read of the eventfd among the answers; entries are named by their index.
 const WAKE: u64 = u64::MAX;
 /// A payload up to this size stays resident.
@@ -39,6 +39,9 @@ const URGENT_BYTES: usize = 64 << 10;
 const IDLE: Duration = Duration::from_secs(10);
 /// `len` in the kernel's `struct io_uring_sqe`.
 const SQE_LEN_OFFSET: usize = 24;
+
+/// What serves a request: its header, the structure of its operation, its payload.
+pub(super) type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
 
 /// What a reply carries beside its errno.
 pub(super) enum Body {
@@ -55,10 +58,14 @@ struct Commit {
     body: Body,
 }
 
-/// One mapping: headers, the eventfd's counter, payloads. Pages become resident when they are touched.
+/// One mapping: headers, the eventfd's counter, payloads. Pages become resident when they are touched. A payload starts
+/// at a huge page's boundary, with small pages for small requests; what follows the first is huge, because page faults
+/// and address translation are a good part of what copying megabytes costs.
 struct Memory {
     start: NonNull<u8>,
     entries: usize,
+    /// Bytes from `start` to the first payload.
+    payloads_at: usize,
     length: usize,
 }
 
@@ -69,17 +76,25 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(entries: usize) -> io::Result<Self> {
-        let length = Self::payloads_at(entries) + entries * PAYLOAD_BYTES;
+        let headers = entries * HEADER_STRIDE + size_of::<u64>();
+        let length = (headers + HUGE_PAGE).next_multiple_of(HUGE_PAGE) + entries * PAYLOAD_BYTES;
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no other memory.
         let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), length, protection, flags)? };
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, entries, length })
-    }
-
-    fn payloads_at(entries: usize) -> usize {
-        (entries * HEADER_STRIDE + size_of::<u64>()).next_multiple_of(PAGE)
+        let start: NonNull<u8> = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let payloads_at = (start.addr().get() + headers).next_multiple_of(HUGE_PAGE) - start.addr().get();
+        let memory = Self { start, entries, payloads_at, length };
+        for entry in 0..entries {
+            let rest = memory.payload(entry).wrapping_add(HUGE_PAGE).cast();
+            // SAFETY: within the mapping; the advice changes no bytes.
+            let advised =
+                unsafe { rustix::mm::madvise(rest, PAYLOAD_BYTES - HUGE_PAGE, Advice::LinuxHugepage) };
+            if let Err(error) = advised {
+                tracing::debug!(%error, "payloads have small pages");
+            }
+        }
+        Ok(memory)
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -99,7 +114,7 @@ impl Memory {
 
     fn payload(&self, entry: usize) -> *mut u8 {
         assert!(entry < self.entries);
-        self.at(Self::payloads_at(self.entries) + entry * PAYLOAD_BYTES)
+        self.at(self.payloads_at + entry * PAYLOAD_BYTES)
     }
 }
 
@@ -226,7 +241,7 @@ impl Queue {
     ///
     /// # Panics
     /// When the kernel refuses the ring itself: clients of this processor could never be answered.
-    pub(super) fn run(mut self, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) {
+    pub(super) fn run(mut self, handler: &Handler<'_>) {
         self.register();
         loop {
             self.send_replies();
@@ -352,7 +367,7 @@ impl Queue {
     }
 
     /// Serves the request that the kernel put into an entry. Gives back how many bytes it brought.
-    fn serve(&mut self, entry: usize, handler: &dyn Fn(&abi::InHeader, &[u8], &[u8], Reply)) -> usize {
+    fn serve(&mut self, entry: usize, handler: &Handler<'_>) -> usize {
         let memory = &self.shared.memory;
         // SAFETY: within the mapping, aligned to 512, of a type that any bytes are valid for; the kernel's command of
         // this entry was answered, so it does not write there.

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# The NetBench load through stock smbd, one kind of volume after the other in one run: MB/s at 1, 4 and 16 clients.
+# usage: netbench.sh [SECONDS] [KIND…]
+. "$(dirname "$0")/../tests/lib.sh"
+. "$ROOT/tests/samba.sh"
+
+SECONDS_EACH=${1:-15}
+kinds=("${@:2}")
+((${#kinds[@]})) || kinds=(ext4 xfs avfs)
+
+need_packages samba samba-vfs-modules samba-testsuite dbench
+isolate "$@"
+scratch
+for kind in "${kinds[@]}"; do
+	with_volume "$kind" 4G "$SCRATCH/$kind"
+	mkdir -m 777 "$SCRATCH/$kind/share"
+	modules='acl_xattr catia fruit streams_xattr'
+	[ "$kind" != avfs ] || modules+=' glusterfs_fuse'
+	cat >"$SCRATCH/shares" <<-CONF
+		    server min protocol = NT1
+		    ntlm auth = yes
+		[media]
+		    path = $SCRATCH/$kind/share
+		    read only = no
+		    vfs objects = $modules
+	CONF
+	start_smbd "$SCRATCH/shares"
+	for clients in 1 4 16; do
+		rate=$(smbtorture --configfile="$SMB_CONF" --smb-ports="$SMB_PORT" --user="$SMB_USER%$SMB_PASSWORD" \
+			--loadfile=/usr/share/dbench/client.txt --num-progs="$clients" --timelimit="$SECONDS_EACH" \
+			"//127.0.0.1/media" bench.nbench 2>&1 | awk '/^Throughput/ { rate = $2 } END { print rate }')
+		echo "$kind $clients ${rate:-0}" | tee -a "$SCRATCH/figures"
+	done
+	stop "$SMB_PID"
+	rm -rf "$SCRATCH/samba"
+	unmount_volume "$SCRATCH/$kind"
+done
+awk '
+{ rate[$1, $2] = $3; if (!($1 in seen)) { seen[$1]; order[++kinds] = $1 } }
+END {
+	printf "| MB/s |"; for (k = 1; k <= kinds; k++) printf " %s |", order[k]; print " AVFS of ext4 |"
+	for (c = 1; c <= 16; c *= 4) {
+		printf "| %d clients |", c
+		for (k = 1; k <= kinds; k++) printf " %.0f |", rate[order[k], c]
+		if (rate["ext4", c] > 0) printf " %.2f |", rate["avfs", c] / rate["ext4", c]; print ""
+	}
+}' "$SCRATCH/figures"
