@@ -453,9 +453,13 @@ fn a_name_for_which_its_directory_has_no_room_is_moved() {
     let disk = volume();
     record(&disk, &records);
     let crowded = Finding::DirectoryCrowded { ino: TAKE, parent: REEL };
-    let after = expect(disk, &[crowded.clone(), crowded]);
-    let kept = after.keys().filter(|path| path.eq_ignore_ascii_case("/reel/crowdeddirectory")).count();
-    assert_eq!(kept, 4096);
+    // Not at every cut of the repair, as for others: every look at so many names of one hash takes its time.
+    let report = examine(&*disk, Mode::Repair).unwrap();
+    assert_eq!((&*report.findings, report.exit_code()), (&[crowded.clone(), crowded][..], 1));
+    assert_eq!(examine(&*disk, Mode::Check).unwrap().findings, []);
+    let recovered = recover(&*disk).unwrap();
+    let take = recovered.metadata.get(TAKE).unwrap();
+    assert_eq!(take.names.iter().filter(|name| name.parent == REEL).count(), 4097);
 }
 
 #[test]
@@ -720,8 +724,6 @@ fn fresh() -> SimDisk {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
-
     #[test]
     fn any_damaged_bytes_of_metadata_are_repaired(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 1u64..700, 1u8..), 1..8)

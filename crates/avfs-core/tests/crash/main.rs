@@ -13,7 +13,8 @@ mod workload;
 
 use avfs_core::Error;
 use avfs_core::config::Config;
-use avfs_core::format::LOG_START;
+use avfs_core::format::{LOG_START, SuperblockError};
+use avfs_core::fsck::{self, Finding};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::XattrFlags;
 use avfs_io::pool::Pool;
@@ -60,6 +61,19 @@ fn mount(disk: SimDisk, pool: &Pool, place: Place) -> (SimVolume, u64) {
     }
 }
 
+/// A loss of power is no damage: fsck finds at most a superblock or a protection block that was being written.
+fn check(image: &SimDisk, place: Place) {
+    let report = fsck::examine(image, fsck::Mode::Check);
+    let findings = report.unwrap_or_else(|error| panic!("{place:?}: {error}")).findings;
+    let torn = |finding: &Finding| {
+        matches!(
+            finding,
+            Finding::MmpDamaged | Finding::SuperblockDamaged { cause: SuperblockError::Checksum, .. }
+        )
+    };
+    assert!(findings.iter().all(torn) && findings.len() <= 3, "{place:?}: {findings:?}");
+}
+
 /// Judges one image. With `again`, power is lost once more while recovery's own checkpoint is written.
 fn judge(workload: &Workload, pool: &Pool, place: Place, again: bool) {
     let second_pool = again.then(crate::pool);
@@ -67,7 +81,11 @@ fn judge(workload: &Workload, pool: &Pool, place: Place, again: bool) {
     let complain = |what: &str, error: String| -> ! {
         panic!("{place:?}, after {:?}, {what}: {error}", images.event_before(place.cut))
     };
-    let (mut volume, seed) = mount(images.image(place.cut, place.image), pool, place);
+    let image = images.image(place.cut, place.image);
+    if again {
+        check(&image, place);
+    }
+    let (mut volume, seed) = mount(image, pool, place);
     if again {
         volume.disk().record();
     }
@@ -134,7 +152,7 @@ fn lives(
             // Spread over the cuts if there are more than images, round and round if there are fewer.
             let cut = cuts[index * cuts.len().max(images) / images % cuts.len()];
             let place = Place { seed, life, cut, image: index as u64 };
-            judge(&workload, &judging, place, index % 10 == 0);
+            judge(&workload, &judging, place, index % 8 == 0);
         }
         // The next life begins where this one was cut off.
         let last = cuts[(seed_of_life as usize).wrapping_mul(7919) % (cuts.len() / 2) + cuts.len() / 2];
