@@ -581,6 +581,11 @@ impl Volume {
         self.shared.start(Continuation::Unit(done), Operation::Sync);
     }
 
+    /// Somebody without privilege changes what a file holds, by other means than a write.
+    pub fn drop_privileges(&self, ino: Ino, caller: Caller) {
+        self.shared.run(|state| state.core.drop_privileges(now(), ino, caller));
+    }
+
     /// See fallocate(2).
     pub fn allocate(&self, handle: HandleId, offset: u64, length: u64, mode: AllocateMode, done: Done<()>) {
         self.shared.start(Continuation::Unit(done), Operation::Allocate { handle, offset, length, mode });

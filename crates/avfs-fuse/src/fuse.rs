@@ -290,7 +290,7 @@ impl Filesystem for Fuse {
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -315,7 +315,7 @@ impl Filesystem for Fuse {
             mtime: mtime.map(set_time),
             btime: None,
             // Nothing says whether the caller may keep them.
-            keep_privileges: false,
+            keep_privileges: request.uid() == 0,
         };
         let done = self.done("setattr", ino(node), reply, |reply, changed| {
             reply.attr(&CACHE_LIFETIME, &attributes(&changed));
@@ -684,7 +684,7 @@ impl Filesystem for Fuse {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         file: FileHandle,
         offset: u64,
@@ -693,6 +693,10 @@ impl Filesystem for Fuse {
         reply: ReplyEmpty,
     ) {
         let done = self.done("fallocate", ino(node), reply, |reply, ()| reply.ok());
+        // The kernel does not say here whether privileges go.
+        if request.uid() != 0 {
+            self.volume.drop_privileges(ino(node), caller(request));
+        }
         match protocol::allocate_mode(mode) {
             Ok(mode) => self.volume.allocate(handle(file), offset, length, mode, done),
             Err(error) => done(Err(error)),

@@ -273,7 +273,6 @@ impl Core {
         attributes.ctime = now.wall.into();
         if zeroes || grows {
             attributes.mtime = now.wall.into();
-            attributes.permissions = super::names::without_privileges(attributes.permissions);
             if let Some(touched) = self.files.get_mut(&ino).and_then(|file| file.touched.as_mut()) {
                 touched.mtime = None;
             }

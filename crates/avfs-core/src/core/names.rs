@@ -630,6 +630,7 @@ impl Core {
         if let Some(wanted) = name.strip_prefix(REAL_NAME) {
             return self.real_name(ino, wanted);
         }
+        check_xattr_name(name)?;
         self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)
     }
 
@@ -660,7 +661,11 @@ impl Core {
     pub fn remove_xattr(&mut self, now: Now, ino: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
         check_xattr_name(name)?;
-        self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)?;
+        if self.inode(ino)?.xattr(name).is_none() {
+            // An ACL that says no more than the mode is not kept; taking it away is no mistake.
+            let is_acl = name == ACCESS_XATTR || name == DEFAULT_XATTR;
+            return if is_acl { Ok(()) } else { Err(Error::NoAttribute) };
+        }
         let records = [Record::RemoveXattr { ino, name: name.into() }, self.touch_inode(now, ino)?];
         self.transact(now, &records)
     }
@@ -793,16 +798,21 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+fn is_bare_namespace(name: &[u8]) -> bool {
+    NAMESPACES.contains(&name)
+}
+
 fn check_xattr_name(name: &[u8]) -> Result<()> {
-    let known: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let fits = name == ACCESS_XATTR
         || name == DEFAULT_XATTR
-        || known.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+        || NAMESPACES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
     match name.len() {
         0 => Err(Error::InvalidArgument),
         length if length > MAX_NAME => Err(Error::BufferTooSmall),
         // A namespace without a name.
-        _ if known.contains(&name) => Err(Error::InvalidArgument),
+        _ if is_bare_namespace(name) => Err(Error::InvalidArgument),
         _ if fits => Ok(()),
         _ => Err(Error::Unsupported),
     }

@@ -135,7 +135,7 @@ impl Core {
 
     /// Setuid goes, and setgid where it is a privilege (the group may execute), or where the writer is not of the
     /// group: then it would only mark the file for mandatory locking on somebody else's behalf.
-    fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
+    pub fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
         let Some(inode) = self.metadata.get(ino) else { return };
         let mut attributes = inode.attributes;
         attributes.permissions = without_privileges(attributes.permissions);

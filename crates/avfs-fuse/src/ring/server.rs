@@ -171,6 +171,10 @@ impl Server {
             }
             Operation::Allocate(how) => {
                 let done = self.done("fallocate", node, reply, |reply, ()| reply.ok());
+                // The kernel does not say here whether privileges go.
+                if caller.uid != 0 {
+                    volume.drop_privileges(node, caller);
+                }
                 match protocol::allocate_mode(how.mode) {
                     Ok(mode) => volume.allocate(HandleId(how.fh), how.offset, how.length, mode, done),
                     Err(error) => done(Err(error)),
