@@ -320,6 +320,9 @@ impl Filesystem for Fuse {
         let done = self.done("setattr", ino(node), reply, |reply, changed| {
             reply.attr(&CACHE_LIFETIME, &attributes(&changed));
         });
+        if changes.size.is_some() && request.uid() != 0 {
+            self.volume.drop_privileges(ino(node), caller(request));
+        }
         self.volume.set_attributes(ino(node), changes, done);
     }
 
@@ -723,7 +726,7 @@ impl Filesystem for Fuse {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _from: INodeNo,
         from: FileHandle,
         from_offset: u64,
@@ -737,6 +740,9 @@ impl Filesystem for Fuse {
         let done = self.done("copy_file_range", ino(to_node), reply, |reply, length: usize| {
             reply.written(length as u32);
         });
+        if request.uid() != 0 {
+            self.volume.drop_privileges(ino(to_node), caller(request));
+        }
         self.volume.copy_range(handle(from), from_offset, handle(to), to_offset, length, done);
     }
 

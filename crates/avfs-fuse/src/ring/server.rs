@@ -73,7 +73,11 @@ impl Server {
                 let done = self.done("setattr", node, reply, |reply, changed| {
                     reply.value(&attr_out(&changed));
                 });
-                volume.set_attributes(node, changes(&how), done);
+                let changes = changes(&how);
+                if changes.size.is_some() && caller.uid != 0 {
+                    volume.drop_privileges(node, caller);
+                }
+                volume.set_attributes(node, changes, done);
             }
             Operation::ReadLink => match volume.read_link(node) {
                 Ok(target) => reply.bytes(&target),
@@ -189,11 +193,14 @@ impl Server {
                 }
             }
             Operation::CopyRange(how) => {
-                let to = Ino(how.nodeid_out);
-                let done = self.done("copy_file_range", to, reply, |reply, length: usize| {
+                let to_node = Ino(how.nodeid_out);
+                let done = self.done("copy_file_range", to_node, reply, |reply, length: usize| {
                     reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
                 });
                 let (from, to) = (HandleId(how.fh_in), HandleId(how.fh_out));
+                if caller.uid != 0 {
+                    volume.drop_privileges(to_node, caller);
+                }
                 volume.copy_range(from, how.off_in, to, how.off_out, how.len, done);
             }
             Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
