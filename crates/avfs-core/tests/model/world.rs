@@ -311,6 +311,8 @@ impl World {
                 if Self::unless_full(result, available, 1).is_some() {
                     self.tree.file(ino).truncate(size);
                     self.changed(ino, moment, true);
+                    let node = self.tree.node(ino);
+                    node.permissions = without_privileges(node.permissions);
                 }
             }
             Step::Allocate { handle, place, length, mode } => {
@@ -485,13 +487,12 @@ impl World {
         }
     }
 
-    /// The times and privileges that change with a file's contents, or with its space only.
+    /// The times that change with a file's contents, or with its space only. Privileges go where a frontend says so.
     fn changed(&mut self, ino: Ino, moment: Moment, contents: bool) {
         let node = self.tree.node(ino);
         node.ctime = moment;
         if contents {
             node.mtime = moment;
-            node.permissions = without_privileges(node.permissions);
         }
     }
 
