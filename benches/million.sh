@@ -27,7 +27,8 @@ for index in range(files):
     os.close(descriptor)
 print(f"{files / (time.monotonic() - started):.0f} files made per second, each with 100 bytes")
 PYTHON
-sync -f "$SCRATCH/volume"
+# Not sync(1): the kernel does not pass that on to a FUSE filesystem.
+avfsctl sync "$SCRATCH/volume"
 # What holds file data is pinned from the start and counts as the cache.
 full=$(resident_kib)
 say "$(((full - empty) * 1024 / FILES)) bytes of memory for each file beside the cache"

@@ -5,7 +5,7 @@
 # (`on_exit`) takes things down in order besides, because a volume must also be proven to unmount.
 #
 # A volume is of a KIND: avfs, or a kernel filesystem (ext4, xfs) in a loop-mounted image of the same size, so that every
-# gate can be proven on filesystems that are known to be right.
+# gate can be proven on filesystems that are known to be right. Benchmarks know ntfs too: ntfs-3g, in user space as well.
 #
 # Environment: AVFS_BIN         directory of the commands of AVFS (default: target/release)
 #              AVFS_CACHE_SIZE  memory of the daemon of each AVFS volume (default: 512M)
@@ -142,8 +142,9 @@ need_volume_tools() {
 	case $1 in
 	ext4) need_packages e2fsprogs ;;
 	xfs) need_packages xfsprogs ;;
+	ntfs) need_packages ntfs-3g ;;
 	avfs) install_commands ;;
-	*) die "unknown kind of volume '$1': choose avfs, ext4 or xfs" ;;
+	*) die "unknown kind of volume '$1': choose avfs, ext4, xfs or ntfs" ;;
 	esac
 }
 
@@ -170,6 +171,7 @@ format_volume() {
 	case $1 in
 	ext4) mkfs.ext4 -q -F "$2" ;;
 	xfs) mkfs.xfs -q -f "$2" ;;
+	ntfs) mkfs.ntfs --quiet --fast --force "$2" >/dev/null ;;
 	avfs) mkfs.avfs "$2" >/dev/null ;;
 	esac
 }
@@ -178,6 +180,7 @@ format_volume() {
 mount_volume() {
 	case $1 in
 	avfs) mount -t avfs -o "cache_size=$AVFS_CACHE_SIZE,log=$3.log${AVFS_OPTIONS:+,$AVFS_OPTIONS}" "$2" "$3" ;;
+	ntfs) mount -t ntfs-3g -o big_writes "$2" "$3" ;;
 	*) if [ -b "$2" ]; then mount -t "$1" "$2" "$3"; else mount -t "$1" -o loop "$2" "$3"; fi ;;
 	esac
 }
@@ -197,6 +200,7 @@ check_volume() {
 	case $1 in
 	ext4) e2fsck -n -f "$2" ;;
 	xfs) xfs_repair -n "$2" ;;
+	ntfs) ntfsfix --no-action "$2" ;;
 	avfs) fsck.avfs "$2" ;;
 	esac >"$2.check" 2>&1 || {
 		tail -20 "$2.check"
@@ -258,4 +262,29 @@ verdict() {
 allowed_failure() {
 	awk -F ' *[|] *' -v gate="$1" -v name="$2" '!/^#/ && $1 == gate && $2 == name { print $3; exit }' \
 		"$ROOT/tests/gates/allowed-failures.txt"
+}
+
+# throughput_table FIGURES: FIGURES holds lines "KIND CLIENTS MB/s". Prints a table with AVFS as a ratio of each other kind.
+throughput_table() {
+	awk '
+	{ rate[$1, $2] = $3 }
+	!($1 in kind_seen) { kind_seen[$1]; kind[++kinds] = $1 }
+	!($2 in count_seen) { count_seen[$2]; count[++counts] = $2 }
+	END {
+		printf "| MB/s |"
+		for (k = 1; k <= kinds; k++) printf " %s |", kind[k]
+		for (k = 1; k <= kinds; k++) if (kind[k] != "avfs") printf " avfs of %s |", kind[k]
+		printf "\n|---|"
+		for (k = 1; k < 2 * kinds; k++) printf "---|"
+		print ""
+		for (c = 1; c <= counts; c++) {
+			printf "| %d clients |", count[c]
+			for (k = 1; k <= kinds; k++) printf " %.0f |", rate[kind[k], count[c]]
+			for (k = 1; k <= kinds; k++) if (kind[k] != "avfs") {
+				if (rate[kind[k], count[c]] > 0) printf " %.2f |", rate["avfs", count[c]] / rate[kind[k], count[c]]
+				else printf " - |"
+			}
+			print ""
+		}
+	}' "$1"
 }

@@ -30,7 +30,7 @@ use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
 use cache::{BlockId, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
-use file::{FileState, Touched};
+use file::{FileState, RestingFile, Touched};
 use hashbrown::HashMap;
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
@@ -216,7 +216,10 @@ pub struct Core {
     journal: Journal,
     cache: Cache,
     pool: Pool,
+    /// Files that are used.
     files: HashMap<Ino, Box<FileState>>,
+    /// Files that are not, as far as they are in memory; none is in `files` too.
+    resting: HashMap<Ino, RestingFile>,
     /// Files with dirty blocks or unrecorded times, in an order that does not depend on hashing.
     dirty_files: BTreeSet<Ino>,
     lookups: HashMap<Ino, u64>,
@@ -283,6 +286,7 @@ impl Core {
             cache: Cache::new(pool.clone()),
             pool,
             files: HashMap::new(),
+            resting: HashMap::new(),
             dirty_files: BTreeSet::new(),
             lookups: HashMap::new(),
             handles: HashMap::new(),
@@ -423,7 +427,7 @@ impl Core {
         if self.unreaped.contains(&ino) {
             self.reap(now, ino);
         }
-        self.drop_unused(ino);
+        self.rest(ino);
     }
 
     fn wait_for_file(&mut self, ino: Ino, ticket: Ticket) {
@@ -708,30 +712,44 @@ impl Core {
     fn forget_block(&mut self, block: CacheBlock) {
         if let Some(file) = self.files.get_mut(&block.ino) {
             file.blocks.remove(block.start);
+            self.rest(block.ino);
+        } else if let Some(file) = self.resting.get_mut(&block.ino) {
+            file.blocks.remove(block.start);
+            if file.is_empty() {
+                self.resting.remove(&block.ino);
+            }
         }
-        self.drop_unused(block.ino);
     }
 
     // Files.
 
-    /// The state of a file, made from its inode if there is none.
+    /// The state of a file, made from its inode and what is in memory if there is none.
     fn file_mut(&mut self, ino: Ino) -> &mut FileState {
-        let metadata = &self.metadata;
+        let (metadata, resting) = (&self.metadata, &mut self.resting);
         self.files.entry(ino).or_insert_with(|| {
             let size = metadata.get(ino).map_or(0, |inode| inode.size);
-            Box::new(FileState { size, append_end: size, ..FileState::default() })
+            let RestingFile { blocks, kernel_pages } = resting.remove(&ino).unwrap_or_default();
+            Box::new(FileState { size, append_end: size, blocks, kernel_pages, ..FileState::default() })
         })
     }
 
-    fn drop_unused(&mut self, ino: Ino) {
-        if self.files.get(&ino).is_some_and(|file| file.is_unused()) {
-            let recorded = self.metadata.get(ino).map(|inode| inode.size);
-            let file_size = self.files.get(&ino).map(|file| file.size);
-            if recorded.is_none() || recorded == file_size {
-                self.files.remove(&ino);
-                self.allocator.release_window(crate::allocator::Owner(ino.0));
+    /// Lets a file rest if nobody uses it.
+    fn rest(&mut self, ino: Ino) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let recorded = self.metadata.get(ino).is_none_or(|inode| inode.size == file.size);
+        if !file.is_unused() || !recorded || self.dirty_files.contains(&ino) {
+            return;
+        }
+        if file.blocks.ids().any(|id| self.cache.get(id).is_some_and(|block| !block.is_idle())) {
+            return;
+        }
+        if let Some(file) = self.files.remove(&ino) {
+            let rest = RestingFile { blocks: file.blocks, kernel_pages: file.kernel_pages };
+            if !rest.is_empty() {
+                self.resting.insert(ino, rest);
             }
         }
+        self.allocator.release_window(crate::allocator::Owner(ino.0));
     }
 
     fn handle(&self, handle: HandleId) -> Result<(Ino, OpenFlags)> {

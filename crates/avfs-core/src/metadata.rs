@@ -71,7 +71,12 @@ pub struct Metadata {
     inodes: u64,
     /// Inodes without a name that somebody still uses.
     orphans: BTreeSet<Ino>,
+    /// An inode has or had a security label: while false, none has.
+    labelled: bool,
 }
+
+/// The extended attribute in which SELinux keeps labels.
+pub(crate) const LABEL_XATTR: &[u8] = b"security.selinux";
 
 fn shard_of(ino: Ino) -> u64 {
     ino.0 / SHARD_INODES
@@ -175,6 +180,11 @@ impl Metadata {
     /// Inodes without a name.
     pub fn orphans(&self) -> &BTreeSet<Ino> {
         &self.orphans
+    }
+
+    /// False while no inode has a security label; not false again when the last one goes.
+    pub fn is_labelled(&self) -> bool {
+        self.labelled
     }
 
     /// The number of the last record.
@@ -332,6 +342,7 @@ impl Metadata {
             Record::Remove { ino } => {
                 self.orphans.remove(ino);
             }
+            Record::SetXattr { name, .. } => self.labelled |= **name == *LABEL_XATTR,
             _ => {}
         }
     }
@@ -361,6 +372,8 @@ impl Metadata {
             .filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT)
             .map(|(ino, _)| ino)
             .collect();
+        let labelled = self.iter().any(|(_, inode)| inode.xattr(LABEL_XATTR).is_some());
+        self.labelled = labelled;
         for (ino, name) in names {
             if !self.enter(ino, name.parent, &name.name) {
                 lost.push((ino, name));

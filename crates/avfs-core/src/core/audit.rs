@@ -172,6 +172,17 @@ impl Core {
                 ensure!(known, "{place} is dirty and nobody will write it");
             }
         }
+        for (&ino, file) in &self.resting {
+            ensure!(!self.files.contains_key(&ino), "inode {ino} rests and is used");
+            ensure!(!file.is_empty(), "inode {ino} rests with nothing in memory");
+            for (start, id) in file.blocks.iter() {
+                count += 1;
+                let at_rest = self.cache.get(id).is_some_and(|block| {
+                    block.ino == ino && block.start == start && block.is_idle() && block.dirty.is_empty()
+                });
+                ensure!(at_rest, "inode {ino} rests: the block at {start} does not");
+            }
+        }
         ensure!(
             dirty_bytes == self.cache.dirty_bytes,
             "{dirty_bytes} bytes are dirty, counted {}",

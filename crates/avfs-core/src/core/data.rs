@@ -93,7 +93,7 @@ impl Core {
         if let Some(file) = self.files.get_mut(&ino) {
             file.touched = None;
         }
-        self.drop_unused(ino);
+        self.rest(ino);
         Ok(true)
     }
 
@@ -136,7 +136,7 @@ impl Core {
     /// Forgets what is cached of a range, dirty or not, and the claims for it. Bytes of pages that are only partly in
     /// the range become zeros where they are cached.
     fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
-        let Some(file) = self.files.get(&ino) else { return };
+        let file = self.file_mut(ino);
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         for (start, id) in blocks {

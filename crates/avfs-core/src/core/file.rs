@@ -1,4 +1,4 @@
-//! What the core knows of a file beyond its inode, while it is open or has blocks in the cache.
+//! What the core knows of a file beyond its inode: much while it is used, little while it only has blocks in the cache.
 
 use super::Ticket;
 use super::cache::BlockId;
@@ -60,7 +60,23 @@ impl BlockIndex {
     }
 }
 
-/// See the module's documentation. Made on first use, dropped when nothing of it is needed.
+/// What is kept of a file that nobody uses: what is in memory of it. A cache full of small files has very many of these.
+#[derive(Debug, Default)]
+pub(super) struct RestingFile {
+    /// See [`FileState::blocks`]; all are clean and idle.
+    pub(super) blocks: BlockIndex,
+    /// See [`FileState::kernel_pages`].
+    pub(super) kernel_pages: bool,
+}
+
+impl RestingFile {
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && !self.kernel_pages
+    }
+}
+
+/// See the module's documentation. Made on first use; of a file that is not used any more a [`RestingFile`] stays, or
+/// nothing.
 #[derive(Debug, Default)]
 pub(super) struct FileState {
     /// Length as clients see it; the inode's recorded size follows when the data is on the device.
@@ -120,16 +136,17 @@ impl FileState {
         self.loads == 0 && self.writes == 0
     }
 
-    /// True when there is nothing that the inode does not say as well.
+    /// True when nobody uses it, and the inode says everything but what is in memory; whether blocks are clean is
+    /// not asked.
     pub(super) fn is_unused(&self) -> bool {
         self.readers == 0
             && self.writers == 0
-            && self.blocks.is_empty()
             && self.delayed.is_empty()
+            && self.tails.is_empty()
             && self.touched.is_none()
             && self.waiting.is_empty()
+            && self.exclusive == 0
             && self.is_idle()
-            && !self.kernel_pages
     }
 
     /// The block that holds byte `at`, by the caller's lookup of a block's end.

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
 use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
+use crate::metadata::LABEL_XATTR;
 use crate::record::Record;
 use crate::types::*;
 use units::{Ino, Now, Timestamp};
@@ -123,9 +124,13 @@ impl Core {
                 self.lookups.remove(&ino);
                 if let Some(file) = self.files.get_mut(&ino) {
                     file.kernel_pages = false;
+                } else if let Some(file) = self.resting.get_mut(&ino) {
+                    file.kernel_pages = false;
+                    if file.is_empty() {
+                        self.resting.remove(&ino);
+                    }
                 }
                 self.reap(now, ino);
-                self.drop_unused(ino);
             }
         }
         self.pump(now);
@@ -631,7 +636,12 @@ impl Core {
             return self.real_name(ino, wanted);
         }
         check_xattr_name(name)?;
-        self.inode(ino)?.xattr(name).ok_or(Error::NoAttribute)
+        match self.inode(ino)?.xattr(name) {
+            Some(value) => Ok(value),
+            // Said once, `ls -l` believes it of the whole device; else it asks for each file, and each is a request.
+            None if name == LABEL_XATTR && !self.metadata.is_labelled() => Err(Error::Unsupported),
+            None => Err(Error::NoAttribute),
+        }
     }
 
     fn real_name(&self, directory: Ino, wanted: &[u8]) -> Result<&[u8]> {
@@ -735,7 +745,7 @@ impl Core {
             self.allocator.release_window(crate::allocator::Owner(ino.0));
         }
         self.reap(now, ino);
-        self.drop_unused(ino);
+        self.rest(ino);
         self.pump(now);
     }
 

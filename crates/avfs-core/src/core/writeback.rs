@@ -317,7 +317,7 @@ impl Core {
             if done {
                 self.allocator.release_window(Owner(ino.0));
             }
-            self.drop_unused(ino);
+            self.rest(ino);
         }
     }
 

@@ -199,6 +199,27 @@ fn a_shard_larger_than_memory_is_checkpointed() {
     assert_eq!(volume.core().get_xattr(entry.attributes.ino, b"user.59"), Ok(&value[..]));
 }
 
+/// `ls -l` asks each file for its SELinux label, a request to the daemon each time, unless it hears that there are no
+/// labels here: half the time of listing a large directory.
+#[test]
+fn labels_are_unsupported_until_somebody_sets_one() {
+    const LABEL: &[u8] = b"security.selinux";
+    let mut volume = volume(192);
+    let (one, _) = volume.create(Ino::ROOT, b"one").unwrap();
+    let (other, _) = volume.create(Ino::ROOT, b"other").unwrap();
+    assert_eq!(volume.core().get_xattr(one, LABEL), Err(Error::Unsupported));
+    assert_eq!(volume.core().get_xattr(one, b"security.capability"), Err(Error::NoAttribute));
+    volume.with(|core, now| core.set_xattr(now, one, LABEL, b"label", XattrFlags::empty())).unwrap();
+    let check = |volume: &SimVolume| {
+        assert_eq!(volume.core().get_xattr(one, LABEL), Ok(&b"label"[..]));
+        assert_eq!(volume.core().get_xattr(other, LABEL), Err(Error::NoAttribute));
+    };
+    check(&volume);
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    check(&SimVolume::mount(disk, &pool, Config::default(), 6).unwrap());
+}
+
 /// Small durable writes without end, the log as small as it can be: checkpoints make room in time.
 #[test]
 fn the_log_never_runs_full_for_good() {
