@@ -187,12 +187,9 @@ mount_volume() {
 
 # unmount_volume DIR: returns when everything is in the image; what was unmounted already stays so.
 unmount_volume() {
-	local dir=$1 command=umount
-	mountpoint -q "$dir" || return 0
-	# umount(8) takes the type from statfs, "fuse", and so never calls the helper that waits for the daemon.
-	[ "$(findmnt --noheadings --output FSTYPE "$dir" | tail -1)" != fuse.avfs ] || command=umount.avfs
+	mountpoint -q "$1" || return 0
 	# What just ended may hold it a moment longer.
-	$command "$dir" 2>/dev/null || { sleep 1 && $command "$dir"; }
+	umount "$1" 2>/dev/null || { sleep 1 && umount "$1"; }
 }
 
 # check_volume KIND IMAGE: an unmounted volume's own consistency check, which changes nothing.

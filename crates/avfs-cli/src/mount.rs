@@ -116,11 +116,17 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let job = Job { claim, directory, options, config };
     if arguments.foreground {
         logging::start(&Target::StandardError).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
-        return job.serve(|| Ok(())).map_err(|why| Failure::new(MOUNT_FAILED, why));
+        let (device, directory) = (job.claim.device().to_owned(), job.directory.clone());
+        let ready = || {
+            announce(&device, &directory);
+            Ok(())
+        };
+        return job.serve(ready).map_err(|why| Failure::new(MOUNT_FAILED, why));
     }
     match daemon::fork().map_err(|error| Failure::new(SYSTEM_ERROR, error))? {
         Side::Parent(waiting) => {
             waiting.wait().map_err(|why| Failure::new(MOUNT_FAILED, why))?;
+            announce(job.claim.device(), &job.directory);
             if arguments.verbose {
                 println!("{} mounted on {}", printable(job.claim.device()), printable(&job.directory));
             }
@@ -222,6 +228,20 @@ impl Job {
             }
         }
     }
+}
+
+/// Tells umount(8) that this mount has a helper. Otherwise, given the path, it takes the type from statfs(2), which says
+/// `fuse`, and does not call the one that waits until everything is on the device. It reads that from libmount's own
+/// file, so mount(8) is asked to write there what it would have written: everything but the mount itself.
+fn announce(device: &Path, directory: &Path) {
+    let mut command = std::process::Command::new("mount");
+    command.args(["-i", "-f", "-t", mount::FILESYSTEM_TYPE, "-o", "uhelper=avfs"]).arg(device).arg(directory);
+    let why = match command.output() {
+        Ok(output) if output.status.success() => return,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("{NAME}: umount will return before everything is written: mount(8) did not note it: {}", why.trim());
 }
 
 /// A process that the kernel's memory management waits for: it must not be killed for memory, nor wait for memory
