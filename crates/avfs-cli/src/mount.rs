@@ -281,8 +281,9 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     };
     let mut client =
         Client::connect(&control::socket_path(entry.device)).map_err(|error| failed(error.to_string()))?;
+    let no_atime = wanted.contains(MountFlags::NOATIME);
     let mut tell = |read_only| {
-        client.ask(&Request::Remount { read_only }).map(drop).map_err(|error| failed(error.to_string()))
+        client.ask(&Request::Remount { read_only, no_atime }).map(drop).map_err(|error| failed(error.to_string()))
     };
     // Whoever refuses writes must be the last to hear that they are allowed, and the first that they are not.
     if wanted.contains(MountFlags::RDONLY) {

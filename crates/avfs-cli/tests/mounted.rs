@@ -223,6 +223,24 @@ fn remounting_read_only_refuses_writes_and_back_accepts_them() {
     assert_eq!(rig.info()["volume"]["read_only"], false);
 }
 
+/// The kernel leaves times of access to the daemon: a remount that only changed the kernel's flag changed nothing.
+#[test]
+fn remounting_with_noatime_leaves_times_of_access_alone() {
+    let Some(rig) = Rig::mounted() else { return };
+    let old = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let read = |options: &str| {
+        succeed(rig.mount(options));
+        let file = rig.open("file");
+        file.write_all_at(b"x", 0).unwrap();
+        rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: old, last_modification: old }).unwrap();
+        fs::read(rig.path("file")).unwrap();
+        fs::metadata(rig.path("file")).unwrap().atime()
+    };
+    assert_ne!(read("remount,relatime"), 1);
+    assert_eq!(read("remount,noatime"), 1);
+    assert_ne!(read("remount,relatime"), 1);
+}
+
 #[test]
 fn a_read_only_mount_can_become_writable() {
     let Some(rig) = Rig::new() else { return };

@@ -813,6 +813,11 @@ impl Core {
         }
     }
 
+    /// See [`CoreOptions::no_atime`].
+    pub fn set_no_atime(&mut self, no_atime: bool) {
+        self.options.no_atime = no_atime;
+    }
+
     /// From now on clients' changes are refused. What they changed before is still written.
     pub fn refuse_changes(&mut self) {
         self.read_only = true;

@@ -681,6 +681,11 @@ impl Volume {
         self.shared.run(|state| state.core.set_dormant(now(), true))
     }
 
+    /// Whether reading a file leaves its time of access alone.
+    pub fn set_no_atime(&self, no_atime: bool) {
+        self.shared.run(|state| state.core.set_no_atime(no_atime));
+    }
+
     /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
     pub fn shutdown(&self) -> Result<()> {
         let result = self.wait_for(Operation::Shutdown);

@@ -44,6 +44,8 @@ pub enum Request {
     Remount {
         /// Whether to refuse.
         read_only: bool,
+        /// Whether reading leaves times of access alone.
+        no_atime: bool,
     },
     /// Make everything accepted so far durable.
     Sync {},
@@ -295,7 +297,7 @@ mod tests {
         let (_directory, control) = start(no_extents);
         let heard = conversation(
             &control,
-            b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true}}\n{\"info\":{}}\n",
+            b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true,\"no_atime\":false}}\n{\"info\":{}}\n",
         );
         assert_eq!(heard, "{\"extents\":[]}\n{\"done\":{}}\n{\"done\":{}}\n{\"error\":\"no such file\"}\n");
     }
@@ -365,7 +367,8 @@ mod tests {
             "{\"extents\":{}}",
             "{\"extents\":{\"ino\":-1}}",
             "{\"extents\":{\"ino\":2},\"sync\":{}}",
-            "{\"remount\":{\"read_only\":\"yes\"}}",
+            "{\"remount\":{\"read_only\":\"yes\",\"no_atime\":false}}",
+            "{\"remount\":{\"read_only\":true}}",
             &"[".repeat(4000),
         ] {
             let heard = conversation(&control, format!("{wrong}\n").as_bytes());

@@ -317,7 +317,10 @@ fn answer(
             process: std::process::id(),
             errors: errors.counts(),
         })),
-        Request::Remount { read_only } => done(volume.set_read_only(read_only)),
+        Request::Remount { read_only, no_atime } => {
+            volume.set_no_atime(no_atime);
+            done(volume.set_read_only(read_only))
+        }
         Request::Sync {} => {
             let (sender, receiver) = mpsc::channel();
             volume.sync(Box::new(move |result| {
