@@ -40,10 +40,11 @@ mount_volume avfs "$SCRATCH/volume.img" "$SCRATCH/volume"
 say "$((($(date +%s%N) - started) / 1000000)) ms to mount after kill -9"
 [ "$(find "$SCRATCH/volume" -type f | wc -l)" = "$FILES" ] || die "files are missing after the kill"
 
-for round in 1 2 3; do
+for _ in 1 2 3; do
 	unmount_volume "$SCRATCH/volume"
 	mount_volume avfs "$SCRATCH/volume.img" "$SCRATCH/volume"
 	started=$(date +%s%N)
+	# shellcheck disable=SC2012 # ls is what is measured
 	entries=$(ls -l "$SCRATCH/volume/shot_0003" | wc -l)
 	say "$((($(date +%s%N) - started) / 1000000)) ms for ls -l of $((entries - 1)) entries, cold"
 done
