@@ -241,7 +241,10 @@ fn announce(device: &Path, directory: &Path) {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    eprintln!("{NAME}: umount will return before everything is written: mount(8) did not note it: {}", why.trim());
+    eprintln!(
+        "{NAME}: umount will return before everything is written: mount(8) did not note it: {}",
+        why.trim()
+    );
 }
 
 /// A process that the kernel's memory management waits for: it must not be killed for memory, nor wait for memory
@@ -283,7 +286,10 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
         Client::connect(&control::socket_path(entry.device)).map_err(|error| failed(error.to_string()))?;
     let no_atime = wanted.contains(MountFlags::NOATIME);
     let mut tell = |read_only| {
-        client.ask(&Request::Remount { read_only, no_atime }).map(drop).map_err(|error| failed(error.to_string()))
+        client
+            .ask(&Request::Remount { read_only, no_atime })
+            .map(drop)
+            .map_err(|error| failed(error.to_string()))
     };
     // Whoever refuses writes must be the last to hear that they are allowed, and the first that they are not.
     if wanted.contains(MountFlags::RDONLY) {

@@ -232,7 +232,8 @@ fn remounting_with_noatime_leaves_times_of_access_alone() {
         succeed(rig.mount(options));
         let file = rig.open("file");
         file.write_all_at(b"x", 0).unwrap();
-        rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: old, last_modification: old }).unwrap();
+        rustix::fs::futimens(&file, &rustix::fs::Timestamps { last_access: old, last_modification: old })
+            .unwrap();
         fs::read(rig.path("file")).unwrap();
         fs::metadata(rig.path("file")).unwrap().atime()
     };
@@ -472,6 +473,27 @@ fn an_open_file_outlives_its_name() {
     assert_eq!(&found, b"still here");
     assert_eq!(file.metadata().unwrap().nlink(), 0);
     assert_eq!(file.read(&mut found).unwrap(), 0);
+}
+
+/// The kernel never keeps the ACL of a mount's own root: every step of somebody else through it was a request, two of
+/// three that Samba made.
+#[test]
+fn the_root_is_shown_through_a_directory_whose_acl_the_kernel_keeps() {
+    let Some(rig) = Rig::mounted() else { return };
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounts: Vec<_> = table
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .filter(|fields| Path::new(&fields[4].replace("\\040", " ")) == rig.mount_point())
+        .collect();
+    // Mounted once, not one upon the other.
+    assert_eq!(mounts.len(), 1, "{mounts:?}");
+    assert_eq!(mounts[0][3], if through_fuser() { "/" } else { "/volume" });
+    assert_eq!(fs::metadata(rig.mount_point()).unwrap().ino(), 1);
+    // Its name is not one of the volume's.
+    assert!(!rig.path("volume").exists());
+    rig.write("volume", b"a file");
+    assert_eq!(fs::read(rig.path("volume")).unwrap(), b"a file");
 }
 
 #[test]

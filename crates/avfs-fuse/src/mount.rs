@@ -1,8 +1,8 @@
 //! `/dev/fuse` and mount(2): attaching a filesystem to a directory, and what the kernel says of mounts.
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
@@ -94,6 +94,25 @@ pub fn is_connected(connection: impl AsFd) -> bool {
 /// What mount(2) says: EBUSY when files are open for writing and `flags` has RDONLY.
 pub fn remount(directory: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(directory, flags, "")?)
+}
+
+/// Mounts a directory of the filesystem that is mounted at `directory` in its place, with the same flags. If it cannot
+/// be cloned, everything stays as it is.
+///
+/// # Errors
+/// When nothing is mounted there any more.
+pub(crate) fn replace_with_child(directory: &Path, child: &str) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let clone = match rustix::mount::open_tree(CWD, directory.join(child), flags) {
+        Ok(clone) => clone,
+        Err(error) => {
+            tracing::warn!(%error, "the root of the mount is shown itself: the kernel asks for its ACL each time");
+            return Ok(());
+        }
+    };
+    unmount(directory, UnmountFlags::DETACH)?;
+    let into = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(clone, "", CWD, directory, into)?)
 }
 
 /// Unmounts `directory`. With DETACH it disappears at once, and the filesystem ends with its last open file; with

@@ -182,7 +182,9 @@ impl Mounted {
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
         let session = if ring {
             let session = ring::Session::start(volume, Arc::clone(&errors), connection);
-            Session::Ring(session.map_err(MountError::Ring)?)
+            let session = session.map_err(MountError::Ring)?;
+            session.show_root(directory).map_err(MountError::NoAnswer)?;
+            Session::Ring(session)
         } else {
             Session::Fuser(serve_with_fuser(volume, Arc::clone(&errors), connection)?)
         };

@@ -20,6 +20,7 @@ mod server;
 
 use crate::errno::Errors;
 use crate::invalidate::KernelPages;
+use crate::mount;
 use avfs_core::volume::Volume;
 use device::Device;
 use queue::{Queue, Shared};
@@ -28,6 +29,7 @@ use server::Server;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -62,6 +64,7 @@ pub fn enable() -> io::Result<()> {
 
 /// A connection that is served.
 pub struct Session {
+    server: Arc<Server>,
     thread: JoinHandle<io::Result<()>>,
     rings: Vec<(Arc<Shared>, JoinHandle<()>)>,
 }
@@ -93,9 +96,25 @@ impl Session {
             let _ = begin.send(());
             rings.push((shared, thread));
         }
-        let thread = thread::Builder::new().name("avfs-fuse".into()).spawn(move || device.serve(&server))?;
+        let serving = Arc::clone(&server);
+        let thread = thread::Builder::new().name("avfs-fuse".into()).spawn(move || device.serve(&serving))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
-        Ok(Self { thread, rings })
+        Ok(Self { server, thread, rings })
+    }
+
+    /// Shows the volume at `directory`, where it is mounted, through a directory of the mount instead of the mount's
+    /// own root. The kernel makes that one before it hears, in the answer to INIT, that this filesystem has ACLs, and
+    /// from then on asks for its ACL each time: whoever does not own the root would make a request at every step
+    /// through it, and no walk of a path could go without locks. A directory looked up afterwards is like any other.
+    /// Where the kernel cannot do that, the mount stays as it was.
+    ///
+    /// # Errors
+    /// When nothing is mounted any more.
+    pub fn show_root(&self, directory: &Path) -> io::Result<()> {
+        self.server.name_root(true);
+        let shown = mount::replace_with_child(directory, server::ROOT_NAME);
+        self.server.name_root(false);
+        shown
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.

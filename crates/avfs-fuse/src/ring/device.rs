@@ -2,7 +2,7 @@
 //! request that comes before they are ready.
 
 use super::reply::{Reply, Route};
-use super::server::Server;
+use super::server::{Server, node};
 use crate::abi::{self, InitFlags, opcode};
 use crate::invalidate::Notify;
 use crate::protocol::{MAX_BACKGROUND, MAX_REQUEST_BYTES};
@@ -134,7 +134,7 @@ impl AsFd for Device {
 
 impl Notify for Arc<Device> {
     fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()> {
-        let range = abi::InvalInodeOut { ino: ino.0, offset, length };
+        let range = abi::InvalInodeOut { ino: node(ino), offset, length };
         match self.write(abi::NOTIFY_INVAL_INODE, 0, range.as_bytes()) {
             // The kernel does not know the inode: it has no pages of it.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

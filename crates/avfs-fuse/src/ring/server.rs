@@ -12,6 +12,7 @@ use avfs_core::types::{
 };
 use avfs_core::volume::{Done, Volume};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use units::{Ino, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -19,21 +20,44 @@ use zerocopy::{FromBytes, IntoBytes};
 /// where the kernel finds them for the copy that follows.
 const COPY_BYTES: usize = 256 << 10;
 
+/// Under this name the volume's root can be found in the root of the mount, while it is being mounted: see
+/// [`Session::show_root`](super::Session::show_root).
+pub(super) const ROOT_NAME: &str = "volume";
+/// The kernel's number for it then; as the root of the mount it has another.
+const ROOT_NODE: u64 = u64::MAX;
+
+/// The inode that the kernel knows by this number.
+fn ino(node: u64) -> Ino {
+    if node == ROOT_NODE { Ino::ROOT } else { Ino(node) }
+}
+
+/// The kernel's number for an inode that it has looked up.
+pub(super) fn node(ino: Ino) -> u64 {
+    if ino == Ino::ROOT { ROOT_NODE } else { ino.0 }
+}
+
 /// Answers requests with a volume.
 pub(super) struct Server {
     volume: Arc<Volume>,
     errors: Arc<Errors>,
+    /// Whether [`ROOT_NAME`] is answered.
+    root_is_named: AtomicBool,
 }
 
 impl Server {
     pub(super) fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
-        Self { volume, errors }
+        Self { volume, errors, root_is_named: AtomicBool::new(false) }
+    }
+
+    /// From now on [`ROOT_NAME`] is answered, or not.
+    pub(super) fn name_root(&self, named: bool) {
+        self.root_is_named.store(named, Ordering::Relaxed);
     }
 
     /// Answers a request, now or later. `operation` is at least the structure of the operation, `payload` what follows
     /// it; neither is used after this returns.
     pub(super) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
-        let node = Ino(header.nodeid);
+        let node = ino(header.nodeid);
         let caller = Caller { uid: header.uid, gid: header.gid };
         let volume = &self.volume;
         let operation = match Operation::decode(header.opcode, operation, payload) {
@@ -43,6 +67,13 @@ impl Server {
             }
         };
         match operation {
+            Operation::Lookup { name }
+                if header.nodeid == Ino::ROOT.0
+                    && name == ROOT_NAME.as_bytes()
+                    && self.root_is_named.load(Ordering::Relaxed) =>
+            {
+                self.entry(reply, "lookup", node, volume.lookup(node, b"."));
+            }
             Operation::Lookup { name } => match volume.lookup(node, name) {
                 // The kernel remembers that the name does not exist; who creates it passes through this kernel.
                 Err(Error::NotFound) => reply
@@ -56,7 +87,7 @@ impl Server {
             Operation::BatchForget(batch) => {
                 for forgotten in batch.chunks_exact(size_of::<abi::ForgetOne>()) {
                     if let Ok(one) = abi::ForgetOne::read_from_bytes(forgotten) {
-                        volume.forget(Ino(one.nodeid), one.nlookup);
+                        volume.forget(ino(one.nodeid), one.nlookup);
                     }
                 }
                 reply.none();
@@ -106,11 +137,11 @@ impl Server {
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let result = protocol::rename_flags(flags)
-                    .and_then(|flags| volume.rename(node, name, Ino(new_parent), new_name, flags));
+                    .and_then(|flags| volume.rename(node, name, ino(new_parent), new_name, flags));
                 self.empty(reply, "rename", node, result);
             }
             Operation::Link { node: linked, name } => {
-                self.entry(reply, "link", Ino(linked), volume.link(Ino(linked), node, name));
+                self.entry(reply, "link", ino(linked), volume.link(ino(linked), node, name));
             }
             Operation::Open { flags } => {
                 let flags = protocol::open_flags(flags);
@@ -193,7 +224,7 @@ impl Server {
                 }
             }
             Operation::CopyRange(how) => {
-                let to_node = Ino(how.nodeid_out);
+                let to_node = ino(how.nodeid_out);
                 let done = self.done("copy_file_range", to_node, reply, |reply, length: usize| {
                     reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
                 });
@@ -407,7 +438,7 @@ fn attr_out(from: &Attributes) -> abi::AttrOut {
 
 fn entry_out(from: &Entry) -> abi::EntryOut {
     abi::EntryOut {
-        nodeid: from.attributes.ino.0,
+        nodeid: node(from.attributes.ino),
         generation: from.generation,
         entry_valid: CACHE_LIFETIME.as_secs(),
         attr_valid: CACHE_LIFETIME.as_secs(),
