@@ -171,7 +171,7 @@ format_volume() {
 	case $1 in
 	ext4) mkfs.ext4 -q -F "$2" ;;
 	xfs) mkfs.xfs -q -f "$2" ;;
-	ntfs) mkfs.ntfs --quiet --fast --force "$2" >/dev/null ;;
+	ntfs) mkfs.ntfs --quiet --fast --force "$2" >/dev/null 2>&1 ;;
 	avfs) mkfs.avfs "$2" >/dev/null ;;
 	esac
 }
