@@ -1,7 +1,7 @@
 //! `avfsctl`: asks the daemon of a mounted volume.
 
 use crate::fail;
-use avfs_core::types::ExtentReport;
+use avfs_core::types::{ExtentReport, StreamReport};
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
 use clap::{Parser, Subcommand};
@@ -155,6 +155,31 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
     }
     for (cause, count) in &info.errors {
         line(&format!("errors {cause}"), count)?;
+    }
+    print_streams(output, &info.streams)
+}
+
+fn print_streams(output: &mut impl Write, streams: &[StreamReport]) -> io::Result<()> {
+    if !streams.is_empty() {
+        writeln!(
+            output,
+            "\n{:>12} {:<8} {:<9} {:>8} {:>12} {:>10} {:>8} {:>12}",
+            "stream of", "", "", "Mbit/s", "request", "requests", "late", "at most by"
+        )?;
+    }
+    for stream in streams {
+        writeln!(
+            output,
+            "{:>12} {:<8} {:<9} {:>8.1} {:>12} {:>10} {:>8} {:>9.1} ms",
+            stream.ino,
+            if stream.writes { "recorded" } else { "played" },
+            stream.state,
+            stream.bits_per_second as f64 / 1e6,
+            Bytes(stream.request_bytes).to_string(),
+            stream.completed,
+            stream.missed,
+            stream.tardiness_microseconds as f64 / 1e3
+        )?;
     }
     Ok(())
 }

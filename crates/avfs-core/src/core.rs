@@ -32,7 +32,7 @@ use checkpoint::Checkpoints;
 use commit::Commit;
 use file::{FileState, RestingFile, Touched};
 use hashbrown::HashMap;
-use rtsched::{Class, StreamId};
+use rtsched::{Class, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
@@ -154,6 +154,8 @@ pub struct Stale {
 pub struct Outbox {
     /// Requests for the device.
     pub requests: Vec<IoRequest>,
+    /// Streams that began, changed or ended, in this order.
+    pub streams: Vec<(StreamId, Option<StreamSpec>)>,
     /// Requests that somebody now waits for.
     pub promotions: Vec<(IoTag, Class, Instant)>,
     /// Pages the kernel must forget, whoever waits.
@@ -166,6 +168,7 @@ impl Outbox {
     /// True when there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
+            && self.streams.is_empty()
             && self.promotions.is_empty()
             && self.stale.is_empty()
             && self.finished.is_empty()

@@ -127,6 +127,9 @@ impl SimVolume {
             panic!("{contradiction}");
         }
         let outbox = self.core.take_outbox();
+        for (stream, spec) in outbox.streams {
+            self.engine.declare(self.clock, stream, spec);
+        }
         for request in outbox.requests {
             self.engine.submit(self.clock, request);
         }

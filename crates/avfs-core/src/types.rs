@@ -335,3 +335,51 @@ pub struct VolumeReport {
     /// Why writes are refused, if because of an error.
     pub failure: Option<String>,
 }
+
+/// What the readers, or the writers, of a file are together.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StreamReport {
+    /// Which file.
+    pub ino: u64,
+    /// Whether it is recorded; else it is played.
+    pub writes: bool,
+    /// Its rate, of all clients together.
+    pub bits_per_second: u64,
+    /// How it is served.
+    pub state: StreamService,
+    /// Length of a request that it is promised; 0 while it waits.
+    pub request_bytes: u64,
+    /// Requests completed since it began.
+    pub completed: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Requests that were completed after their deadline.
+    pub missed: u64,
+    /// By how many microseconds the latest of them was.
+    pub tardiness_microseconds: u64,
+}
+
+/// How a stream is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamService {
+    /// With deadlines that hold.
+    Admitted,
+    /// Not at the moment: it asks for nothing, and others may have its time.
+    Paused,
+    /// As best effort, because the device carries less than when it was admitted.
+    Demoted,
+    /// As best effort, because there is no room for it.
+    Waiting,
+}
+
+impl std::fmt::Display for StreamService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Admitted => "admitted",
+            Self::Paused => "paused",
+            Self::Demoted => "demoted",
+            Self::Waiting => "waiting",
+        })
+    }
+}

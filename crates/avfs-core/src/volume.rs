@@ -174,6 +174,12 @@ impl Shared {
             answers.extend(state.waiting.remove(&ticket).map(|continuation| (continuation, outcome, stale)));
         }
         let relieved = !state.core.under_pressure();
+        if let Some(engine) = self.engine.get() {
+            // Under the lock, because here the order counts: the end of a stream must not overtake its beginning.
+            for (stream, spec) in outbox.streams.drain(..) {
+                engine.declare(stream, spec);
+            }
+        }
         drop(state);
         if earlier {
             self.timer.notify_one();
@@ -666,6 +672,12 @@ impl Volume {
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         self.with(Core::report)
+    }
+
+    /// The streams that open files are.
+    pub fn streams(&self) -> Vec<StreamReport> {
+        let declared = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
+        declared.into_iter().map(StreamReport::from).collect()
     }
 
     /// Turns changes off, after everything accepted has become durable, or on again. Refused after a device error.

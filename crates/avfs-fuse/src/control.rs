@@ -7,7 +7,7 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{ExtentReport, VolumeReport};
+use avfs_core::types::{ExtentReport, StreamReport, VolumeReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -79,6 +79,8 @@ pub struct Info {
     pub process: u32,
     /// Errors that clients were given since mount, by cause.
     pub errors: BTreeMap<String, u64>,
+    /// Open files whose rate is known.
+    pub streams: Vec<StreamReport>,
 }
 
 /// Path of the socket of the mount whose files have `st_dev` = `device`.

@@ -318,6 +318,7 @@ fn answer(
             mounted_on: mount::mounted_on(device).unwrap_or_default(),
             process: std::process::id(),
             errors: errors.counts(),
+            streams: volume.streams(),
         })),
         Request::Remount { read_only, no_atime } => {
             volume.set_no_atime(no_atime);

@@ -15,11 +15,12 @@ mod tests;
 use crate::device::{Device, FileDevice};
 use crate::pool::Pool;
 use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag};
+use crate::streams::{DeclaredStream, Streams};
 use command::Command;
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Class, Config, Dispatch, RequestId, Scheduler};
+use rtsched::{Class, Config, Dispatch, RequestId, Scheduler, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
@@ -115,6 +116,8 @@ enum Message {
     Submit(IoRequest),
     Promote(IoTag, Class, Instant),
     Cancel(IoTag),
+    Declare(StreamId, Option<StreamSpec>),
+    Report(mpsc::Sender<Vec<DeclaredStream>>),
 }
 
 impl Engine {
@@ -194,6 +197,19 @@ impl Engine {
         self.shared.post(std::iter::once(Message::Cancel(tag)));
     }
 
+    /// A stream is as `spec` says from now on, or has ended. It gets a reservation as soon as there is room; until then
+    /// it is served as best effort. Declarations take effect in the order of the calls.
+    pub fn declare(&self, stream: StreamId, spec: Option<StreamSpec>) {
+        self.shared.post(std::iter::once(Message::Declare(stream, spec)));
+    }
+
+    /// All declared streams, in the order of their names. Waits for the engine thread to answer; none when it stops.
+    pub fn streams(&self) -> Vec<DeclaredStream> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.post(std::iter::once(Message::Report(sender)));
+        answer.recv().unwrap_or_default()
+    }
+
     /// What was done up to now. Covers every completion that was delivered.
     pub fn statistics(&self) -> Statistics {
         *self.shared.statistics.lock()
@@ -261,6 +277,7 @@ struct Worker {
     shared: Arc<Shared>,
     ring: Ring,
     scheduler: Scheduler,
+    streams: Streams,
     size: Bytes,
     /// Every request accepted and not ended: itself while it waits, `None` while it is at the device.
     outstanding: HashMap<RequestId, Option<IoRequest>>,
@@ -275,6 +292,7 @@ impl Worker {
             shared,
             ring,
             scheduler: Scheduler::new(config),
+            streams: Streams::default(),
             size,
             outstanding: HashMap::new(),
             finished: Vec::new(),
@@ -318,6 +336,11 @@ impl Worker {
             Message::Submit(request) => self.accept(now, request),
             Message::Promote(tag, class, deadline) => {
                 self.scheduler.promote(now, tag.into(), class, deadline);
+            }
+            Message::Declare(stream, spec) => self.streams.declare(&mut self.scheduler, now, stream, spec),
+            Message::Report(sender) => {
+                // Whoever asked may have gone.
+                let _ = sender.send(self.streams.report(&self.scheduler));
             }
             Message::Cancel(tag) => {
                 if self.scheduler.cancel(now, tag.into()) {
@@ -420,7 +443,7 @@ impl Drop for Worker {
         };
         let unheard = messages.into_iter().filter_map(|message| match message {
             Message::Submit(request) => Some(RequestId::from(request.tag)),
-            Message::Promote(..) | Message::Cancel(_) => None,
+            Message::Promote(..) | Message::Cancel(_) | Message::Declare(..) | Message::Report(_) => None,
         });
         for RequestId(tag) in self.outstanding.drain().map(|(id, _)| id).chain(unheard) {
             self.completions.push(ended(IoTag(tag), IoError::Stopped));

@@ -11,7 +11,9 @@ pub mod engine;
 pub mod pool;
 pub mod request;
 pub mod sim;
+mod streams;
 
 pub use device::{Device, FileDevice, Geometry, OpenError, OpenMode};
 pub use engine::{Engine, StartError, Statistics};
 pub use request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};
+pub use streams::DeclaredStream;

@@ -13,6 +13,7 @@ use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
 use crate::metadata::LABEL_XATTR;
 use crate::record::Record;
 use crate::types::*;
+use rtsched::Direction;
 use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
@@ -709,6 +710,7 @@ impl Core {
                 CacheMode::Direct
             }
         };
+        self.declare_stream(ino, direction_of(flags));
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
         self.handles.insert(handle.0, Handle { ino, flags });
@@ -735,12 +737,14 @@ impl Core {
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
         let Some(Handle { ino, flags }) = self.handles.remove(&handle.0) else { return };
+        let direction = direction_of(flags);
         let file = self.file_mut(ino);
         if flags.contains(OpenFlags::WRITE) {
             file.writers -= 1;
         } else {
             file.readers -= 1;
         }
+        self.declare_stream(ino, direction);
         if file.writers == 0 && file.delayed.is_empty() {
             self.allocator.release_window(crate::allocator::Owner(ino.0));
         }
@@ -789,6 +793,11 @@ impl Core {
         *touched = Some(Touched { atime: atime.or(old.atime), mtime: mtime.or(old.mtime) });
         self.dirty_files.insert(ino);
     }
+}
+
+/// Who may write records; what such a client reads is not what it plays.
+fn direction_of(flags: OpenFlags) -> Direction {
+    if flags.contains(OpenFlags::WRITE) { Direction::Write } else { Direction::Read }
 }
 
 /// Permissions without setuid, and without setgid where it means privilege and not mandatory locking.

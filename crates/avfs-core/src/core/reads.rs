@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
-use avfs_io::{IoError, IoOperation, Segment};
-use rtsched::{Class, StreamId};
+use avfs_io::{DeclaredStream, IoError, IoOperation, Segment};
+use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
@@ -38,6 +38,35 @@ impl Ranking {
     pub(super) fn deadline(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
         let lead = self.rate.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
         self.window.map(|window| now + window + lead)
+    }
+}
+
+/// The name of the stream that a file's readers are, or its writers.
+pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
+    StreamId(ino.0 << 1 | u64::from(direction == Direction::Write))
+}
+
+impl From<DeclaredStream> for StreamReport {
+    fn from(declared: DeclaredStream) -> Self {
+        let status = declared.admitted;
+        let microseconds =
+            |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
+        Self {
+            ino: declared.stream.0 >> 1,
+            writes: declared.spec.direction == Direction::Write,
+            bits_per_second: declared.spec.rate.0,
+            state: match status.map(|status| status.state) {
+                Some(StreamState::Active) => StreamService::Admitted,
+                Some(StreamState::Paused) => StreamService::Paused,
+                Some(StreamState::Demoted) => StreamService::Demoted,
+                None => StreamService::Waiting,
+            },
+            request_bytes: status.map_or(0, |status| status.terms.request.0),
+            completed: status.map_or(0, |status| status.completed),
+            bytes: status.map_or(0, |status| status.bytes.0),
+            missed: status.map_or(0, |status| status.missed),
+            tardiness_microseconds: status.map_or(0, |status| microseconds(status.tardiness)),
+        }
     }
 }
 
@@ -394,7 +423,7 @@ impl Core {
         };
         let Some(block) = self.cache.get_mut(id) else { return true };
         block.loading.insert(cut.clone());
-        let ranking = self.ranking(ino);
+        let ranking = self.ranking(ino, Direction::Read);
         let deadline = ranking.deadline(now.monotonic, ahead);
         let address = self.superblock.geometry.block_address(device);
         let run = BlockRun { start: device, count: length as u64 / BLOCK };
@@ -457,14 +486,14 @@ impl Core {
     }
 
     /// Class, stream and window of a file's requests, from its policy.
-    pub(super) fn ranking(&self, ino: Ino) -> Ranking {
+    pub(super) fn ranking(&self, ino: Ino, direction: Direction) -> Ranking {
         let none = Ranking { class: Class::BestEffort, stream: None, window: None, rate: None };
         let Some(policy) = self.files.get(&ino).and_then(|file| file.policy.as_ref()) else { return none };
         let rate = match policy.rate {
             Some(Rate::Bitrate(rate)) => Some(rate),
             _ => None,
         };
-        let stream = Some(StreamId(ino.0));
+        let stream = Some(stream_of(ino, direction));
         match policy.class {
             Class::RealTime => {
                 let window = Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW));
@@ -472,6 +501,22 @@ impl Core {
             }
             class => Ranking { class, ..none },
         }
+    }
+
+    /// Tells the scheduler of the stream that the file's readers or writers are together, if its rate is known.
+    pub(super) fn declare_stream(&mut self, ino: Ino, direction: Direction) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let Some(policy) = file.policy.as_ref().filter(|policy| policy.class == Class::RealTime) else { return };
+        let Some(Rate::Bitrate(rate)) = policy.rate else { return };
+        let clients = if direction == Direction::Write { file.writers } else { file.readers };
+        let spec = (clients > 0).then(|| StreamSpec {
+            direction,
+            rate: Bitrate(rate.0.saturating_mul(u64::from(clients))),
+            request: None,
+            deadline: policy.deadline_window,
+            priority: StreamSpec::DEFAULT_PRIORITY,
+        });
+        self.outbox.streams.push((stream_of(ino, direction), spec));
     }
 
     /// Where data or a hole begins, at or after `offset`.

@@ -9,7 +9,7 @@ use crate::format::BLOCK;
 use crate::record::Record;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation, Segment};
-use rtsched::Class;
+use rtsched::{Class, Direction};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
@@ -160,7 +160,7 @@ impl Core {
             }
             self.cache.mark_clean(id, bytes.clone());
             self.writing_bytes += bytes.end - bytes.start;
-            let ranking = self.ranking(ino);
+            let ranking = self.ranking(ino, Direction::Write);
             // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
             let by_rate = ranking.deadline(now.monotonic, Bytes(bytes.end - bytes.start));
             let by_wish = latency.map(|latency| now.monotonic + latency);

@@ -4,8 +4,9 @@ use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
 use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag};
+use crate::streams::{DeclaredStream, Streams};
 use rand::Rng;
-use rtsched::{Class, Config, DispatchId, RequestId, Scheduler};
+use rtsched::{Class, Config, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use units::Instant;
 pub struct SimEngine {
     disk: Arc<SimDisk>,
     scheduler: Scheduler,
+    streams: Streams,
     queued: BTreeMap<RequestId, Queued>,
     in_flight: Vec<Command>,
     ready: VecDeque<Completion>,
@@ -48,6 +50,7 @@ impl SimEngine {
         Self {
             disk,
             scheduler: Scheduler::new(config),
+            streams: Streams::default(),
             queued: BTreeMap::new(),
             in_flight: Vec::new(),
             ready: VecDeque::new(),
@@ -79,6 +82,16 @@ impl SimEngine {
     /// device already.
     pub fn promote(&mut self, now: Instant, tag: IoTag, class: Class, deadline: Instant) {
         self.scheduler.promote(now, tag.into(), class, deadline);
+    }
+
+    /// See [`Engine::declare`](crate::engine::Engine::declare).
+    pub fn declare(&mut self, now: Instant, stream: StreamId, spec: Option<StreamSpec>) {
+        self.streams.declare(&mut self.scheduler, now, stream, spec);
+    }
+
+    /// All declared streams, in the order of their names.
+    pub fn streams(&self) -> Vec<DeclaredStream> {
+        self.streams.report(&self.scheduler)
     }
 
     /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
