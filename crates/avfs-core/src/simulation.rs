@@ -83,6 +83,11 @@ impl SimVolume {
         self.engine.disk()
     }
 
+    /// The streams that open files are.
+    pub fn streams(&self) -> Vec<StreamReport> {
+        self.engine.streams().into_iter().map(StreamReport::from).collect()
+    }
+
     /// The core, to look at.
     pub fn core(&self) -> &Core {
         &self.core

@@ -349,7 +349,7 @@ impl Volume {
 
         let size = options.cache_size.unwrap_or(options.config.cache.size).max(SMALLEST_CACHE);
         let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
-        let scheduler = scheduler_config(&options.config);
+        let scheduler = scheduler_config(&options.config, device.size(), pool.capacity());
         let core_options = CoreOptions {
             read_only: options.read_only,
             no_atime: options.no_atime,
@@ -728,8 +728,11 @@ impl Volume {
     }
 }
 
-fn scheduler_config(config: &Config) -> rtsched::Config {
+/// `memory`: the cache, half of which streams may be promised; the rest is for what is dirty and what is kept.
+fn scheduler_config(config: &Config, device_size: Bytes, memory: Bytes) -> rtsched::Config {
     rtsched::Config {
+        device_size,
+        buffer_memory: Bytes(memory.0 / 2),
         queue_depth: config.scheduler.queue_depth,
         metadata_latency: config.scheduler.metadata_latency,
         best_effort_latency: config.scheduler.best_effort_latency,

@@ -74,7 +74,8 @@ impl Streams {
             let status = scheduler.stream(stream)?;
             Some(DeclaredStream { stream, spec: status.spec, admitted: Some(status) })
         });
-        let waiting = self.waiting.iter().map(|&(stream, spec)| DeclaredStream { stream, spec, admitted: None });
+        let waiting =
+            self.waiting.iter().map(|&(stream, spec)| DeclaredStream { stream, spec, admitted: None });
         let mut all: Vec<_> = admitted.chain(waiting).collect();
         all.sort_by_key(|report| report.stream);
         all

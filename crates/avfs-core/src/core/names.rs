@@ -737,17 +737,16 @@ impl Core {
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
         let Some(Handle { ino, flags }) = self.handles.remove(&handle.0) else { return };
-        let direction = direction_of(flags);
         let file = self.file_mut(ino);
         if flags.contains(OpenFlags::WRITE) {
             file.writers -= 1;
         } else {
             file.readers -= 1;
         }
-        self.declare_stream(ino, direction);
         if file.writers == 0 && file.delayed.is_empty() {
             self.allocator.release_window(crate::allocator::Owner(ino.0));
         }
+        self.declare_stream(ino, direction_of(flags));
         self.reap(now, ino);
         self.rest(ino);
         self.pump(now);

@@ -49,8 +49,7 @@ pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
 impl From<DeclaredStream> for StreamReport {
     fn from(declared: DeclaredStream) -> Self {
         let status = declared.admitted;
-        let microseconds =
-            |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
+        let microseconds = |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
         Self {
             ino: declared.stream.0 >> 1,
             writes: declared.spec.direction == Direction::Write,
@@ -506,7 +505,9 @@ impl Core {
     /// Tells the scheduler of the stream that the file's readers or writers are together, if its rate is known.
     pub(super) fn declare_stream(&mut self, ino: Ino, direction: Direction) {
         let Some(file) = self.files.get(&ino) else { return };
-        let Some(policy) = file.policy.as_ref().filter(|policy| policy.class == Class::RealTime) else { return };
+        let Some(policy) = file.policy.as_ref().filter(|policy| policy.class == Class::RealTime) else {
+            return;
+        };
         let Some(Rate::Bitrate(rate)) = policy.rate else { return };
         let clients = if direction == Direction::Write { file.writers } else { file.readers };
         let spec = (clients > 0).then(|| StreamSpec {

@@ -220,6 +220,47 @@ fn labels_are_unsupported_until_somebody_sets_one() {
     check(&SimVolume::mount(disk, &pool, Config::default(), 6).unwrap());
 }
 
+/// Open files with a configured rate hold reservations, readers and writers of one file apart, each as many times as
+/// there are clients; a volume cannot be talked into more than its device carries, nor a client be refused.
+#[test]
+fn open_files_with_a_rate_are_streams() {
+    const CONFIG: &str = r#"
+        [[stream]]
+        path = "*.mxf"
+        bitrate = "100 Mbit/s"
+        [[stream]]
+        path = "*.dpx"
+        bitrate = "2 Gbit/s"
+    "#;
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    let disk = formatted(Bytes::from_mib(256));
+    let mut volume = SimVolume::mount(disk, &pool, Config::parse(CONFIG).unwrap(), 5).unwrap();
+    let streams = |volume: &SimVolume| -> Vec<_> {
+        let all = volume.streams();
+        all.iter()
+            .map(|stream| (stream.ino, stream.writes, stream.bits_per_second / 1_000_000, stream.state))
+            .collect()
+    };
+    let (ino, recorder) = volume.create(Ino::ROOT, b"a.mxf").unwrap();
+    let (_, other) = volume.create(Ino::ROOT, b"a.txt").unwrap();
+    let players: Vec<_> =
+        (0..2).map(|_| volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle).collect();
+    let played = (ino.0, false, 200, StreamService::Admitted);
+    let recorded = (ino.0, true, 100, StreamService::Admitted);
+    assert_eq!(streams(&volume), [played, recorded]);
+    volume.with(|core, now| core.release(now, players[0]));
+    assert_eq!(streams(&volume), [(ino.0, false, 100, StreamService::Admitted), recorded]);
+    // More than any disk array carries: served all the same, as best effort.
+    let (scan, scanner) = volume.create(Ino::ROOT, b"a.dpx").unwrap();
+    assert_eq!(streams(&volume)[2], (scan.0, true, 2000, StreamService::Waiting));
+    volume.write(scanner, 0, &[7; 100_000]).unwrap();
+    volume.fsync(scan).unwrap();
+    for handle in [players[1], recorder, other, scanner] {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    assert_eq!(streams(&volume), []);
+}
+
 /// Small durable writes without end, the log as small as it can be: checkpoints make room in time.
 #[test]
 fn the_log_never_runs_full_for_good() {
