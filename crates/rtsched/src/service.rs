@@ -10,6 +10,7 @@
 //! completion, however late, moves an estimate by a bounded part; the figures in use change in steps, so what is
 //! queued is priced anew rarely.
 
+use crate::config::Config;
 use crate::request::Direction;
 use units::{Bytes, DeviceOffset, Duration};
 
@@ -112,9 +113,12 @@ const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
 const CLIP: f64 = 4.0;
 /// One completion changes either part of the line by at most this factor.
 const PACE: f64 = 1.25;
-/// After so many completions in a row that all took more than twice, or less than half, of what was expected, it
-/// is another device: an array that rebuilds, a cache that is gone.
-const ASTRAY: i32 = 8;
+/// Completions that took more than this multiple of the line, or less than its inverse, are drift when so many come in a
+/// row: it is another device then, an array that rebuilds, a cache that is gone. A tail does not come in rows.
+const DRIFT: f64 = 1.25;
+const DRIFTING: u32 = 6;
+/// Commands up to this are accesses.
+const SHORT: Bytes = Bytes::from_kib(256);
 /// The tail is never reckoned with at more than this multiple of the line beyond it.
 const TAIL_MAX: f64 = 3.0;
 /// The figures in use follow when the learned ones are off by more than this part of them.
@@ -134,8 +138,9 @@ struct Line {
     in_use: Figures,
     access: f64,
     per_byte: f64,
-    /// Completions in a row more than twice too slow; negative: too fast.
-    astray: i32,
+    /// Completions in a row that were too slow, or too fast, and the sum of their ratios to the line.
+    drifting: u32,
+    drift: f64,
     tails: [Tail; PROBES.len()],
     /// Decayed sums, each completion weighted by the inverse square of its expected time: 1, x, y, x², xy with
     /// x in bytes and y in nanoseconds.
@@ -158,16 +163,29 @@ impl Line {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
         let tails = [Tail { part: 0.0, seen: false }; PROBES.len()];
-        let mut line = Self { in_use, access, per_byte, astray: 0, tails, sums: [0.0; 5], seen: 0 };
+        let mut line =
+            Self { in_use, access, per_byte, drifting: 0, drift: 0.0, tails, sums: [0.0; 5], seen: 0 };
         line.restart(1.0);
         line
     }
 
-    /// Forgets everything but the line, scaled.
+    /// Counts completions far from the line in one direction.
+    fn note_drift(&mut self, ratio: f64) {
+        let is_slow = ratio > DRIFT;
+        if !is_slow && ratio >= 1.0 / DRIFT {
+            (self.drifting, self.drift) = (0, 0.0);
+            return;
+        }
+        if self.drifting > 0 && is_slow != (self.drift > f64::from(self.drifting)) {
+            (self.drifting, self.drift) = (0, 0.0);
+        }
+        (self.drifting, self.drift) = (self.drifting + 1, self.drift + ratio);
+    }
+
+    /// Forgets everything but the tails and the line, scaled.
     fn restart(&mut self, scale: f64) {
         (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
-        (self.astray, self.sums) = (0, [0.0; 5]);
-        self.tails = [Tail { part: 0.0, seen: false }; PROBES.len()];
+        (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
         for anchor in ANCHORS {
             self.add(anchor.0 as f64, self.expected(anchor), CONFIDENCE);
         }
@@ -191,13 +209,16 @@ impl Line {
         self.seen = self.seen.saturating_add(1);
         let expected = self.expected(length);
         let ratio = nanos as f64 / expected;
-        self.astray = match ratio {
-            slow if slow > 2.0 => self.astray.max(0) + 1,
-            fast if fast < 0.5 => self.astray.min(0) - 1,
-            _ => 0,
-        };
-        if self.astray.abs() >= ASTRAY {
-            let scale = if ratio > 1.0 { 2.0 } else { 0.5 };
+        self.note_drift(ratio);
+        if self.drifting >= DRIFTING && length <= SHORT {
+            // Short commands say nothing about transfers.
+            let access = (nanos as f64 - self.per_byte * length.0 as f64).max(self.access / CLIP);
+            self.access = access.max(1.0);
+            self.restart(1.0);
+            return if self.publish() { Learned::Figures } else { Learned::Nothing };
+        }
+        if self.drifting >= DRIFTING {
+            let scale = (self.drift / f64::from(self.drifting)).clamp(1.0 / CLIP, CLIP);
             self.restart(scale);
             self.publish();
             return Learned::Device(scale);
@@ -209,7 +230,7 @@ impl Line {
         self.fit();
         // While the line still moves to another device's place, what lies above it is no tail.
         let moved = self.expected(length) / expected;
-        if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.astray.abs() < 3 {
+        if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.drifting < 2 {
             self.learn_tail(length, ratio - 1.0);
         }
         // What was learned while less was expected must not outweigh what is learned now.
@@ -293,6 +314,8 @@ impl Line {
 const ZONES: u64 = 8;
 /// Completions after which a zone speaks for itself.
 const KNOWN: u32 = 8;
+/// Completions after which it changes only if the device does.
+const ESTABLISHED: u32 = 64;
 
 /// One direction.
 #[derive(Clone, Debug)]
@@ -322,8 +345,10 @@ impl Lines {
             Distance::Near => self.near.observe(length, nanos),
             Distance::Far => self.zones[zone].observe(length, nanos),
         };
-        if let (Learned::Device(scale), Distance::Far) = (learned, distance) {
-            // What happened to one zone happened to the device.
+        if let (Learned::Device(scale), Distance::Far) = (learned, distance)
+            && self.zones[zone].seen >= ESTABLISHED
+        {
+            // What happened to a zone that was known happened to the device.
             for (_, line) in self.zones.iter_mut().enumerate().filter(|(other, _)| *other != zone) {
                 line.restart(scale);
                 line.publish();
@@ -343,10 +368,18 @@ impl Lines {
 pub(crate) struct ServiceModel {
     lines: [Lines; 3],
     device_size: Bytes,
+    /// No write is faster.
+    sustained: Option<Figures>,
     learning: bool,
 }
 
 impl ServiceModel {
+    pub(crate) fn of(config: &Config) -> Self {
+        let &Config { read, write, flush, device_size, learning, calibrated, .. } = config;
+        let sustained = calibrated.then(|| Figures::from(write));
+        Self { sustained, ..Self::new(read, write, flush, device_size, learning) }
+    }
+
     pub(crate) fn new(
         read: ServiceTime,
         write: ServiceTime,
@@ -354,7 +387,8 @@ impl ServiceModel {
         device_size: Bytes,
         learning: bool,
     ) -> Self {
-        Self { lines: [Lines::new(read), Lines::new(write), Lines::new(flush)], device_size, learning }
+        let lines = [Lines::new(read), Lines::new(write), Lines::new(flush)];
+        Self { lines, device_size, sustained: None, learning }
     }
 
     fn zone(&self, offset: DeviceOffset) -> usize {
@@ -375,12 +409,36 @@ impl ServiceModel {
 
     /// Nanoseconds a command holds the device, in 99 of 100 cases no longer, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.figures(direction, offset).nanos(length)
+        self.sustained(direction, length, self.figures(direction, offset))
+    }
+
+    fn sustained(&self, direction: Direction, length: Bytes, learned: Figures) -> u64 {
+        let sustained = self.sustained.filter(|_| direction == Direction::Write);
+        learned.nanos(length).max(sustained.map_or(0, |figures| figures.nanos(length)))
     }
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        self.worst(direction).nanos(length)
+        self.sustained(direction, length, self.worst(direction))
+    }
+
+    /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
+    pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
+        match place {
+            Some(offset) => self.nanos(direction, offset, length),
+            None => self.nanos_anywhere(direction, length),
+        }
+    }
+
+    /// The same on average.
+    pub(crate) fn usual_nanos_at(
+        &self,
+        direction: Direction,
+        place: Option<DeviceOffset>,
+        length: Bytes,
+    ) -> u64 {
+        let figures = place.map_or(self.worst(direction), |offset| self.figures(direction, offset));
+        self.sustained(direction, length, Figures { excess: [Excess::default(); PROBES.len()], ..figures })
     }
 
     /// Nanoseconds of it behind the first byte.
@@ -595,6 +653,35 @@ mod tests {
             }
             let ratio = off_by(&model, DISK, SIZES[2]) / f64::from(slower);
             assert!((0.9..1.5).contains(&ratio), "{slower}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn slow_short_commands_do_not_make_long_ones_slower() {
+        // Calibrated with many commands at once, a flash device shows no access time; one command alone takes 0.1 ms.
+        let start = ServiceTime { access: Duration::from_nanos(1), bytes_per_second: Bytes(500_000_000) };
+        let truth = ServiceTime { access: Duration::from_micros(100), ..start };
+        let mut model = model(start);
+        for _ in 0..500 {
+            observe(&mut model, SIZES[0], truth.of(SIZES[0]));
+        }
+        for length in [SIZES[0], SIZES[2]] {
+            let ratio = off_by(&model, truth, length);
+            assert!((0.8..1.3).contains(&ratio), "{length}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn a_write_cache_only_lends_time() {
+        for (calibrated, faster) in [(true, false), (false, true)] {
+            let config = Config { read: DISK, write: DISK, calibrated, ..Config::default() };
+            let mut model = ServiceModel::of(&config);
+            for _ in 0..500 {
+                let took = FLASH.of(SIZES[2]);
+                model.observe(Direction::Write, DeviceOffset(0), Distance::Far, SIZES[2], took);
+            }
+            let nanos = model.nanos_anywhere(Direction::Write, SIZES[2]);
+            assert_eq!(nanos < DISK.of(SIZES[2]).as_nanos() as u64, faster);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::request::{Direction, StreamId};
 use core::fmt;
-use units::{Bitrate, Bytes, Duration, Instant};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
 /// A stream that asks for guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,15 @@ pub struct StreamSpec {
     /// What it plays or records, above zero.
     pub rate: Bitrate,
     /// Length of each of its requests, above zero. `None`: the admission chooses, and may choose anew whenever
-    /// another stream comes or the device changes.
+    /// another stream comes. Where a file lies in pieces shorter than that, say their length: a request that the device
+    /// has to serve in pieces costs an access for each, of which the admission would not know.
     pub request: Option<Bytes>,
     /// The time each request has from its arrival to its deadline, above zero. Longer than the period where the
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen together with the request, between one
     /// period and two.
     pub deadline: Option<Duration>,
+    /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
+    pub place: Option<DeviceOffset>,
     /// Who is kept when the device carries less than was admitted: the higher, the longer.
     pub priority: u8,
 }
@@ -33,7 +36,7 @@ impl StreamSpec {
     /// A player at `rate` that leaves everything else to the admission.
     pub const fn reader(rate: Bitrate) -> Self {
         let priority = Self::DEFAULT_PRIORITY;
-        Self { direction: Direction::Read, rate, request: None, deadline: None, priority }
+        Self { direction: Direction::Read, rate, request: None, deadline: None, place: None, priority }
     }
 
     /// A recorder at `rate` that leaves everything else to the admission.
