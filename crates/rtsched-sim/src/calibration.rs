@@ -3,11 +3,11 @@
 //! **For:** Table 5 of the paper on rt-Samba and AVFS (throughput of random reads and writes of one RAID5 LUN), measured
 //! in the same way on a model. **Excludes:** fitting; the figures are in the device's declaration. **State:** none.
 
-use crate::device::{Command, Device, DeviceSpec};
+use crate::device::{Command, Device, DeviceSpec, ModelSpec};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::Direction;
-use units::{Bytes, DeviceOffset, Instant};
+use rtsched::{Direction, ServiceTime};
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// Table 5: length in KiB; random reads and random writes in Mbit/s (10^6).
 pub const TABLE_5: [(u64, f64, f64); 7] = [
@@ -67,22 +67,76 @@ pub fn table_5(spec: &DeviceSpec, seed: u64) -> Vec<Cell> {
 
 /// Mbit/s of commands at random places, one after the other, when the cache is as full as it gets.
 pub fn random_megabits(spec: &DeviceSpec, direction: Direction, length: Bytes, seed: u64) -> f64 {
+    let time = command_time(spec, direction, length, 1, seed);
+    length.as_u64() as f64 * 8.0 / time.as_secs_f64() / 1e6
+}
+
+/// The time that a command at a random place takes of the device's while `depth` are there, on average, when the cache is
+/// as full as it gets.
+///
+/// # Panics
+/// At depth 0.
+pub fn command_time(
+    spec: &DeviceSpec,
+    direction: Direction,
+    length: Bytes,
+    depth: u64,
+    seed: u64,
+) -> Duration {
     /// Enough that the random parts average out to a hundredth of a command's time.
     const COMMANDS: u64 = 4000;
     /// Enough to fill a controller's cache several times.
     const WARM_UP: Bytes = Bytes::from_mib(2048);
+    assert!(depth > 0, "a device is measured with commands");
     let mut device = Device::new(spec, seed);
     let mut places = SmallRng::seed_from_u64(seed ^ 0x7461_626c_6535);
-    let count = spec.capacity().as_u64() / length.as_u64();
-    let warm_up = if direction == Direction::Write { WARM_UP.as_u64() / length.as_u64() } else { 1 };
-    let (mut now, mut start) = (Instant::ZERO, Instant::ZERO);
-    for tag in 0..warm_up + COMMANDS {
-        if tag == warm_up {
-            start = now;
-        }
+    let count = (spec.capacity().as_u64() / length.as_u64()).max(1);
+    let warm_up = depth + if direction == Direction::Write { WARM_UP.as_u64() / length.as_u64() } else { 0 };
+    let mut submitted = 0;
+    let mut submit = |device: &mut Device, now| {
         let offset = DeviceOffset(places.random_range(0..count) * length.as_u64());
-        now = device.service(now, Command { tag, owner: 0, direction, offset, length }).at;
+        device.submit(now, Command { tag: submitted, owner: 0, direction, offset, length });
+        submitted += 1;
+    };
+    (0..depth).for_each(|_| submit(&mut device, Instant::ZERO));
+    let (mut now, mut start, mut done) = (Instant::ZERO, Instant::ZERO, 0);
+    let mut completions = Vec::new();
+    while done < warm_up + COMMANDS {
+        now = device.next_event().expect("commands are at the device");
+        device.advance(now, &mut completions);
+        for _ in completions.drain(..) {
+            done += 1;
+            if done == warm_up {
+                start = now;
+            }
+            submit(&mut device, now);
+        }
     }
-    let seconds = now.saturating_since(start).as_secs_f64();
-    (COMMANDS * length.as_u64() * 8) as f64 / seconds / 1e6
+    now.saturating_since(start) / (done - warm_up) as u32
+}
+
+/// What a scheduler is told of a device that was measured once: the line through commands of 1 MiB and 16 MiB, at the depth
+/// that suits the device; flushes by one command of no length.
+pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
+    let depth = match spec.model {
+        ModelSpec::Disk(_) => 1,
+        ModelSpec::Flash(_) => 32,
+    };
+    let line = |direction| {
+        let (short, long) = (Bytes::from_mib(1), Bytes::from_mib(16));
+        let [low, high] = [short, long].map(|length| command_time(spec, direction, length, depth, 1));
+        let rate = (long - short).as_u64() as f64 / high.saturating_sub(low).as_secs_f64().max(1e-9);
+        let access = low.saturating_sub(Duration::from_secs_f64(short.as_u64() as f64 / rate));
+        ServiceTime { access, bytes_per_second: Bytes(rate as u64) }
+    };
+    let flush = Command {
+        tag: 0,
+        owner: 0,
+        direction: Direction::Flush,
+        offset: DeviceOffset(0),
+        length: Bytes::ZERO,
+    };
+    let access = Device::new(spec, 1).service(Instant::ZERO, flush).at.saturating_since(Instant::ZERO);
+    let flush = ServiceTime { access, bytes_per_second: Bytes::from_mib(1) };
+    [line(Direction::Read), line(Direction::Write), flush]
 }

@@ -6,5 +6,13 @@
 //! function of the declarations and the seed; simulated time is the only time.
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod calibration;
 pub mod device;
+pub mod oracle;
+pub mod policy;
+pub mod report;
+pub mod simulation;
+mod stage;
+mod stream;
+pub mod workload;

@@ -1,16 +1,11 @@
 //! `rtsched-sim`: the simulator's command.
+use rtsched_sim::{policy::PolicyName, simulation::run, workload::Scenario};
 fn main() {
-    let spec = rtsched_sim::device::DeviceSpec::named("raid5-table5").unwrap();
-    for seed in [1, 2] {
-        for cell in rtsched_sim::calibration::table_5(&spec, seed) {
-            println!(
-                "{:?} {} {:.1} {:.1} {:+.2}",
-                cell.direction,
-                cell.length,
-                cell.published,
-                cell.modelled,
-                cell.error_percent()
-            );
-        }
+    let text = std::fs::read_to_string(std::env::args().nth(1).unwrap()).unwrap();
+    let scenario = Scenario::parse(&text).unwrap();
+    let full = std::env::args().nth(2).is_some();
+    for policy in PolicyName::ALL {
+        let outcome = run(&scenario, policy, 1, scenario.duration(full)).unwrap();
+        println!("{}{:#?}", outcome.to_table(true), outcome.failures(&scenario.expect));
     }
 }

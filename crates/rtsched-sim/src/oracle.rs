@@ -1,0 +1,115 @@
+//! Could anybody have carried them?
+//!
+//! **For:** judging a refusal. **Excludes:** the scheduler's view: the oracle knows the device's true mean times, which it
+//! measures on the model, and nothing comes unexpected to it. **State:** measured times. **Invariants:** it says yes only
+//! where a schedule is known: all streams are served once a round, each with what it plays in a round, two of which are
+//! held in memory (one plays while the other is filled), in as few requests as the longest one allows. That is the
+//! schedule of rounds of Gemmell et al. (*Multimedia storage servers*, 1995), at every length of a round that helps.
+
+use crate::calibration::command_time;
+use crate::device::{DeviceSpec, ModelSpec};
+use rtsched::Direction;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use units::{Bitrate, Bytes, Duration};
+
+/// The part of the device's time that must be left.
+pub const MARGIN: f64 = 0.05;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Oracle {
+    device: DeviceSpec,
+    memory: Bytes,
+    longest: Bytes,
+    /// Seconds a command takes, by direction and length.
+    times: RefCell<BTreeMap<(bool, u64), f64>>,
+}
+
+/// A stream as the oracle sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Reads or writes.
+    pub direction: Direction,
+    /// How much.
+    pub rate: Bitrate,
+    /// The longest contiguous piece of its file.
+    pub contiguous: Bytes,
+}
+
+impl Oracle {
+    /// An oracle for a device, with so much memory for buffers and requests of at most `longest`.
+    pub fn new(device: &DeviceSpec, memory: Bytes, longest: Bytes) -> Self {
+        Self { device: device.clone(), memory, longest, times: RefCell::default() }
+    }
+
+    /// The least part of the device's time that these streams take; `None` when no round fits into memory.
+    pub fn utilisation(&self, streams: &[Load]) -> Option<f64> {
+        let bytes_per_second: u64 = streams.iter().map(|load| load.rate.0 / 8).sum();
+        // Rounds of 2^-4 to 2^6 seconds, eight to an octave.
+        let rounds = (-32..=48).map(|eighths| 2_f64.powf(f64::from(eighths) / 8.0));
+        let held = |round: f64| 2.0 * round * bytes_per_second as f64;
+        let fits = rounds.filter(|round| held(*round) <= self.memory.as_u64() as f64);
+        fits.map(|round| self.time_of_round(streams, round) / round).min_by(f64::total_cmp)
+    }
+
+    /// Whether these streams can be carried and 5 % of the time are left.
+    pub fn carries(&self, streams: &[Load]) -> bool {
+        self.utilisation(streams).is_some_and(|used| used <= 1.0 - MARGIN)
+    }
+
+    fn time_of_round(&self, streams: &[Load], round: f64) -> f64 {
+        let time = |load: &Load| {
+            let bytes = load.rate.bytes_in(Duration::from_secs_f64(round)).as_u64();
+            let longest = self.longest.min(load.contiguous).as_u64();
+            let requests = bytes.div_ceil(longest).max(1);
+            requests as f64 * self.time(load.direction, bytes / requests)
+        };
+        streams.iter().map(time).sum()
+    }
+
+    /// Seconds, between the measured lengths on a straight line.
+    fn time(&self, direction: Direction, length: u64) -> f64 {
+        let below = (64 << 10) << (length.max(64 << 10) >> 16).ilog2();
+        let (short, long) = (self.measured(direction, below), self.measured(direction, below * 2));
+        let part = (length as f64 - below as f64) / below as f64;
+        short + (long - short) * part.max(0.0)
+    }
+
+    fn measured(&self, direction: Direction, length: u64) -> f64 {
+        let key = (direction == Direction::Read, length);
+        if let Some(time) = self.times.borrow().get(&key) {
+            return *time;
+        }
+        let depth = match self.device.model {
+            ModelSpec::Disk(_) => 1,
+            ModelSpec::Flash(_) => 32,
+        };
+        let time = command_time(&self.device, direction, Bytes(length), depth, 1).as_secs_f64();
+        self.times.borrow_mut().insert(key, time);
+        time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readers(count: usize) -> Vec<Load> {
+        let rate = Bitrate::from_megabits(100);
+        vec![Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX) }; count]
+    }
+
+    #[test]
+    fn more_memory_carries_more_streams_up_to_the_sequential_limit() {
+        let device = DeviceSpec::named("raid5-table5").expect("declared");
+        let carried = |memory| {
+            let oracle = Oracle::new(&device, Bytes::from_mib(memory), Bytes::from_mib(64));
+            (1..20).take_while(|count| oracle.carries(&readers(*count))).count()
+        };
+        // Two buffers of 8 MiB each for nine; the sequential rate is 14 × 100 Mbit/s and a little.
+        assert_eq!(carried(9 * 16), 9);
+        assert!((12..=13).contains(&carried(4096)), "{}", carried(4096));
+        assert_eq!(carried(1 << 20), 13);
+    }
+}
