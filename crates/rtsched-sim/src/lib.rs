@@ -12,6 +12,7 @@ pub mod device;
 pub mod oracle;
 pub mod policy;
 pub mod report;
+pub mod scenarios;
 pub mod simulation;
 mod stage;
 mod stream;

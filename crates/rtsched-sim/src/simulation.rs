@@ -14,7 +14,7 @@ use crate::report::{Outcome, Refusal};
 use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMITTED};
 use crate::stream::Stream;
 use crate::workload::{Layout, Refused, Scenario, ScenarioError};
-use rtsched::{Class, Config, Direction, DispatchId};
+use rtsched::{Class, Config, DispatchId};
 use units::{Bytes, Duration, Instant};
 
 /// Runs a scenario.
