@@ -335,8 +335,8 @@ pub const OWNERS: usize = 8;
 /// Where the device's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Time of the arm, or of the channels on average, by the owner of the command it was spent on. Writes count when
-    /// they are written back.
+    /// Time of the arm by the owner of the command it was spent on; writes count when they are written back. Of flash:
+    /// of the link or of the channels on average, whichever was busier, when the command is complete.
     pub busy: [Duration; OWNERS],
     /// Times the arm went elsewhere; zero for flash.
     pub seeks: u64,
@@ -409,10 +409,10 @@ impl Device {
         completions[0]
     }
 
-    /// Where its time went since the start.
-    pub fn usage(&self) -> Usage {
+    /// Where its time went from the start to `now`, up to which the device must have been brought.
+    pub fn usage(&self, now: Instant) -> Usage {
         match &self.0 {
-            Model::Disk(disk) => disk.usage(),
+            Model::Disk(disk) => disk.usage(now),
             Model::Flash(flash) => flash.usage(),
         }
     }

@@ -160,7 +160,10 @@ fn list() -> Result<bool, ScenarioError> {
 fn calibrate(device: &str, seed: u64) -> Result<bool, ScenarioError> {
     let spec = DeviceSpec::named(device)?;
     println!("{}: {}\n", spec.name, spec.source.trim());
-    println!("{:<6} {:>8} {:>12} {:>12} {:>9} {:>10}", "", "KiB", "paper Mbit/s", "model Mbit/s", "error", "tolerated");
+    println!(
+        "{:<6} {:>8} {:>12} {:>12} {:>9} {:>10}",
+        "", "KiB", "paper Mbit/s", "model Mbit/s", "error", "tolerated"
+    );
     let mut holds = true;
     for cell in table_5(&spec, seed) {
         let tolerated = cell.tolerance_percent().map_or("any".to_owned(), |percent| format!("{percent} %"));
@@ -201,7 +204,8 @@ fn random(count: u64, first: u64, seconds: f64, json: bool, verbose: bool) -> Re
     let (mut admitted, mut refused, mut on_time) = (0, 0, 0);
     for seed in first..first.saturating_add(count) {
         let scenario = scenarios::random(seed, seconds);
-        let outcome = simulation::run(&scenario, PolicyName::Rtsched, seed, Duration::from_secs_f64(seconds))?;
+        let outcome =
+            simulation::run(&scenario, PolicyName::Rtsched, seed, Duration::from_secs_f64(seconds))?;
         admitted += outcome.streams.iter().map(|stream| u64::from(stream.admitted)).sum::<u64>();
         refused += outcome.refusals.len();
         on_time += outcome.streams.iter().map(|stream| stream.on_time).sum::<u64>();

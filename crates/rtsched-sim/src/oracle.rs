@@ -103,13 +103,13 @@ mod tests {
     #[test]
     fn more_memory_carries_more_streams_up_to_the_sequential_limit() {
         let device = DeviceSpec::named("raid5-table5").expect("declared");
-        let carried = |memory| {
-            let oracle = Oracle::new(&device, Bytes::from_mib(memory), Bytes::from_mib(64));
+        let carried = |memory, longest| {
+            let oracle = Oracle::new(&device, Bytes::from_mib(memory), Bytes::from_mib(longest));
             (1..20).take_while(|count| oracle.carries(&readers(*count))).count()
         };
-        // Two buffers of 8 MiB each for nine; the sequential rate is 14 × 100 Mbit/s and a little.
-        assert_eq!(carried(9 * 16), 9);
-        assert!((12..=13).contains(&carried(4096)), "{}", carried(4096));
-        assert_eq!(carried(1 << 20), 13);
+        // Two buffers of 8 MiB each for nine; the sequential rate is 14 × 100 Mbit/s and a little, less the margin.
+        assert_eq!(carried(9 * 16, 64), 9);
+        assert_eq!(carried(4096, 64), 12);
+        assert_eq!(carried(1 << 20, 1024), 13);
     }
 }

@@ -68,7 +68,8 @@ pub fn named(name: &str) -> Result<Scenario, ScenarioError> {
 /// change.
 pub fn random(seed: u64, duration_s: f64) -> Scenario {
     let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5eed);
-    let device = *["raid5-table5", "raid5-table5", "raid5-zoned", "ssd-sata", "disk-ncq"].choose(rng).unwrap_or(&"");
+    let device =
+        *["raid5-table5", "raid5-table5", "raid5-zoned", "ssd-sata", "disk-ncq"].choose(rng).unwrap_or(&"");
     let scale = if device == "disk-ncq" { 0.5 } else { 1.0 };
     let groups = rng.random_range(2..=8);
     let streams = (0..groups).map(|group| random_group(rng, group, scale, duration_s)).collect();
@@ -103,7 +104,10 @@ fn random_group(rng: &mut SmallRng, group: usize, scale: f64, duration_s: f64) -
         name: format!("group-{group}"),
         count: rng.random_range(1..=5),
         kind,
-        rate_mbit: (0..rng.random_range(1..=3)).filter_map(|_| RATES.choose(rng)).map(|r| r * scale).collect(),
+        rate_mbit: (0..rng.random_range(1..=3))
+            .filter_map(|_| RATES.choose(rng))
+            .map(|r| r * scale)
+            .collect(),
         unit_kib: *[0, 0, 1024].choose(rng).unwrap_or(&0),
         layout: match rng.random_bool(0.75) {
             true => Layout::Contiguous,

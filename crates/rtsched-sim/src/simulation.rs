@@ -305,7 +305,7 @@ impl Simulation<'_> {
                 stream.close(&mut self.stage);
             }
         }
-        let usage = self.device.usage();
+        let usage = self.device.usage(self.stage.now);
         let elapsed = duration.as_secs_f64();
         let busy = |owner: usize| usage.busy[owner].as_secs_f64();
         let left = elapsed - busy(STREAMS) - busy(METADATA);

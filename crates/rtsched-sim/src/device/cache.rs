@@ -154,7 +154,7 @@ impl Cache {
 
     /// The step of `bytes` is on the platters; the flushes that this ends.
     pub(super) fn written(&mut self, bytes: Bytes) -> Vec<u64> {
-        self.held = self.held - bytes;
+        self.held -= bytes;
         self.leaving = false;
         let oldest = self.dirty.first_key_value().map_or(u64::MAX, |(arrival, _)| *arrival);
         let done = self.flushes.extract_if(.., |(_, end)| *end <= oldest);

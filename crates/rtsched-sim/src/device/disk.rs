@@ -31,8 +31,8 @@ pub(super) struct Disk {
     /// Reads, and without a cache writes and flushes, with how many others overtook each.
     waiting: VecDeque<(Command, u32)>,
     cache: Option<Cache>,
-    /// What the arms do, and until when.
-    job: Option<(Instant, Job)>,
+    /// Until when the arms do what, and for whom.
+    job: Option<(Instant, usize, Job)>,
     /// Where they are, and what they did there.
     arm: DeviceOffset,
     did: Direction,
@@ -156,7 +156,7 @@ impl Disk {
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
-        let job = self.job.as_ref().map(|(until, _)| *until);
+        let job = self.job.as_ref().map(|(until, ..)| *until);
         let link = self.cache.as_ref().and_then(Cache::next_arrival);
         let certain = self.certain.first_key_value().map(|((at, _), _)| *at);
         job.into_iter().chain(link).chain(certain).min()
@@ -166,7 +166,7 @@ impl Disk {
         while let Some(at) = self.next_event().filter(|at| *at <= now) {
             if self.certain.first_key_value().is_some_and(|((when, _), _)| *when == at) {
                 completions.extend(self.certain.pop_first().map(|(_, completion)| completion));
-            } else if self.job.as_ref().is_some_and(|(until, _)| *until == at) {
+            } else if self.job.as_ref().is_some_and(|(until, ..)| *until == at) {
                 self.finish(at, completions);
             } else if let Some(cache) = &mut self.cache {
                 let done = cache.arrived();
@@ -177,7 +177,7 @@ impl Disk {
     }
 
     fn finish(&mut self, at: Instant, completions: &mut Vec<Completion>) {
-        let Some((_, job)) = self.job.take() else { return };
+        let Some((_, _, job)) = self.job.take() else { return };
         match job {
             Job::Serve(command) => {
                 match command.direction {
@@ -293,10 +293,14 @@ impl Disk {
     fn spend(&mut self, now: Instant, owner: usize, time_ms: f64, job: Job) {
         let time = millis(time_ms).max(Duration::from_nanos(1));
         self.usage.busy[owner % OWNERS] += time;
-        self.job = Some((now + time, job));
+        self.job = Some((now + time, owner % OWNERS, job));
     }
 
-    pub(super) fn usage(&self) -> Usage {
-        self.usage
+    pub(super) fn usage(&self, now: Instant) -> Usage {
+        let mut usage = self.usage;
+        if let Some((until, owner, _)) = self.job {
+            usage.busy[owner] = usage.busy[owner].saturating_sub(until.saturating_since(now));
+        }
+        usage
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Flash {
     rng: SmallRng,
     channels: Vec<Instant>,
     link: Instant,
-    certain: BTreeMap<(Instant, u64), Completion>,
+    certain: BTreeMap<(Instant, u64), (Completion, usize, Duration)>,
     sequence: u64,
     usage: Usage,
 }
@@ -70,9 +70,10 @@ impl Flash {
         let carried = millis(transfer_ms(command.length, self.spec.link_mb_per_s) * transfer_factor);
         self.link = self.link.max(now) + carried;
         let at = done.max(self.link).max(now + Duration::from_nanos(1));
-        self.usage.busy[command.owner % OWNERS] += (taken / self.spec.channels).max(carried);
+        let busy = (taken / self.spec.channels).max(carried);
         self.sequence += 1;
-        self.certain.insert((at, self.sequence), Completion { tag: command.tag, at });
+        let completion = Completion { tag: command.tag, at };
+        self.certain.insert((at, self.sequence), (completion, command.owner % OWNERS, busy));
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
@@ -81,7 +82,9 @@ impl Flash {
 
     pub(super) fn advance(&mut self, now: Instant, completions: &mut Vec<Completion>) {
         while let Some(entry) = self.certain.first_entry().filter(|entry| entry.key().0 <= now) {
-            completions.push(entry.remove());
+            let (completion, owner, busy) = entry.remove();
+            self.usage.busy[owner] += busy;
+            completions.push(completion);
         }
     }
 
