@@ -47,6 +47,8 @@ pub struct Outcome {
     pub commands: u64,
     /// Their mean length, KiB.
     pub command_kib: f64,
+    /// How many were of which length: KiB, rounded down to a power of two (0: less than 1), and their number.
+    pub command_lengths: Vec<(u64, u64)>,
     /// The most requests that were on their way at once.
     pub most_queued: u64,
     /// The most commands at the device at once.
@@ -247,6 +249,8 @@ impl Outcome {
             "  commands: {} of {:.0} KiB on average, {} seeks, at most {} at the device and {} on their way",
             self.commands, self.command_kib, self.seeks, self.most_in_flight, self.most_queued
         );
+        let lengths = self.command_lengths.iter().map(|(kib, count)| format!("{count} from {kib} KiB"));
+        let _ = writeln!(text, "  lengths: {}", lengths.collect::<Vec<_>>().join(", "));
         for (name, times) in [("metadata", self.metadata_ms), ("best effort", self.best_effort_ms)] {
             if let Some((longest, p99)) = times {
                 let _ = writeln!(text, "  {name}: 99 % within {p99:.1} ms, longest {longest:.1} ms");
@@ -261,7 +265,8 @@ impl Outcome {
             "on time",
             "late",
             "tardiness",
-            "start",
+            "first bytes",
+            "window",
             "request",
         ];
         let mut rows = vec![header.map(str::to_owned)];
@@ -292,7 +297,7 @@ impl Outcome {
 }
 
 /// A row of the table, for one stream or several.
-fn row(streams: &[&StreamOutcome]) -> [String; 10] {
+fn row(streams: &[&StreamOutcome]) -> [String; 11] {
     let first = streams[0];
     let sum = |of: fn(&StreamOutcome) -> u64| streams.iter().map(|stream| of(stream)).sum::<u64>();
     let most =
@@ -312,6 +317,7 @@ fn row(streams: &[&StreamOutcome]) -> [String; 10] {
         (sum(|stream| stream.late) + sum(|stream| stream.unpromised_late)).to_string(),
         if tardiness > f64::MIN { format!("{tardiness:.1} ms") } else { "-".to_owned() },
         format!("{:.0} ms", most(|stream| stream.first_bytes_max_ms)),
+        format!("{:.0} ms", most(|stream| stream.window_ms)),
         format!("{:.0} KiB", most(|stream| stream.request_kib)),
     ]
 }

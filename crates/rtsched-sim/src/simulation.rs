@@ -336,6 +336,11 @@ impl Simulation<'_> {
             seeks: usage.seeks,
             commands: counts.commands,
             command_kib: counts.command_bytes.as_u64() as f64 / 1024.0 / counts.commands.max(1) as f64,
+            command_lengths: (0..)
+                .zip(counts.lengths)
+                .filter(|(_, count)| *count > 0)
+                .map(|(log, count)| ((1_u64 << log) >> 10, count))
+                .collect(),
             most_queued: counts.most_queued,
             most_in_flight: self.most_in_flight as u64,
             violations: std::mem::take(&mut self.stage.violations),

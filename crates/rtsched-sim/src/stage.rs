@@ -83,7 +83,7 @@ pub(crate) struct Stage<'a> {
 }
 
 /// Requests by what became of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) enqueued: u64,
     pub(crate) cancelled: u64,
@@ -91,6 +91,22 @@ pub(crate) struct Counts {
     pub(crate) commands: u64,
     pub(crate) command_bytes: Bytes,
     pub(crate) most_queued: u64,
+    /// Commands by length: the nth counts those from 2^n to 2^(n+1) bytes.
+    pub(crate) lengths: [u64; 64],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            enqueued: 0,
+            cancelled: 0,
+            completed: 0,
+            commands: 0,
+            command_bytes: Bytes::ZERO,
+            most_queued: 0,
+            lengths: [0; 64],
+        }
+    }
 }
 
 impl<'a> Stage<'a> {
@@ -167,6 +183,7 @@ impl<'a> Stage<'a> {
         let number = dispatch.id.0;
         self.counts.commands += 1;
         self.counts.command_bytes += dispatch.length;
+        self.counts.lengths[dispatch.length.as_u64().max(1).ilog2() as usize] += 1;
         self.trace.note([
             3,
             self.now.as_nanos(),
