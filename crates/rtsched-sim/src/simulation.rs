@@ -261,7 +261,7 @@ impl Simulation<'_> {
 
     fn refuse(&mut self, index: usize, reason: &str) {
         self.streams[index].tally.refused += 1;
-        let admitted = |(other, stream): &(usize, &Stream)| *other == index || stream.admitted;
+        let admitted = |(other, stream): &(usize, &Stream)| *other == index || stream.holds();
         let streams: Vec<Load> =
             self.streams.iter().enumerate().filter(admitted).map(|(_, stream)| self.load(stream)).collect();
         self.refusals.push(Refusal {
@@ -269,7 +269,7 @@ impl Simulation<'_> {
             stream: index,
             beside: streams.len() - 1,
             reason: reason.to_owned(),
-            oracle_utilisation: self.oracle.utilisation(&streams),
+            oracle_utilisation: self.oracle.utilisation(self.stage.now, &streams),
         });
     }
 

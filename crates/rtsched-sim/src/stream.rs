@@ -42,6 +42,8 @@ pub(crate) struct Stream {
     /// The shape of its requests; they are promised if it is admitted.
     shape: Grant,
     pub(crate) admitted: bool,
+    /// It was admitted when it came.
+    came_admitted: bool,
     visits: u64,
     jumps: u64,
     /// When byte 0 since the last jump is shown, or was recorded.
@@ -131,6 +133,7 @@ impl Stream {
             state: State::Away,
             shape: Grant { request: Bytes::from_mib(8), deadline: rate.time_for(Bytes::from_mib(8)) },
             admitted: false,
+            came_admitted: false,
             visits: 0,
             jumps: 0,
             anchor: Instant::ZERO,
@@ -157,6 +160,11 @@ impl Stream {
         self.state == State::Away
     }
 
+    /// It has a guarantee, or had one and waits for it.
+    pub(crate) fn holds(&self) -> bool {
+        !self.is_away() && self.came_admitted
+    }
+
     /// How often it has come.
     pub(crate) fn visits(&self) -> u64 {
         self.visits
@@ -174,6 +182,7 @@ impl Stream {
     /// Begins, admitted or not.
     pub(crate) fn join(&mut self, stage: &mut Stage<'_>, grant: Option<Grant>) {
         self.admitted = grant.is_some();
+        self.came_admitted = self.admitted;
         if let Some(grant) = grant {
             self.shape = grant;
         }
