@@ -7,10 +7,10 @@ use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::policy::PolicyName;
 use rtsched_sim::report::Outcome;
 use rtsched_sim::scenarios::{self, CapacityQuestion};
-use rtsched_sim::simulation;
+use rtsched_sim::simulation::{self, Happening};
 use rtsched_sim::workload::{Scenario, ScenarioError, StreamKind};
 use std::process::ExitCode;
-use units::Duration;
+use units::{Duration, Instant};
 
 #[derive(Parser)]
 #[command(version, about = "The scheduler of AVFS before modelled devices, in virtual time")]
@@ -54,6 +54,9 @@ enum Work {
         /// A row for each stream instead of each kind
         #[arg(long)]
         each: bool,
+        /// A line for everything that happens
+        #[arg(long)]
+        trace: bool,
     },
     /// Runs random scenarios; fails when one goes wrong, and tells its seed
     Random {
@@ -111,7 +114,7 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
     match work {
         Work::List => list(),
         Work::Calibrate { device, seed } => calibrate(&device, seed),
-        Work::Run { scenarios, short, policy, compare, seed, json, each } => {
+        Work::Run { scenarios, short, policy, compare, seed, json, each, trace } => {
             let names = match scenarios.is_empty() {
                 true => scenarios::names().map(str::to_owned).collect(),
                 false => scenarios,
@@ -128,7 +131,13 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
                 }
                 let mut holds = true;
                 for policy in policies {
-                    let outcome = simulation::run(&scenario, policy, seed, scenario.duration(!short))?;
+                    let mut print = |at: Instant, what: &Happening<'_>| {
+                        if trace {
+                            println!("{:.6} {what}", at.saturating_since(Instant::ZERO).as_secs_f64());
+                        }
+                    };
+                    let duration = scenario.duration(!short);
+                    let outcome = simulation::run_observed(&scenario, policy, seed, duration, &mut print)?;
                     holds &= show(&scenario, policy, &outcome, json, each);
                 }
                 good += usize::from(holds);

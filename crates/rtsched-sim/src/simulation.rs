@@ -11,7 +11,8 @@ use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
 use crate::policy::{Ask, Notice, Policy, PolicyName, Scheduled};
 use crate::report::{Outcome, Refusal};
-use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMITTED};
+use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMITTED, seconds};
+pub use crate::stage::{Happening, Observer};
 use crate::stream::Stream;
 use crate::workload::{Layout, Refused, Scenario, ScenarioError};
 use rtsched::{Class, Config, DispatchId};
@@ -27,6 +28,20 @@ pub fn run(
     seed: u64,
     duration: Duration,
 ) -> Result<Outcome, ScenarioError> {
+    run_observed(scenario, policy, seed, duration, &mut |_, _| ())
+}
+
+/// Runs a scenario and tells everything that happens.
+///
+/// # Errors
+/// When its device is not declared.
+pub fn run_observed<'a>(
+    scenario: &'a Scenario,
+    policy: PolicyName,
+    seed: u64,
+    duration: Duration,
+    observer: &'a mut Observer<'a>,
+) -> Result<Outcome, ScenarioError> {
     let device = scenario.device()?;
     let request = Bytes::from_kib(scenario.scheduler.baseline_request_kib);
     let mut policy_box: Box<dyn Policy> = match Baseline::new(policy, request) {
@@ -36,7 +51,7 @@ pub fn run(
             Bytes::from_kib(scenario.scheduler.largest_request_kib),
         )),
     };
-    Ok(run_with(scenario, &device, policy_box.as_mut(), policy.as_str(), seed, duration))
+    Ok(run_with(scenario, &device, policy_box.as_mut(), policy.as_str(), seed, duration, observer))
 }
 
 /// The configuration of production, but for what the scenario says and what was measured on the device.
@@ -56,13 +71,14 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
 }
 
 /// Runs a scenario on any device under any policy.
-pub fn run_with(
-    scenario: &Scenario,
+pub fn run_with<'a>(
+    scenario: &'a Scenario,
     device: &DeviceSpec,
-    policy: &mut dyn Policy,
+    policy: &'a mut dyn Policy,
     name: &str,
     seed: u64,
     duration: Duration,
+    observer: &'a mut Observer<'a>,
 ) -> Outcome {
     let memory = Bytes::from_mib(scenario.scheduler.memory_mib);
     let longest = Bytes::from_kib(scenario.scheduler.largest_request_kib);
@@ -71,7 +87,7 @@ pub fn run_with(
         oracle: Oracle::new(device, memory, longest),
         streams: Vec::new(),
         background: Vec::new(),
-        stage: Stage::new(scenario, policy, device.capacity()),
+        stage: Stage::new(scenario, policy, device.capacity(), observer),
         completions: Vec::new(),
         refusals: Vec::new(),
         latencies: Default::default(),
@@ -283,6 +299,7 @@ impl Simulation<'_> {
 
     fn take_notices(&mut self) {
         for notice in self.stage.policy.notices(self.stage.now) {
+            self.stage.tell(&Happening::Noticed(&notice));
             let (stream, grant) = match notice {
                 Notice::Granted(stream, grant) | Notice::Restored(stream, grant) => (stream, Some(grant)),
                 Notice::Demoted(stream) => (stream, None),
@@ -347,8 +364,4 @@ impl Simulation<'_> {
             trace_hash: format!("{:016x}", self.stage.trace.0),
         }
     }
-}
-
-fn seconds(at: Instant) -> f64 {
-    at.saturating_since(Instant::ZERO).as_secs_f64()
 }

@@ -4,10 +4,11 @@
 //! and comes back from it exactly once. **Excludes:** what clients want. **State:** requests on their way, timers, the
 //! trace. **Invariants:** two runs of one scenario with one seed leave the same trace.
 
-use crate::policy::Policy;
+use crate::policy::{Notice, Policy};
 use crate::workload::Scenario;
 use rtsched::{Class, Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// Whose request or timer it is.
@@ -65,8 +66,66 @@ pub(crate) struct Wish {
     pub(crate) owner: usize,
 }
 
+/// Something that happened, for whoever watches a run.
+#[derive(Clone, Debug)]
+pub enum Happening<'a> {
+    /// A client asked for something.
+    Enqueued(&'a Request),
+    /// A client took a request back.
+    Cancelled(RequestId),
+    /// A command went to the device.
+    Dispatched(&'a Dispatch),
+    /// A command came back.
+    Completed(DispatchId),
+    /// The policy decided something about a stream.
+    Noticed(&'a Notice),
+    /// Frames of a stream were late.
+    Late {
+        /// Which stream.
+        stream: StreamId,
+        /// How many.
+        frames: u64,
+        /// When the request they were in was due.
+        due: Instant,
+    },
+}
+
+impl fmt::Display for Happening<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Enqueued(request) => {
+                let Request { id, class, stream, direction, offset, length, deadline } = request;
+                let stream = stream.map_or("-".to_owned(), |stream| stream.0.to_string());
+                let due = deadline.map_or(f64::INFINITY, seconds);
+                write!(f, "enqueue {} {class:?} stream {stream} {direction:?} {length} at {offset}", id.0)?;
+                write!(f, " due {due:.6}")
+            }
+            Self::Cancelled(id) => write!(f, "cancel {}", id.0),
+            Self::Dispatched(dispatch) => {
+                let requests: Vec<u64> = dispatch.requests.iter().map(|id| id.0).collect();
+                let Dispatch { id, direction, offset, length, reason, .. } = dispatch;
+                write!(f, "dispatch #{} {direction:?} {length} at {offset} {reason:?} of {requests:?}", id.0)
+            }
+            Self::Completed(id) => write!(f, "complete #{}", id.0),
+            Self::Noticed(notice) => write!(f, "notice {notice:?}"),
+            Self::Late { stream, frames, due } => {
+                write!(f, "LATE stream {}: {frames} frames, due {:.6}", stream.0, seconds(*due))
+            }
+        }
+    }
+}
+
+/// Seconds since the start.
+pub(crate) fn seconds(at: Instant) -> f64 {
+    at.saturating_since(Instant::ZERO).as_secs_f64()
+}
+
+/// Is told everything that happens, and when.
+pub type Observer<'a> = dyn FnMut(Instant, &Happening<'_>) + 'a;
+
 /// See the module.
 pub(crate) struct Stage<'a> {
+    observer: &'a mut Observer<'a>,
     pub(crate) scenario: &'a Scenario,
     pub(crate) now: Instant,
     pub(crate) policy: &'a mut dyn Policy,
@@ -110,8 +169,14 @@ impl Default for Counts {
 }
 
 impl<'a> Stage<'a> {
-    pub(crate) fn new(scenario: &'a Scenario, policy: &'a mut dyn Policy, capacity: Bytes) -> Self {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        policy: &'a mut dyn Policy,
+        capacity: Bytes,
+        observer: &'a mut Observer<'a>,
+    ) -> Self {
         Self {
+            observer,
             scenario,
             now: Instant::ZERO,
             policy,
@@ -127,6 +192,10 @@ impl<'a> Stage<'a> {
         }
     }
 
+    pub(crate) fn tell(&mut self, what: &Happening<'_>) {
+        (self.observer)(self.now, what);
+    }
+
     pub(crate) fn enqueue(&mut self, client: Client, wish: Wish) -> RequestId {
         self.next_request += 1;
         let id = RequestId(self.next_request);
@@ -139,7 +208,9 @@ impl<'a> Stage<'a> {
         self.counts.most_queued = self.counts.most_queued.max(self.pending.len() as u64);
         let due = deadline.map_or(u64::MAX, Instant::as_nanos);
         self.trace.note([1, self.now.as_nanos(), id.0, offset.as_u64(), length.as_u64(), due]);
-        self.policy.enqueue(self.now, Request { id, class, stream, direction, offset, length, deadline });
+        let request = Request { id, class, stream, direction, offset, length, deadline };
+        self.tell(&Happening::Enqueued(&request));
+        self.policy.enqueue(self.now, request);
         id
     }
 
@@ -148,6 +219,7 @@ impl<'a> Stage<'a> {
         let cancelled = self.policy.cancel(self.now, id);
         self.trace.note([2, self.now.as_nanos(), id.0, u64::from(cancelled), 0, 0]);
         if cancelled {
+            self.tell(&Happening::Cancelled(id));
             self.counts.cancelled += 1;
             if self.pending.remove(&id).is_none_or(|pending| pending.at_device) {
                 self.violations.push(format!("{id:?} was cancelled although it was not queued"));
@@ -180,6 +252,7 @@ impl<'a> Stage<'a> {
     /// The next command, checked.
     pub(crate) fn dispatch(&mut self) -> Option<(Dispatch, usize)> {
         let dispatch = self.policy.dispatch(self.now)?;
+        self.tell(&Happening::Dispatched(&dispatch));
         let number = dispatch.id.0;
         self.counts.commands += 1;
         self.counts.command_bytes += dispatch.length;
@@ -218,6 +291,7 @@ impl<'a> Stage<'a> {
     /// A command is back; its requests.
     pub(crate) fn complete(&mut self, id: DispatchId) -> VecDeque<Pending> {
         self.trace.note([4, self.now.as_nanos(), id.0, 0, 0, 0]);
+        self.tell(&Happening::Completed(id));
         self.policy.complete(self.now, id);
         let Some(dispatch) = self.flights.remove(&id) else {
             self.violations.push(format!("command {} came back twice", id.0));

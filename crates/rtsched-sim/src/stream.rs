@@ -12,7 +12,7 @@
 //! granted time is over; the frames recorded from then until the request completes are lost, which counts as late.
 
 use crate::policy::Grant;
-use crate::stage::{Alarm, Client, STREAMS, Stage, UNADMITTED, Wish};
+use crate::stage::{Alarm, Client, Happening, STREAMS, Stage, UNADMITTED, Wish};
 use crate::workload::{Layout, StreamGroup, StreamKind};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -368,6 +368,9 @@ impl Stream {
         }
         let now = self.clock(stage.now);
         let late = self.late(&block, now);
+        if late > 0 {
+            stage.tell(&Happening::Late { stream: self.id(), frames: late, due: block.due });
+        }
         self.count(self.frames(&block) - late, late);
         if self.admitted {
             let (now, due) = (now.as_nanos() as f64, block.due.as_nanos() as f64);

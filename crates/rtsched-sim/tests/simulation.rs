@@ -35,7 +35,7 @@ fn players(count: u32, more: &str) -> Scenario {
 fn run_plain(scenario: &Scenario, name: PolicyName, seconds: u64) -> Outcome {
     let mut policy = Baseline::new(name, Bytes::from_mib(8)).expect("a baseline");
     let duration = Duration::from_secs(seconds);
-    run_with(scenario, &plain_device(), &mut policy, name.as_str(), 1, duration)
+    run_with(scenario, &plain_device(), &mut policy, name.as_str(), 1, duration, &mut |_, _| ())
 }
 
 #[test]
@@ -235,7 +235,9 @@ fn a_policy_that_loses_or_repeats_requests_is_found_out() {
         let inner = Baseline::new(PolicyName::Edf, Bytes::from_mib(8)).expect("a baseline");
         let mut policy = Wrong { inner, fault, count: 0, last: None };
         let scenario = players(4, "");
-        let outcome = run_with(&scenario, &plain_device(), &mut policy, "wrong", 1, Duration::from_secs(60));
+        let duration = Duration::from_secs(60);
+        let observer = &mut |_, _: &_| ();
+        let outcome = run_with(&scenario, &plain_device(), &mut policy, "wrong", 1, duration, observer);
         assert!(!outcome.violations.is_empty(), "{fault:?}");
         assert!(!outcome.failures(&Expect::default()).is_empty());
     }
