@@ -9,8 +9,18 @@ use rtsched_sim::report::Outcome;
 use rtsched_sim::scenarios::{self, CapacityQuestion};
 use rtsched_sim::simulation::{self, Happening};
 use rtsched_sim::workload::{Scenario, ScenarioError, StreamKind};
+use std::io::Write;
 use std::process::ExitCode;
 use units::{Duration, Instant};
+
+/// Prints a line. When nobody reads any more, the command ends.
+macro_rules! say {
+    ($($text:tt)*) => {
+        if writeln!(std::io::stdout(), $($text)*).is_err() {
+            std::process::exit(0);
+        }
+    };
+}
 
 #[derive(Parser)]
 #[command(version, about = "The scheduler of AVFS before modelled devices, in virtual time")]
@@ -104,7 +114,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("rtsched-sim: {error}");
+            esay!("rtsched-sim: {error}");
             ExitCode::from(2)
         }
     }
@@ -127,13 +137,13 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
                     policies.extend(&scenario.compare);
                 }
                 if !json {
-                    println!("{}: {}", scenario.name, scenario.title);
+                    say!("{}: {}", scenario.name, scenario.title);
                 }
                 let mut holds = true;
                 for policy in policies {
                     let mut print = |at: Instant, what: &Happening<'_>| {
                         if trace {
-                            println!("{:.6} {what}", at.saturating_since(Instant::ZERO).as_secs_f64());
+                            say!("{:.6} {what}", at.saturating_since(Instant::ZERO).as_secs_f64());
                         }
                     };
                     let duration = scenario.duration(!short);
@@ -143,7 +153,7 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
                 good += usize::from(holds);
             }
             if !json {
-                println!("{good} of {} scenarios end as they declare", names.len());
+                say!("{good} of {} scenarios end as they declare", names.len());
             }
             Ok(good == names.len())
         }
@@ -156,27 +166,32 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
 
 fn list() -> Result<bool, ScenarioError> {
     for name in scenarios::names() {
-        println!("{name:<18} {}", scenarios::named(name)?.title);
+        say!("{name:<18} {}", scenarios::named(name)?.title);
     }
-    println!();
+    say!("");
     for name in DeviceSpec::names() {
         let source = DeviceSpec::named(name)?.source;
-        println!("{name:<18} {}", source.trim());
+        say!("{name:<18} {}", source.trim());
     }
     Ok(true)
 }
 
 fn calibrate(device: &str, seed: u64) -> Result<bool, ScenarioError> {
     let spec = DeviceSpec::named(device)?;
-    println!("{}: {}\n", spec.name, spec.source.trim());
-    println!(
+    say!("{}: {}\n", spec.name, spec.source.trim());
+    say!(
         "{:<6} {:>8} {:>12} {:>12} {:>9} {:>10}",
-        "", "KiB", "paper Mbit/s", "model Mbit/s", "error", "tolerated"
+        "",
+        "KiB",
+        "paper Mbit/s",
+        "model Mbit/s",
+        "error",
+        "tolerated"
     );
     let mut holds = true;
     for cell in table_5(&spec, seed) {
         let tolerated = cell.tolerance_percent().map_or("any".to_owned(), |percent| format!("{percent} %"));
-        println!(
+        say!(
             "{:<6} {:>8} {:>12.1} {:>12.1} {:>7.2} % {:>10}{}",
             format!("{:?}", cell.direction).to_lowercase(),
             cell.length.as_u64() >> 10,
@@ -194,16 +209,16 @@ fn calibrate(device: &str, seed: u64) -> Result<bool, ScenarioError> {
 /// Prints a run; false when it did not end as declared. Policies for comparison may end as they like, but lose nothing.
 fn show(scenario: &Scenario, policy: PolicyName, outcome: &Outcome, json: bool, each: bool) -> bool {
     if json {
-        println!("{}", outcome.to_json());
+        say!("{}", outcome.to_json());
     } else {
-        print!("{}", outcome.to_table(each));
+        say!("{}", outcome.to_table(each).trim_end());
     }
     let failures = match policy {
         PolicyName::Rtsched => outcome.failures(&scenario.expect),
         _ => outcome.violations.clone(),
     };
     for failure in &failures {
-        eprintln!("  FAILED {}: {failure}", scenario.name);
+        esay!("  FAILED {}: {failure}", scenario.name);
     }
     failures.is_empty()
 }
@@ -220,22 +235,22 @@ fn random(count: u64, first: u64, seconds: f64, json: bool, verbose: bool) -> Re
         on_time += outcome.streams.iter().map(|stream| stream.on_time).sum::<u64>();
         let failures = outcome.failures(&scenario.expect);
         if json {
-            println!("{}", outcome.to_json());
+            say!("{}", outcome.to_json());
         } else if verbose || !failures.is_empty() {
-            print!("{}", outcome.to_table(true));
+            say!("{}", outcome.to_table(true).trim_end());
         }
         if verbose {
-            println!("{}", toml::to_string(&scenario).unwrap_or_default());
+            say!("{}", toml::to_string(&scenario).unwrap_or_default());
         }
         for failure in &failures {
-            eprintln!("  FAILED seed {seed}: {failure}");
+            esay!("  FAILED seed {seed}: {failure}");
         }
         if !failures.is_empty() {
             bad.push(seed);
         }
     }
     if !json {
-        println!(
+        say!(
             "{count} random scenarios of {seconds} s: {admitted} admissions, {refused} refusals, {on_time} frames \
              on time; {} failed{}",
             bad.len(),
@@ -253,10 +268,14 @@ fn capacity(
     most: u32,
     seed: u64,
 ) -> Result<bool, ScenarioError> {
-    println!("streams of {rate_mbit} Mbit/s without a late frame in {seconds} s on {device}");
-    println!(
+    say!("streams of {rate_mbit} Mbit/s without a late frame in {seconds} s on {device}");
+    say!(
         "{:<22} {:>8} {:>22} {:>10} {:>22}",
-        "policy, request", "readers", "beside a copy (MB/s)", "writers", "beside a copy (MB/s)"
+        "policy, request",
+        "readers",
+        "beside a copy (MB/s)",
+        "writers",
+        "beside a copy (MB/s)"
     );
     let row = |policy: PolicyName, request_mib: u64, name: String| -> Result<(), ScenarioError> {
         let mut cells = Vec::new();
@@ -277,7 +296,7 @@ fn capacity(
                 cells.push(if copier { format!("{carried} ({copied})") } else { carried.to_string() });
             }
         }
-        println!("{name:<22} {:>8} {:>22} {:>10} {:>22}", cells[0], cells[1], cells[2], cells[3]);
+        say!("{name:<22} {:>8} {:>22} {:>10} {:>22}", cells[0], cells[1], cells[2], cells[3]);
         Ok(())
     };
     row(PolicyName::Rtsched, 8, "rtsched".to_owned())?;

@@ -5,7 +5,7 @@ use rtsched_sim::device::{DeviceSpec, ModelSpec};
 use rtsched_sim::policy::baseline::Baseline;
 use rtsched_sim::policy::{Ask, Grant, Notice, Policy, PolicyName};
 use rtsched_sim::report::Outcome;
-use rtsched_sim::simulation::{run, run_with};
+use rtsched_sim::simulation::{Happening, run, run_with};
 use rtsched_sim::workload::Scenario;
 use rtsched_sim::{scenarios, workload::Expect};
 use units::{Bytes, Duration, Instant};
@@ -236,7 +236,7 @@ fn a_policy_that_loses_or_repeats_requests_is_found_out() {
         let mut policy = Wrong { inner, fault, count: 0, last: None };
         let scenario = players(4, "");
         let duration = Duration::from_secs(60);
-        let observer = &mut |_, _: &_| ();
+        let observer = &mut |_: Instant, _: &Happening<'_>| ();
         let outcome = run_with(&scenario, &plain_device(), &mut policy, "wrong", 1, duration, observer);
         assert!(!outcome.violations.is_empty(), "{fault:?}");
         assert!(!outcome.failures(&Expect::default()).is_empty());
