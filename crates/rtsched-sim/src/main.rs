@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            esay!("rtsched-sim: {error}");
+            eprintln!("rtsched-sim: {error}");
             ExitCode::from(2)
         }
     }
@@ -218,7 +218,7 @@ fn show(scenario: &Scenario, policy: PolicyName, outcome: &Outcome, json: bool, 
         _ => outcome.violations.clone(),
     };
     for failure in &failures {
-        esay!("  FAILED {}: {failure}", scenario.name);
+        eprintln!("  FAILED {}: {failure}", scenario.name);
     }
     failures.is_empty()
 }
@@ -243,7 +243,7 @@ fn random(count: u64, first: u64, seconds: f64, json: bool, verbose: bool) -> Re
             say!("{}", toml::to_string(&scenario).unwrap_or_default());
         }
         for failure in &failures {
-            esay!("  FAILED seed {seed}: {failure}");
+            eprintln!("  FAILED seed {seed}: {failure}");
         }
         if !failures.is_empty() {
             bad.push(seed);
