@@ -33,6 +33,8 @@ pub struct Grant {
     pub request: Bytes,
     /// From its arrival to its deadline.
     pub deadline: Duration,
+    /// Not before this instant.
+    pub since: Instant,
 }
 
 /// What a policy decided about a stream by itself.

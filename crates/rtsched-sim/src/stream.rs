@@ -46,6 +46,8 @@ pub(crate) struct Stream {
     came_admitted: bool,
     visits: u64,
     jumps: u64,
+    /// When it may ask for its first bytes.
+    starts: Instant,
     /// When byte 0 since the last jump is shown, or was recorded.
     anchor: Instant,
     /// Since when it waits for its first bytes.
@@ -131,11 +133,16 @@ impl Stream {
             file,
             rng,
             state: State::Away,
-            shape: Grant { request: Bytes::from_mib(8), deadline: rate.time_for(Bytes::from_mib(8)) },
+            shape: Grant {
+                request: Bytes::from_mib(8),
+                deadline: rate.time_for(Bytes::from_mib(8)),
+                since: Instant::ZERO,
+            },
             admitted: false,
             came_admitted: false,
             visits: 0,
             jumps: 0,
+            starts: Instant::ZERO,
             anchor: Instant::ZERO,
             waits_since: None,
             origin: 0,
@@ -243,9 +250,10 @@ impl Stream {
         self.jumps += 1;
         self.asked = 0;
         self.origin = self.rng.random_range(0..self.file >> 20) << 20;
+        self.starts = stage.now.max(self.shape.since);
         self.anchor = match self.kind {
-            StreamKind::Reader => (stage.now + self.shape.deadline).max(self.earliest_deadline),
-            StreamKind::Writer => stage.now,
+            StreamKind::Reader => (self.starts + self.shape.deadline).max(self.earliest_deadline),
+            StreamKind::Writer => self.starts,
         };
         self.waits_since = Some(stage.now);
         self.ask(stage);
@@ -261,7 +269,7 @@ impl Stream {
     /// Makes every request that is to be made by now.
     fn ask(&mut self, stage: &mut Stage<'_>) {
         loop {
-            let Grant { request, deadline: window } = self.shape;
+            let Grant { request, deadline: window, .. } = self.shape;
             let period = self.pace.time_for(request).max(Duration::from_nanos(1));
             let most = (window.as_nanos() / period.as_nanos()) as usize + 3;
             self.stalled = self.blocks.len() >= most;
@@ -281,7 +289,8 @@ impl Stream {
             };
             // A player's first request after a jump is made at once, even where its deadline is farther away.
             let first = self.kind == StreamKind::Reader && self.asked == 0;
-            if made > stage.now && !first {
+            let made = if first { self.starts } else { made };
+            if made > stage.now {
                 stage.alarm(made, self.client(), Alarm::Ask(self.jumps));
                 return;
             }
@@ -437,7 +446,7 @@ impl Stream {
             StreamKind::Reader => self.shown_before(now).saturating_sub(self.asked / self.unit),
             StreamKind::Writer => {
                 let recorded = self.pace.bytes_in(now.saturating_since(self.anchor)).as_u64();
-                let Grant { request, deadline } = self.shape;
+                let Grant { request, deadline, .. } = self.shape;
                 let buffer = request.as_u64() + self.pace.bytes_in(deadline).as_u64();
                 recorded.saturating_sub(self.asked + buffer).div_ceil(self.unit)
             }

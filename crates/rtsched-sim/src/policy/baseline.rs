@@ -185,7 +185,8 @@ impl Policy for Baseline {
 
     /// Everybody, with two buffers: one plays while the other is filled.
     fn admit(&mut self, _now: Instant, ask: &Ask) -> Result<Grant, String> {
-        Ok(Grant { request: self.request, deadline: ask.rate.time_for(self.request) })
+        let deadline = ask.rate.time_for(self.request);
+        Ok(Grant { request: self.request, deadline, since: Instant::ZERO })
     }
 
     fn release(&mut self, _now: Instant, _stream: StreamId) {}

@@ -51,7 +51,8 @@ impl Policy for Scheduled {
     }
 
     fn admit(&mut self, now: Instant, ask: &Ask) -> Result<Grant, String> {
-        let grant = Grant { request: self.request, deadline: ask.rate.time_for(self.request) * 2 };
+        let grant =
+            Grant { request: self.request, deadline: ask.rate.time_for(self.request) * 2, since: now };
         let spec = StreamSpec {
             direction: ask.direction,
             request: grant.request,
