@@ -22,6 +22,8 @@ pub struct Ask {
     pub direction: Direction,
     /// Its rate.
     pub rate: Bitrate,
+    /// The longest piece in which its file lies; absent: longer than any request.
+    pub contiguous: Option<Bytes>,
     /// Of overloaded streams, the lowest gives way first.
     pub priority: u8,
 }

@@ -253,6 +253,10 @@ impl Simulation<'_> {
             stream: stream.id(),
             direction: stream.kind().direction(),
             rate: stream.rate,
+            contiguous: match spec.layout {
+                Layout::Contiguous => None,
+                Layout::Fragmented { extent_kib } => Some(Bytes::from_kib(extent_kib)),
+            },
             priority: spec.priority,
         };
         let granted = self.stage.policy.admit(self.stage.now, &ask);

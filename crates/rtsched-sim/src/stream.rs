@@ -276,7 +276,7 @@ impl Stream {
             if self.stalled {
                 return;
             }
-            let end = self.asked + request.as_u64();
+            let end = self.end_of_request(request.as_u64());
             let (made, due) = match self.kind {
                 StreamKind::Reader => {
                     let due = self.anchor + self.pace.time_for(Bytes(self.asked));
@@ -296,6 +296,18 @@ impl Stream {
             }
             self.request(stage, end, due);
         }
+    }
+
+    /// Where a request of `length` ends that begins with the first byte not asked for. Where the file lies in pieces, a
+    /// request no longer than a piece ends with it, and one that is longer has no more pieces than it must.
+    fn end_of_request(&self, length: u64) -> u64 {
+        let Layout::Fragmented { extent_kib } = self.layout else { return self.asked + length };
+        let extent = extent_kib << 10;
+        let inside = (self.origin + self.asked) % self.file % extent;
+        if length <= extent {
+            return self.asked + length.min(extent - inside);
+        }
+        self.asked + (inside + length) / extent * extent - inside
     }
 
     fn request(&mut self, stage: &mut Stage<'_>, end: u64, due: Instant) {
