@@ -6,8 +6,9 @@
 //! class's oldest request first a **claim**, which goes before other work without guarantees, and when that was
 //! not enough a **turn**, which competes with the real-time deadlines under a deadline of its own.
 //! **Excludes:** what the classes get beyond it, in the slack. **State:** per class, since when it was not
-//! served. **Invariants:** turns of one class demand at most its share of any time span in which it waits.
+//! served, and what its share is a part of. **Invariants:** turns of one class demand at most its share of any time span in which it waits.
 
+use crate::config::Config;
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::Class;
 use units::{Duration, Instant};
@@ -15,8 +16,10 @@ use units::{Duration, Instant};
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Floors {
-    /// By class; 0: none.
-    permille: [u32; 4],
+    /// By class, in hundredths of the base; 0: none.
+    percent: [u32; 4],
+    /// By class, in millionths of the device's time.
+    millionths: [u64; 4],
     /// By class: the instant up to which its share was used. In the future when a turn was served early.
     since: [Instant; 4],
 }
@@ -24,15 +27,28 @@ pub(crate) struct Floors {
 impl Floors {
     pub(crate) const CLASSES: [Class; 3] = [Class::Metadata, Class::BestEffort, Class::Idle];
 
-    pub(crate) fn new(metadata_percent: u32, best_effort_percent: u32, idle_percent: u32) -> Self {
-        let permille =
-            [0, metadata_percent, best_effort_percent, idle_percent].map(|percent| percent.min(30) * 10);
-        Self { permille, since: [Instant::ZERO; 4] }
+    pub(crate) fn new(config: &Config) -> Self {
+        let percent =
+            [0, config.metadata_floor_percent, config.best_effort_floor_percent, config.idle_floor_percent]
+                .map(|percent| percent.min(30));
+        let mut floors = Self { percent, millionths: [0; 4], since: [Instant::ZERO; 4] };
+        floors.set_base(1_000_000);
+        floors
     }
 
-    /// What all floors take of a thousand.
-    pub(crate) fn total_permille(&self) -> u32 {
-        self.permille.iter().sum()
+    /// The floors are parts of so many millionths of the device's time.
+    pub(crate) fn set_base(&mut self, base: u64) {
+        self.millionths = self.percent.map(|percent| u64::from(percent) * base / 100);
+    }
+
+    /// What all floors take of a million.
+    pub(crate) fn total(&self) -> u64 {
+        self.millionths.iter().sum()
+    }
+
+    /// What all floors take of their base, in hundredths.
+    pub(crate) fn total_percent(&self) -> u32 {
+        self.percent.iter().sum()
     }
 
     /// A class that was empty has a request; the device can take it from `start` on.
@@ -57,14 +73,14 @@ impl Floors {
 
     /// The time in which the class's share adds up to `cost`.
     fn spread(&self, class: Class, cost: u64) -> Duration {
-        let permille = u64::from(self.permille[class as usize].max(1));
-        Duration::from_nanos((cost.saturating_mul(1000)).div_ceil(permille))
+        let millionths = self.millionths[class as usize].max(1);
+        Duration::from_nanos((cost.saturating_mul(1_000_000)).div_ceil(millionths))
     }
 
     /// The instant from which the class's oldest request goes before other work without guarantees: when it is
     /// overdue and the share has added up to it. `None`: nothing waits, or no floor is set.
     pub(crate) fn claim(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let oldest = queue.first(class).filter(|_| self.permille[class as usize] > 0)?;
+        let oldest = queue.first(class).filter(|_| self.millionths[class as usize] > 0)?;
         let Waiting { deadline, cost, .. } = queue.get(oldest);
         let claim = self.since[class as usize] + self.spread(class, *cost);
         Some((claim.max(*deadline), oldest))
@@ -87,7 +103,7 @@ impl Floors {
             return 0;
         }
         let waited = at.saturating_since(self.since[class as usize]).as_nanos();
-        let share = (waited * u128::from(self.permille[class as usize])).div_ceil(1000);
+        let share = (waited * u128::from(self.millionths[class as usize])).div_ceil(1_000_000);
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }

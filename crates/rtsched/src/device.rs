@@ -3,35 +3,54 @@
 //! **For:** when the device will be through, how long each command held it, and whether one more may join.
 //! **Excludes:** the queue. **State:** the commands in flight. **Invariants:** the device is reckoned with as
 //! serving one command after another; where it serves several at once, the time between completions is what a
-//! command costs, and that is what the service model learns.
+//! command costs, and that is what the service model learns. Steady state allocates nothing.
 
-use crate::request::{Class, Direction, DispatchId, RequestId};
-use alloc::collections::{BTreeMap, BTreeSet};
-use smallvec::SmallVec;
-use units::{Bytes, Duration, Instant};
+use crate::queue::StreamSlot;
+use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
+use crate::service::Distance;
+use alloc::vec::Vec;
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// One request of a command in flight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) id: RequestId,
     pub(crate) class: Class,
     pub(crate) deadline: Instant,
     pub(crate) length: Bytes,
+    pub(crate) stream: Option<StreamId>,
+    pub(crate) owner: Option<StreamSlot>,
+    /// It drew on its stream's reservation.
+    pub(crate) charged: bool,
     pub(crate) blocker: Option<DispatchId>,
 }
 
 /// One command in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
-    pub(crate) members: SmallVec<[Member; 4]>,
+    pub(crate) members: Vec<Member>,
     pub(crate) direction: Direction,
+    pub(crate) offset: DeviceOffset,
     pub(crate) length: Bytes,
+    pub(crate) distance: Distance,
     /// Nanoseconds, by the service model.
     pub(crate) cost: u64,
     pub(crate) dispatched: Instant,
 }
 
 impl Flight {
+    pub(crate) fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            direction: Direction::Flush,
+            offset: DeviceOffset(0),
+            length: Bytes::ZERO,
+            distance: Distance::Far,
+            cost: 0,
+            dispatched: Instant::ZERO,
+        }
+    }
+
     /// The earliest deadline it promised to keep.
     fn guaranteed(&self) -> Option<Instant> {
         let promised = self.members.iter().filter(|member| member.class == Class::RealTime);
@@ -42,8 +61,12 @@ impl Flight {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Device {
-    flights: BTreeMap<DispatchId, Flight>,
-    guaranteed: BTreeSet<(Instant, DispatchId)>,
+    /// In order of dispatch, which is that of the names.
+    flights: Vec<(DispatchId, Flight)>,
+    /// What is to be used again, with its memory.
+    spare: Vec<Flight>,
+    /// In order.
+    guaranteed: Vec<(Instant, DispatchId)>,
     /// The last completion, or the dispatch that ended idleness.
     busy_since: Instant,
     /// Nanoseconds of all commands in flight together.
@@ -56,7 +79,7 @@ impl Device {
     }
 
     pub(crate) fn newest(&self) -> Option<DispatchId> {
-        self.flights.last_key_value().map(|(id, _)| *id)
+        self.flights.last().map(|(id, _)| *id)
     }
 
     /// When all that is in flight will have completed, at the earliest `now`.
@@ -81,9 +104,16 @@ impl Device {
         if self.flights.is_empty() {
             return true;
         }
-        let end = self.planned() + Duration::from_nanos(cost);
-        let tightest = self.guaranteed.range((self.planned(), DispatchId(0))..).next();
-        self.outstanding.saturating_add(cost) <= blocking && tightest.is_none_or(|(due, _)| end <= *due)
+        let planned = self.planned();
+        let end = planned + Duration::from_nanos(cost);
+        let tightest = self.guaranteed.partition_point(|(due, _)| *due < planned);
+        self.outstanding.saturating_add(cost) <= blocking
+            && self.guaranteed.get(tightest).is_none_or(|(due, _)| end <= *due)
+    }
+
+    /// A flight without members, to be filled and [started](Self::start).
+    pub(crate) fn prepare(&mut self) -> Flight {
+        self.spare.pop().unwrap_or_else(Flight::new)
     }
 
     pub(crate) fn start(&mut self, now: Instant, id: DispatchId, flight: Flight) {
@@ -92,21 +122,30 @@ impl Device {
         }
         self.outstanding += flight.cost;
         if let Some(due) = flight.guaranteed() {
-            self.guaranteed.insert((due, id));
+            let place = self.guaranteed.partition_point(|other| *other < (due, id));
+            self.guaranteed.insert(place, (due, id));
         }
-        self.flights.insert(id, flight);
+        self.flights.push((id, flight));
+        // Room to put every flight aside without allocating.
+        self.spare.reserve(self.flights.len());
     }
 
     /// Takes a command out; with it, the time for which it held the device: since it was dispatched or since the
-    /// completion before, whichever is later.
+    /// completion before, whichever is later. To be [put aside](Self::put_aside).
     pub(crate) fn finish(&mut self, now: Instant, id: DispatchId) -> Option<(Flight, Duration)> {
-        let flight = self.flights.remove(&id)?;
+        let place = self.flights.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        let (_, flight) = self.flights.remove(place);
         if let Some(due) = flight.guaranteed() {
-            self.guaranteed.remove(&(due, id));
+            self.guaranteed.retain(|other| *other != (due, id));
         }
         let service = now.saturating_since(flight.dispatched.max(self.busy_since));
         self.outstanding -= flight.cost;
         self.busy_since = now.max(self.busy_since);
         Some((flight, service))
+    }
+
+    pub(crate) fn put_aside(&mut self, mut flight: Flight) {
+        flight.members.clear();
+        self.spare.push(flight);
     }
 }

@@ -12,7 +12,7 @@
 use crate::budget::Floors;
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Reason};
-use crate::tree::Expected;
+use crate::slack::Expected;
 use units::{DeviceOffset, Duration, Instant};
 
 /// What a choice is made from, beside the queue.
@@ -87,7 +87,7 @@ impl View<'_> {
     /// in any order) and the other classes' turns.
     pub(crate) fn slack_after(&self, queue: &Queue, slot: Slot) -> i64 {
         let candidate = queue.get(slot);
-        self.slack(queue, candidate.request.class, candidate) - signed(candidate.cost)
+        self.slack(queue, candidate.request.class, candidate) - signed(candidate.whole)
     }
 
     /// Nanoseconds for which something may go before `waiting` in a command of `class`, from `start` on.

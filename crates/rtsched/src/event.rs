@@ -4,7 +4,8 @@
 //! explain is the one nobody was watching for. **Excludes:** formatting and files. **State:** the ring and the
 //! counters. **Invariants:** bounded, never allocates after the start; the oldest event gives way.
 
-use crate::request::{Class, DispatchId, Reason, RequestId};
+use crate::request::{Class, DispatchId, Reason, RequestId, StreamId};
+use crate::stream::{Terms, Why};
 use alloc::collections::VecDeque;
 use units::{Bytes, Duration, Instant};
 
@@ -17,12 +18,16 @@ pub enum Event {
         at: Instant,
         /// Which command.
         dispatch: DispatchId,
+        /// The stream it serves, if any.
+        stream: Option<StreamId>,
         /// The best class among its requests.
         class: Class,
         /// Why it, and why now.
         reason: Reason,
         /// How many requests it serves.
         requests: u32,
+        /// How long it is.
+        length: Bytes,
         /// The time it will hold the device, by the service model.
         estimate: Duration,
     },
@@ -43,6 +48,8 @@ pub enum Event {
         at: Instant,
         /// Which request.
         request: RequestId,
+        /// Its stream, if any.
+        stream: Option<StreamId>,
         /// The command it was part of.
         dispatch: DispatchId,
         /// How late it was.
@@ -50,6 +57,70 @@ pub enum Event {
         /// The command that was preferred to it while it waited, or else the one that held the device when it
         /// arrived. `None`: only earlier deadlines went first, so there was more real-time work than time.
         blocker: Option<DispatchId>,
+    },
+    /// A stream was admitted, or changed its rate.
+    Admitted {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+        /// What it was promised.
+        terms: Terms,
+    },
+    /// A stream was not admitted.
+    Rejected {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+        /// What was lacking.
+        why: Why,
+    },
+    /// An admitted stream's requests have another length or deadline from now on.
+    Resized {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+        /// What it is promised now.
+        terms: Terms,
+    },
+    /// A stream gave its reservation back.
+    Released {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+    },
+    /// A stream did not use its reservation for so long that others may have its time.
+    Paused {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+    },
+    /// A paused stream is back and has its time again.
+    Resumed {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+    },
+    /// A stream is served as best effort from now on.
+    Demoted {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
+        /// What was lacking.
+        why: Why,
+    },
+    /// A demoted stream has its guarantees again.
+    Restored {
+        /// When.
+        at: Instant,
+        /// Which stream.
+        stream: StreamId,
     },
 }
 
@@ -73,6 +144,17 @@ pub struct Counters {
     /// Requests completed after their deadline, by class. Only those of real time are misses; the other classes'
     /// deadlines are aims.
     pub late: [u64; 4],
+    /// Real-time requests that were served as best effort: beyond their stream's rate, of a stream that is demoted,
+    /// or without a reservation and in the way of those who have one.
+    pub excess: u64,
+    /// Streams admitted.
+    pub admitted: u64,
+    /// Streams not admitted.
+    pub rejected: u64,
+    /// Times a stream was demoted.
+    pub demoted: u64,
+    /// Times a stream was restored or resumed.
+    pub restored: u64,
     /// Events that were dropped from the ring unread.
     pub events_lost: u64,
 }

@@ -36,18 +36,25 @@ extern crate alloc;
 
 mod admission;
 mod budget;
+mod config;
 mod device;
 mod dispatch;
 mod event;
+mod health;
+mod index;
 mod merge;
 mod queue;
 mod request;
+mod reserve;
 mod scheduler;
 mod service;
-mod tree;
+mod slack;
+mod stream;
+mod streams;
 
-pub use admission::{Rejected, Reservation, StreamSpec};
+pub use config::{Config, FloorBase};
 pub use event::{Counters, Event};
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
-pub use scheduler::{Config, Scheduler};
+pub use scheduler::Scheduler;
 pub use service::ServiceTime;
+pub use stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline};

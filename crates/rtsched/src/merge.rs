@@ -9,16 +9,16 @@
 //! promoted or cancelled by itself, and a stream's distant future does not ride on its near deadline.
 
 use crate::dispatch::{View, between, signed};
-use crate::queue::{Queue, Waiting};
+use crate::queue::{Part, Queue, Waiting};
 use crate::request::{Class, Direction};
 use crate::service::ServiceModel;
-use smallvec::{SmallVec, smallvec};
+use alloc::collections::VecDeque;
 use units::{Bytes, DeviceOffset, Duration};
 
 /// What a command is made of, in ascending order of offset.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Run {
-    pub(crate) members: SmallVec<[Waiting; 4]>,
+    pub(crate) members: VecDeque<Waiting>,
     pub(crate) class: Class,
     pub(crate) offset: DeviceOffset,
     pub(crate) length: Bytes,
@@ -32,68 +32,77 @@ pub(crate) struct Limits {
     pub(crate) length: Bytes,
     /// Nanoseconds.
     pub(crate) cost: u64,
+    /// Pieces of one request of an admitted stream stay together: its admission reckons with them as one.
+    pub(crate) keep_pieces: bool,
 }
 
-/// Makes a command of `first`, which was taken from the queue, and of its neighbours there. `view` is the one on
-/// which it was chosen.
-pub(crate) fn gather(
-    first: Waiting,
-    queue: &mut Queue,
-    service: &ServiceModel,
-    limits: Limits,
-    view: &View<'_>,
-) -> Run {
-    let (direction, stream) = (first.request.direction, first.request.stream);
-    let mut run = Run {
-        class: first.request.class,
-        offset: first.request.offset,
-        length: first.request.length,
-        cost: first.cost,
-        members: smallvec![first],
-    };
-    if direction == Direction::Flush {
-        return run;
+impl Run {
+    pub(crate) const fn new() -> Self {
+        Self {
+            members: VecDeque::new(),
+            class: Class::Idle,
+            offset: DeviceOffset(0),
+            length: Bytes::ZERO,
+            cost: 0,
+        }
     }
-    let (mut behind, mut before) = (SmallVec::<[Waiting; 4]>::new(), SmallVec::<[Waiting; 4]>::new());
-    for ending in [false, true] {
-        loop {
-            let place =
-                if ending { run.offset } else { DeviceOffset(run.offset.0.saturating_add(run.length.0)) };
-            let Some(slot) = queue.neighbour(direction, stream, place, ending) else { break };
-            let neighbour = queue.get(slot);
-            let length = Bytes(run.length.0.saturating_add(neighbour.request.length.0));
-            let cost = service.nanos(direction, length);
-            if length > limits.length || cost > limits.cost {
-                break;
-            }
-            let extra = signed(cost.saturating_sub(run.cost));
-            let after = View { start: view.start + Duration::from_nanos(run.cost), ..*view };
-            let slack = after.slack(queue, run.class, neighbour);
-            // Its own promises end with the command, too.
-            let promised =
-                run.members.iter().chain(&behind).chain(&before).filter_map(Waiting::guaranteed_key);
-            let own = promised.map(|(due, _)| between(after.start, due)).min();
-            let slack = own.map_or(slack, |own| own.min(slack));
-            // Where a deadline is lost whatever is done, a merge that takes less time than it saves shortens the
-            // overload.
-            let saves = slack < 0 && extra <= signed(service.access_nanos(direction));
-            if extra > slack && !saves {
-                break;
-            }
-            let neighbour = queue.remove(slot);
-            run.class = run.class.min(neighbour.request.class);
-            (run.length, run.cost) = (length, cost);
-            if ending {
-                run.offset = neighbour.request.offset;
-                before.push(neighbour);
-            } else {
-                behind.push(neighbour);
+
+    /// Becomes a command of `first`, which was taken from the queue, and of its neighbours there. `view` is the one on
+    /// which it was chosen.
+    pub(crate) fn gather(
+        &mut self,
+        first: Waiting,
+        queue: &mut Queue,
+        service: &ServiceModel,
+        limits: Limits,
+        view: &View<'_>,
+    ) {
+        let (direction, stream) = (first.request.direction, first.request.stream);
+        self.members.clear();
+        (self.class, self.offset) = (first.request.class, first.request.offset);
+        self.length = first.request.length;
+        self.cost = service.nanos(direction, first.request.offset, first.request.length);
+        self.members.push_back(first);
+        if direction == Direction::Flush {
+            return;
+        }
+        // Its own promises end with the command, too.
+        let mut own = first.guaranteed_key().map(|(due, _)| due);
+        for ending in [false, true] {
+            loop {
+                let end = DeviceOffset(self.offset.0.saturating_add(self.length.0));
+                let place = if ending { self.offset } else { end };
+                let Some(slot) = queue.neighbour(direction, stream, place, ending) else { break };
+                let neighbour = queue.get(slot);
+                let length = Bytes(self.length.0.saturating_add(neighbour.request.length.0));
+                let offset = self.offset.min(neighbour.request.offset);
+                let cost = service.nanos(direction, offset, length);
+                if length > limits.length || cost > limits.cost {
+                    break;
+                }
+                let piece = limits.keep_pieces && !ending && neighbour.continues;
+                if !(piece && neighbour.part == Part::Charged) {
+                    let extra = signed(cost.saturating_sub(self.cost));
+                    let after = View { start: view.start + Duration::from_nanos(self.cost), ..*view };
+                    let slack = after.slack(queue, self.class, neighbour);
+                    let slack = own.map_or(slack, |own| slack.min(between(after.start, own)));
+                    // Where a deadline is lost whatever is done, a merge that takes less time than it saves shortens
+                    // the overload.
+                    let saves = slack < 0 && extra <= signed(service.access_nanos(direction));
+                    if extra > slack && !saves {
+                        break;
+                    }
+                }
+                let neighbour = queue.remove(slot);
+                self.class = self.class.min(neighbour.request.class);
+                (self.offset, self.length, self.cost) = (offset, length, cost);
+                own = own.into_iter().chain(neighbour.guaranteed_key().map(|(due, _)| due)).min();
+                if ending {
+                    self.members.push_front(neighbour);
+                } else {
+                    self.members.push_back(neighbour);
+                }
             }
         }
     }
-    before.reverse();
-    before.append(&mut run.members);
-    before.append(&mut behind);
-    run.members = before;
-    run
 }

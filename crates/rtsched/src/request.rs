@@ -43,13 +43,14 @@ pub enum Direction {
 }
 
 /// One request, as the caller describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The caller's name for it.
     pub id: RequestId,
     /// Its class.
     pub class: Class,
-    /// The stream it belongs to, if any; requests are merged only within a stream or where both have none.
+    /// The stream it belongs to, if any; requests are merged only within a stream or where both have none. Real-time
+    /// requests of a stream that holds a reservation draw on it.
     pub stream: Option<StreamId>,
     /// What to do.
     pub direction: Direction,
@@ -57,7 +58,8 @@ pub struct Request {
     pub offset: DeviceOffset,
     /// Length; zero only for [`Direction::Flush`].
     pub length: Bytes,
-    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config).
+    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config),
+    /// or for an admitted stream by its terms. Those also bound how early a stream's deadline can be.
     pub deadline: Option<Instant>,
 }
 
@@ -82,7 +84,7 @@ pub struct Dispatch {
     /// To be given back at completion.
     pub id: DispatchId,
     /// The requests served by it, each starting where the one before ends.
-    pub requests: SmallVec<[RequestId; 4]>,
+    pub requests: SmallVec<[RequestId; 8]>,
     /// What to do.
     pub direction: Direction,
     /// First byte.
@@ -91,4 +93,18 @@ pub struct Dispatch {
     pub length: Bytes,
     /// Why it was chosen.
     pub reason: Reason,
+}
+
+impl Dispatch {
+    /// Of no request, to be filled by [`dispatch_into`](crate::Scheduler::dispatch_into).
+    pub fn empty() -> Self {
+        Self {
+            id: DispatchId(0),
+            requests: SmallVec::new(),
+            direction: Direction::Flush,
+            offset: DeviceOffset(0),
+            length: Bytes::ZERO,
+            reason: Reason::OnlyWork,
+        }
+    }
 }

@@ -1,98 +1,42 @@
 //! The queue of one device.
 //!
 //! **For:** the surface of the crate: it takes requests and completions, asks the policy, keeps the books.
-//! **Excludes:** the policy, which is [`dispatch`](crate::dispatch). **State:** all of it. **Invariants:** the
-//! crate's.
+//! **Excludes:** the policy, which is [`dispatch`](crate::dispatch), and reservations, which are
+//! [`reserve`](crate::reserve)'s. **State:** all of it. **Invariants:** the crate's.
 
-use crate::admission::{Admission, Others, Rejected, Reservation, StreamSpec};
+use crate::admission::Admission;
 use crate::budget::Floors;
-use crate::device::{Device, Flight, Member};
+use crate::config::Config;
+use crate::device::{Device, Member};
 use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
-use crate::merge::{Limits, Run, gather};
-use crate::queue::{Queue, Slot, Waiting};
-use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId};
-use crate::service::{ServiceModel, ServiceTime};
-use crate::tree::{Expected, Usable};
-use units::{Bytes, DeviceOffset, Duration, Instant};
-
-/// What an administrator may set. Values out of range count as the nearest one in range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Commands at the device at once, 1..=1024.
-    pub queue_depth: u32,
-    /// Deadline of a metadata request that names none, counted from its arrival; also of a real-time one.
-    pub metadata_latency: Duration,
-    /// Deadline of a best-effort request that names none.
-    pub best_effort_latency: Duration,
-    /// Deadline of an idle request that names none: after that, it is served although other requests wait.
-    pub idle_latency: Duration,
-    /// Percent of the device's time that metadata gets before real time if it needs it, 0..=30; 0: none.
-    pub metadata_floor_percent: u32,
-    /// The same for best effort: what a copy gets while streams take all they can. With 0 it may starve.
-    pub best_effort_floor_percent: u32,
-    /// The same for idle work that is older than its deadline.
-    pub idle_floor_percent: u32,
-    /// Neighbouring requests are merged into commands of at most this length; 0: never.
-    pub max_merge: Bytes,
-    /// While there is real time, the commands at the device together take at most this percentage of the
-    /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
-    pub blocking_percent: u32,
-    /// The longest single request that the classes without guarantees make: what a stream's request may find at
-    /// the device, for admission.
-    pub largest_request: Bytes,
-    /// How long after the last tight real-time request the device is kept that shallow.
-    pub real_time_memory: Duration,
-    /// What the device is reckoned to take for a read until it has shown.
-    pub read: ServiceTime,
-    /// The same for a write.
-    pub write: ServiceTime,
-    /// The same for a flush, whose length is zero.
-    pub flush: ServiceTime,
-    /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
-    /// case is known.
-    pub learning: bool,
-    /// Events kept for the reader; the oldest give way.
-    pub event_capacity: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let disk_array =
-            ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(170_000_000) };
-        Self {
-            queue_depth: 32,
-            metadata_latency: Duration::from_millis(50),
-            best_effort_latency: Duration::from_secs(2),
-            idle_latency: Duration::from_secs(60),
-            metadata_floor_percent: 10,
-            best_effort_floor_percent: 5,
-            idle_floor_percent: 1,
-            max_merge: Bytes::from_mib(16),
-            blocking_percent: 12,
-            largest_request: Bytes::from_mib(8),
-            real_time_memory: Duration::from_secs(2),
-            read: disk_array,
-            write: disk_array,
-            flush: disk_array,
-            learning: true,
-            event_capacity: 1024,
-        }
-    }
-}
+use crate::health::Health;
+use crate::merge::{Limits, Run};
+use crate::queue::{Part, Queue, Slot, StreamSlot, Waiting};
+use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
+use crate::service::{Distance, ServiceModel, ServiceTime};
+use crate::slack::{Expected, Usable};
+use crate::stream::{StreamSpec, StreamState};
+use crate::streams::{Run as StreamRun, Streams};
+use alloc::vec::Vec;
+use units::{DeviceOffset, Duration, Instant};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    config: Config,
-    queue: Queue,
-    floors: Floors,
-    service: ServiceModel,
-    device: Device,
-    admission: Admission,
-    /// The shortest deadline of the admitted streams, and their burst, see [`Expected`].
-    promised: Option<(Duration, i64)>,
-    journal: Journal,
+    pub(crate) config: Config,
+    pub(crate) queue: Queue,
+    pub(crate) floors: Floors,
+    pub(crate) service: ServiceModel,
+    pub(crate) device: Device,
+    pub(crate) admission: Admission,
+    pub(crate) streams: Streams,
+    pub(crate) health: Health,
+    /// The shortest deadline of the active streams.
+    pub(crate) shortest: Option<Duration>,
+    /// Some stream reads further ahead than before, so that pieces are not always kept together.
+    pub(crate) is_resizing: bool,
+    pub(crate) journal: Journal,
     /// Where the last command ended.
     arm: DeviceOffset,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
@@ -101,30 +45,41 @@ pub struct Scheduler {
     preferred: Option<(DispatchId, Instant)>,
     next_sequence: u64,
     next_dispatch: u64,
+    /// The command that is being made; kept for its memory.
+    run: Run,
+    /// Kept for their memory.
+    pub(crate) specs: Vec<StreamSpec>,
 }
 
 impl Scheduler {
     /// An idle scheduler.
     pub fn new(config: Config) -> Self {
-        let floors = Floors::new(
-            config.metadata_floor_percent,
-            config.best_effort_floor_percent,
-            config.idle_floor_percent,
-        );
-        let usable = Usable::holding_back(floors.total_permille());
+        let floors = Floors::new(&config);
+        let usable = Usable::holding_back(floors.total());
         Self {
             queue: Queue::new(usable, usable),
             floors,
-            service: ServiceModel::new(config.read, config.write, config.flush, config.learning),
+            service: ServiceModel::new(
+                config.read,
+                config.write,
+                config.flush,
+                config.device_size,
+                config.learning,
+            ),
             device: Device::default(),
-            admission: Admission::default(),
-            promised: None,
+            admission: Admission::new(&config),
+            streams: Streams::new(),
+            health: Health::default(),
+            shortest: None,
+            is_resizing: false,
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
             tightest: None,
             preferred: None,
             next_sequence: 0,
             next_dispatch: 0,
+            run: Run::new(),
+            specs: Vec::new(),
             config,
         }
     }
@@ -134,30 +89,130 @@ impl Scheduler {
     /// Requests that overlap are not kept in order: whoever needs one to see the other's bytes enqueues it when
     /// the other has completed.
     ///
+    /// While some stream holds a reservation, a real-time request of anybody else is served as best effort unless it
+    /// fits into the slack there is; and so is what a stream asks for beyond its rate.
+    ///
     /// # Panics
     /// When a request of the same name is queued already.
     pub fn enqueue(&mut self, now: Instant, request: Request) {
-        let deadline = request.deadline.unwrap_or(
-            now + match request.class {
-                Class::RealTime | Class::Metadata => self.config.metadata_latency,
-                Class::BestEffort => self.config.best_effort_latency,
-                Class::Idle => self.config.idle_latency,
-            },
-        );
-        let waiting = Waiting {
-            deadline,
-            sequence: self.next_sequence,
-            arrived: now,
-            cost: self.service.nanos(request.direction, request.length),
-            found_at_device: self.device.newest(),
-            request,
-        };
+        let deadline = request.deadline.unwrap_or(now + self.latency(request.class));
+        let mut waiting = Waiting::new(request, deadline, self.next_sequence, now);
+        waiting.found_at_device = self.device.newest();
+        waiting.owner = request.stream.map(|stream| self.streams.open(stream));
         self.next_sequence += 1;
         self.journal.counters.enqueued += 1;
-        self.insert(now, waiting);
+        if let Some(owner) = waiting.owner {
+            self.streams.get_mut(owner).last_used = now;
+            if request.class == Class::RealTime && self.is_reserved(now, owner) {
+                return self.police(now, owner, waiting);
+            }
+        }
+        self.price(&mut waiting);
+        if request.class == Class::RealTime && self.shortest.is_some() {
+            let demoted =
+                Waiting { deadline: now + self.config.best_effort_latency, ..self.demoted(waiting) };
+            self.insert_if_it_fits(now, waiting, demoted);
+        } else {
+            self.insert(now, waiting);
+        }
     }
 
-    fn insert(&mut self, now: Instant, waiting: Waiting) {
+    fn latency(&self, class: Class) -> Duration {
+        match class {
+            Class::RealTime | Class::Metadata => self.config.metadata_latency,
+            Class::BestEffort => self.config.best_effort_latency,
+            Class::Idle => self.config.idle_latency,
+        }
+    }
+
+    /// Reckons a request's costs.
+    pub(crate) fn price(&self, waiting: &mut Waiting) {
+        (waiting.cost, waiting.whole) = price(&self.service, &self.streams, waiting);
+    }
+
+    /// Puts a request of an active stream where its budget says.
+    fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+        self.replenish(now, owner);
+        if self.queue.count_of(owner, Part::Excess) > 0 || !self.within_rate(now, owner) {
+            self.journal.counters.excess += 1;
+            waiting = self.demoted(waiting);
+            waiting.deadline = now + self.config.best_effort_latency;
+            self.insert(now, waiting);
+            self.replenish(now, owner);
+        } else {
+            self.charge(now, owner, waiting);
+        }
+    }
+
+    /// The request as best effort.
+    pub(crate) fn demoted(&self, mut waiting: Waiting) -> Waiting {
+        waiting.request.class = Class::BestEffort;
+        waiting.continues = false;
+        let is_held = waiting.owner.is_some_and(|owner| self.streams.held_of(owner).is_some());
+        waiting.part = if is_held { Part::Excess } else { Part::Other };
+        self.price(&mut waiting);
+        waiting
+    }
+
+    /// Whether a stream may ask for its next request now.
+    fn within_rate(&self, now: Instant, owner: StreamSlot) -> bool {
+        let held = self.streams.held_of(owner);
+        held.is_some_and(|held| held.release(now) <= now + held.terms.deadline)
+    }
+
+    /// Queues a request of an active stream, of which it is the next by rate.
+    fn charge(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+        let request = waiting.request;
+        let end = waiting.end();
+        let has_charged = self.queue.count_of(owner, Part::Charged) > 0;
+        let stream = self.streams.get_mut(owner);
+        let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
+        let release = held.release(now);
+        held.next_release = release + held.spec.rate.time_for(request.length);
+        let earliest = release + held.terms.deadline;
+        let before = stream.run.filter(|run| {
+            has_charged
+                && run.direction == request.direction
+                && run.end == request.offset
+                && run.length + request.length <= held.terms.request
+        });
+        let length = before.map_or(request.length, |run| run.length + request.length);
+        stream.run = Some(StreamRun { direction: request.direction, end, length });
+        let catches_up = held.wanted.is_some_and(|(_, until)| held.next_release >= now || now >= until);
+        waiting.continues = before.is_some();
+        waiting.part = Part::Charged;
+        waiting.request.class = Class::RealTime;
+        if catches_up {
+            self.grow(now, owner);
+        }
+        self.streams.place(owner, self.device.busy_since(now));
+        self.price(&mut waiting);
+        let by_terms = Waiting { deadline: earliest, ..waiting };
+        match request.deadline {
+            None => self.insert(now, by_terms),
+            Some(wish) if wish >= earliest => self.insert(now, Waiting { deadline: wish, ..waiting }),
+            // It was promised no more than its terms, but may have more when nobody minds.
+            Some(wish) => self.insert_if_it_fits(now, Waiting { deadline: wish, ..waiting }, by_terms),
+        }
+    }
+
+    /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
+    pub(crate) fn replenish(&mut self, now: Instant, owner: StreamSlot) {
+        let mut eligible = None;
+        while let Some(slot) = self.queue.oldest_of(owner, Part::Excess) {
+            let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
+            let Some(held) = held else { break };
+            if !self.within_rate(now, owner) {
+                eligible = Some(held.release(now).saturating_before(held.terms.deadline));
+                break;
+            }
+            let waiting = self.queue.remove(slot);
+            self.charge(now, owner, waiting);
+        }
+        self.streams.set_eligible(owner, eligible);
+    }
+
+    pub(crate) fn insert(&mut self, now: Instant, waiting: Waiting) {
         let class = waiting.request.class;
         if class == Class::RealTime {
             self.note_tightness(now, waiting.deadline, waiting.cost);
@@ -165,6 +220,23 @@ impl Scheduler {
             self.floors.begins(class, self.device.free_at(now));
         }
         self.queue.insert(waiting);
+    }
+
+    /// Queues the first if every real-time deadline then holds, also those to come, and else the second.
+    fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) {
+        self.queue.insert(wanted);
+        let expected = self.expected(now);
+        if self.queue.slack(None, self.device.free_at(now), expected.as_ref()) >= 0 {
+            self.note_tightness(now, wanted.deadline, wanted.cost);
+            return;
+        }
+        if let Some(slot) = self.queue.slot_of(wanted.request.id) {
+            self.queue.remove(slot);
+        }
+        if otherwise.request.class != Class::RealTime {
+            self.journal.counters.excess += 1;
+        }
+        self.insert(now, otherwise);
     }
 
     /// Remembers how much time real-time requests come with. One that comes too late to be served in time says
@@ -180,20 +252,38 @@ impl Scheduler {
     /// The next command for the device, or `None` when the device has enough or nothing waits. O(log n) for each
     /// request it serves.
     pub fn dispatch(&mut self, now: Instant) -> Option<Dispatch> {
-        if self.device.in_flight() >= self.config.queue_depth.clamp(1, 1024) {
-            return None;
+        let mut dispatch = Dispatch::empty();
+        self.dispatch_into(now, &mut dispatch).then_some(dispatch)
+    }
+
+    /// The same, into a value that is used again and again, so that commands of many requests allocate nothing.
+    /// False, with nothing changed, when the device has enough or nothing waits.
+    pub fn dispatch_into(&mut self, now: Instant, dispatch: &mut Dispatch) -> bool {
+        self.review(now);
+        while let Some((_, owner)) = self.streams.next_eligible().filter(|(at, _)| *at <= now) {
+            self.replenish(now, owner);
         }
+        if self.device.in_flight() >= self.config.queue_depth.clamp(1, 1024) {
+            return false;
+        }
+        self.streams.settle(self.device.busy_since(now));
         let view = self.view(now);
-        let (slot, reason) = choose(&self.queue, &view)?;
+        let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
         let blocking = self.blocking(now);
-        if !self.device.has_room(self.queue.get(slot).cost, blocking) {
-            return None;
+        if !self.device.has_room(self.queue.get(slot).whole, blocking) {
+            return false;
         }
         let start = view.start;
-        let run = self.take(now, slot, blocking);
+        self.take(now, slot, blocking);
         self.next_dispatch += 1;
         let id = DispatchId(self.next_dispatch);
-        Some(self.send(now, start, id, run, reason))
+        self.send(now, start, id, reason);
+        dispatch.id = id;
+        dispatch.requests.clear();
+        dispatch.requests.extend(self.run.members.iter().map(|waiting| waiting.request.id));
+        dispatch.direction = self.run.members[0].request.direction;
+        (dispatch.offset, dispatch.length, dispatch.reason) = (self.run.offset, self.run.length, reason);
+        true
     }
 
     fn view(&self, now: Instant) -> View<'_> {
@@ -203,10 +293,9 @@ impl Scheduler {
 
     /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
     /// to who may go next does not improve by waiting.
-    fn expected(&self, now: Instant) -> Option<Expected> {
-        let since = self.device.busy_since(now);
-        let (shortest, burst) = self.promised?;
-        Some(Expected { since, horizon: since + shortest, burst })
+    pub(crate) fn expected(&self, now: Instant) -> Option<Expected> {
+        self.shortest?;
+        self.streams.expected(self.device.busy_since(now))
     }
 
     /// Nanoseconds of commands at the device that the next real-time request bears to find there.
@@ -215,58 +304,69 @@ impl Scheduler {
             .tightest
             .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
             .map(|(time, _)| time);
-        let tightest = seen.into_iter().chain(self.promised.map(|(shortest, _)| shortest)).min();
+        let tightest = seen.into_iter().chain(self.shortest).min();
         tightest.map_or(u64::MAX, |time| {
             let percent = u128::from(self.blocking_percent());
             u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
         })
     }
 
-    fn blocking_percent(&self) -> u32 {
+    pub(crate) fn blocking_percent(&self) -> u32 {
         self.config.blocking_percent.clamp(1, 100)
     }
 
-    /// Takes the chosen request out of the queue, and its neighbours.
-    fn take(&mut self, now: Instant, slot: Slot, blocking: u64) -> Run {
+    /// Takes the chosen request out of the queue, and its neighbours, as the next command.
+    fn take(&mut self, now: Instant, slot: Slot, blocking: u64) {
         let start = self.device.free_at(now);
         let first = self.queue.remove(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
-        let mut limits = Limits { length: self.config.max_merge, cost: blocking.max(worthwhile) };
+        let promised = first.owner.filter(|_| first.part == Part::Charged);
+        let promised = promised.and_then(|owner| self.streams.held_of(owner));
+        let mut limits = Limits {
+            length: promised.map_or(self.config.max_merge, |held| held.terms.request),
+            cost: blocking.max(worthwhile),
+            keep_pieces: !self.is_resizing,
+        };
         // What has room as one request must have it as a command. A command that moves bytes for as long as it
         // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
         // the device seek all the time.
         while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
+        limits.cost = limits.cost.max(first.whole);
         let expected = self.expected(now);
         let view = View { floors: &self.floors, now, start, arm: self.arm, expected };
-        gather(first, &mut self.queue, &self.service, limits, &view)
+        self.run.gather(first, &mut self.queue, &self.service, limits, &view);
     }
 
-    /// Keeps the books of a command that goes to the device.
-    fn send(&mut self, now: Instant, start: Instant, id: DispatchId, run: Run, reason: Reason) -> Dispatch {
+    /// Keeps the books of the command that goes to the device.
+    fn send(&mut self, now: Instant, start: Instant, id: DispatchId, reason: Reason) {
+        let run = &self.run;
         let end = start + Duration::from_nanos(run.cost);
         let latest = run.members.iter().filter_map(Waiting::guaranteed_key).max();
         let next = self.queue.first(Class::RealTime).map(|slot| self.queue.get(slot).key());
         let direction = run.members[0].request.direction;
-        let members = run.members.iter().map(|waiting| Member {
+        let distance = Distance::between(self.arm, run.offset);
+        let mut flight = self.device.prepare();
+        flight.members.extend(run.members.iter().map(|waiting| Member {
             id: waiting.request.id,
             class: waiting.request.class,
             deadline: waiting.deadline,
             length: waiting.request.length,
+            stream: waiting.request.stream,
+            owner: waiting.owner,
+            charged: waiting.part == Part::Charged,
             blocker: match self.preferred {
                 Some((preferred, at)) if at >= waiting.arrived => Some(preferred),
                 _ => waiting.found_at_device,
             },
-        });
-        let flight = Flight {
-            members: members.collect(),
-            direction,
-            length: run.length,
-            cost: run.cost,
-            dispatched: now,
-        };
+        }));
+        (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
+        (flight.distance, flight.cost, flight.dispatched) = (distance, run.cost, now);
         for waiting in &run.members {
+            if let Some(owner) = waiting.owner {
+                self.streams.get_mut(owner).in_flight += 1;
+            }
             if waiting.request.class != Class::RealTime {
                 match reason {
                     Reason::Floor => self.floors.served_in_turn(waiting.request.class, start, waiting.cost),
@@ -277,6 +377,7 @@ impl Scheduler {
         if next.is_some_and(|next| latest.is_none_or(|latest| latest > next)) {
             self.preferred = Some((id, now));
         }
+        let estimate = self.service.estimate(direction, run.offset, distance, run.length);
         if direction != Direction::Flush {
             self.arm = DeviceOffset(run.offset.0.saturating_add(run.length.0));
         }
@@ -285,20 +386,14 @@ impl Scheduler {
         self.journal.record(Event::Dispatched {
             at: now,
             dispatch: id,
+            stream: run.members[0].request.stream,
             class: run.class,
             reason,
             requests: run.members.len() as u32,
-            estimate: Duration::from_nanos(run.cost),
+            length: run.length,
+            estimate: Duration::from_nanos(estimate),
         });
         self.device.start(now, id, flight);
-        Dispatch {
-            id,
-            requests: run.members.iter().map(|waiting| waiting.request.id).collect(),
-            direction,
-            offset: run.offset,
-            length: run.length,
-            reason,
-        }
     }
 
     /// The device finished a command, well or not. A name that is not in flight is ignored. O(log n), but O(n)
@@ -308,100 +403,150 @@ impl Scheduler {
         let mut latest = Duration::ZERO;
         for member in &flight.members {
             let tardiness = now.saturating_since(member.deadline);
-            let class = member.class as usize;
             let counters = &mut self.journal.counters;
-            counters.completed[class] += 1;
-            counters.completed_bytes[class] += member.length;
+            counters.completed[member.class as usize] += 1;
+            counters.completed_bytes[member.class as usize] += member.length;
             latest = latest.max(tardiness);
             if tardiness > Duration::ZERO {
-                counters.late[class] += 1;
+                counters.late[member.class as usize] += 1;
                 if member.class == Class::RealTime {
                     self.journal.record(Event::Missed {
                         at: now,
                         request: member.id,
+                        stream: member.stream,
                         dispatch,
                         tardiness,
                         blocker: member.blocker,
                     });
                 }
             }
+            if let Some(owner) = member.owner {
+                let stream = self.streams.get_mut(owner);
+                stream.in_flight -= 1;
+                stream.completed += 1;
+                stream.bytes += member.length;
+                stream.last_used = now;
+                if member.charged {
+                    stream.missed += u64::from(tardiness > Duration::ZERO);
+                    stream.tardiness = stream.tardiness.max(tardiness);
+                    self.health.completed(tardiness);
+                }
+                self.streams.close(owner, self.queue.has_any_of(owner));
+            }
+        }
+        if flight.members.iter().any(|member| member.charged) {
+            self.health.worked(service);
         }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
-        if self.service.observe(flight.direction, flight.length, service) {
-            self.reprice();
+        let (direction, offset, distance) = (flight.direction, flight.offset, flight.distance);
+        let learned = self.service.observe(direction, offset, distance, flight.length, service);
+        self.device.put_aside(flight);
+        if learned {
+            self.device_changed(now);
         }
+        self.streams.settle(self.device.busy_since(now));
     }
 
     /// Gives everything queued the costs and shares that hold now.
-    fn reprice(&mut self) {
-        let floors = self.floors.total_permille();
-        let streams = self.admission.permille(&self.service);
-        let near = Usable::holding_back(floors);
-        let far = Usable::holding_back(floors.saturating_add(streams));
-        let service = &self.service;
-        self.promised = self.admission.shortest_deadline().map(|shortest| {
-            let burst = self.admission.burst(service);
-            (shortest, i64::try_from(burst).unwrap_or(i64::MAX >> 2).min(i64::MAX >> 2))
+    pub(crate) fn reprice(&mut self) {
+        let streams = self.streams.millionths();
+        self.floors.set_base(match self.config.floor_base {
+            crate::FloorBase::Device => 1_000_000,
+            crate::FloorBase::Remainder => 1_000_000 - streams.min(1_000_000),
         });
-        self.queue.revise(near, far, |request| service.nanos(request.direction, request.length));
-    }
-
-    /// Admits a stream if all of its requests, those of the streams admitted before it, and the floors can be
-    /// served in time by what is known of the device. O(streams) for each instant that has to be looked at, and
-    /// O(n) in what is queued.
-    ///
-    /// # Errors
-    /// [`Rejected`] says what is lacking. Nothing changes then.
-    pub fn admit(&mut self, _now: Instant, spec: &StreamSpec) -> Result<Reservation, Rejected> {
-        let reservation = self.admission.admit(spec, &self.service, self.others())?;
-        self.reprice();
-        Ok(reservation)
-    }
-
-    /// Gives a stream's disk time back to the scheduler that admitted it.
-    pub fn release(&mut self, _now: Instant, reservation: Reservation) {
-        self.admission.release(reservation);
-        self.reprice();
-    }
-
-    /// Whether the admitted streams still fit: the device may have become slower.
-    ///
-    /// # Errors
-    /// [`Rejected`] says what is lacking now. Whoever admitted the streams decides which one gives way.
-    pub fn admitted_fit(&self) -> Result<(), Rejected> {
-        self.admission.holds(&self.service, self.others())
-    }
-
-    fn others(&self) -> Others {
-        let longest = [Direction::Read, Direction::Write]
-            .map(|direction| self.service.nanos(direction, self.config.largest_request))
-            .into_iter()
-            .fold(self.service.nanos(Direction::Flush, Bytes::ZERO), u64::max);
-        Others {
-            floors_permille: self.floors.total_permille(),
-            longest,
-            blocking_percent: self.blocking_percent(),
-        }
+        let floors = self.floors.total();
+        self.shortest = self.streams.shortest_deadline();
+        let (near, far) = (Usable::holding_back(floors), Usable::holding_back(floors + streams));
+        let (service, streams) = (&self.service, &self.streams);
+        self.queue.revise(near, far, |waiting| price(service, streams, waiting));
     }
 
     /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
     /// earlier than what it has. Returns false when the request is not queued (any more). O(log n).
+    ///
+    /// While some stream holds a reservation, real time that is asked for so is given only if every deadline then
+    /// holds. Otherwise the request keeps its class, and the deadline counts among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
-        let mut waiting = self.queue.remove(slot);
+        let before = self.queue.remove(slot);
+        let mut waiting = before;
         waiting.request.class = waiting.request.class.min(class);
         waiting.deadline = waiting.deadline.min(deadline);
         self.journal.counters.promoted += 1;
-        self.insert(now, waiting);
+        if waiting.request.class != Class::RealTime || self.shortest.is_none() {
+            self.insert(now, waiting);
+            return true;
+        }
+        let otherwise = match before.request.class {
+            Class::RealTime => before,
+            _ => Waiting { deadline: waiting.deadline, ..before },
+        };
+        let is_excess = waiting.part == Part::Excess;
+        if is_excess {
+            waiting.part = Part::Other;
+        }
+        self.insert_if_it_fits(now, waiting, otherwise);
+        // Whoever is given excess early has less of his rate left.
+        if let Some(owner) = waiting.owner.filter(|_| is_excess)
+            && self.queue.slot_of(id).is_some_and(|slot| self.queue.get(slot).part == Part::Other)
+        {
+            if let Some(held) = self.streams.held_of_mut(owner) {
+                held.next_release = held.release(now) + held.spec.rate.time_for(waiting.request.length);
+            }
+            self.streams.place(owner, self.device.busy_since(now));
+            self.replenish(now, owner);
+        }
         true
     }
 
     /// Takes back a request that was not dispatched yet. Returns false when it was, or never existed. O(log n).
-    pub fn cancel(&mut self, _now: Instant, id: RequestId) -> bool {
+    pub fn cancel(&mut self, now: Instant, id: RequestId) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
-        self.queue.remove(slot);
-        self.journal.counters.cancelled += 1;
+        let owner = self.queue.get(slot).owner;
+        self.take_back(now, slot);
+        if let Some(owner) = owner {
+            self.replenish(now, owner);
+            self.streams.close(owner, self.queue.has_any_of(owner));
+        }
         true
+    }
+
+    /// Takes back all requests of a stream that were not dispatched yet: it seeks, is closed or deleted. Says which,
+    /// and returns how many. O(log n) for each.
+    pub fn cancel_stream(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        mut cancelled: impl FnMut(RequestId),
+    ) -> usize {
+        let Some(owner) = self.streams.find(stream) else { return 0 };
+        let mut count = 0;
+        for part in [Part::Excess, Part::Charged, Part::Other] {
+            while let Some(slot) = self.queue.oldest_of(owner, part) {
+                cancelled(self.queue.get(slot).request.id);
+                self.take_back(now, slot);
+                count += 1;
+            }
+        }
+        self.streams.set_eligible(owner, None);
+        self.streams.close(owner, false);
+        count
+    }
+
+    /// Removes a queued request and gives its stream back what it was charged.
+    fn take_back(&mut self, now: Instant, slot: Slot) {
+        let waiting = self.queue.remove(slot);
+        self.journal.counters.cancelled += 1;
+        let Some(owner) = waiting.owner else { return };
+        let stream = self.streams.get_mut(owner);
+        if stream.run.is_some_and(|run| run.end == waiting.end()) {
+            stream.run = None;
+        }
+        if let Some(held) = stream.held.as_mut().filter(|_| waiting.part == Part::Charged) {
+            held.next_release =
+                held.next_release.saturating_before(held.spec.rate.time_for(waiting.request.length));
+            self.streams.place(owner, self.device.busy_since(now));
+        }
     }
 
     /// The instant at which [`dispatch`](Self::dispatch) may answer otherwise without any other call, possibly
@@ -420,7 +565,7 @@ impl Scheduler {
         let forgotten = self.tightest.map(|(_, until)| until);
         let slack = u64::try_from(view.slack_after(&self.queue, slot)).ok();
         let no_slack = slack.map(|slack| now + Duration::from_nanos(slack) + MOMENT);
-        let cost = Duration::from_nanos(self.queue.get(slot).cost);
+        let cost = Duration::from_nanos(self.queue.get(slot).whole);
         let turns = Floors::CLASSES.into_iter().filter_map(|class| self.floors.turn(class, &self.queue));
         let turns = turns.map(|(due, _)| due.saturating_before(cost) + MOMENT);
         let claims = Floors::CLASSES.into_iter().filter_map(|class| self.floors.claim(class, &self.queue));
@@ -428,8 +573,12 @@ impl Scheduler {
         let overdue = [Class::BestEffort, Class::Idle]
             .into_iter()
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));
+        let excess = self.streams.next_eligible().map(|(at, _)| at);
+        let review = self.shortest.and(self.health.next_review());
         forgotten
             .into_iter()
+            .chain(excess)
+            .chain(review)
             .chain(no_slack)
             .chain(turns)
             .chain(claims)
@@ -467,4 +616,18 @@ impl Scheduler {
     pub fn pop_event(&mut self) -> Option<Event> {
         self.journal.pop()
     }
+}
+
+/// Nanoseconds a request takes, and the command it starts.
+fn price(service: &ServiceModel, streams: &Streams, waiting: &Waiting) -> (u64, u64) {
+    let Request { direction, offset, length, .. } = waiting.request;
+    if waiting.continues {
+        let cost = service.transfer_nanos(direction, offset, length);
+        return (cost, cost);
+    }
+    let cost = service.nanos(direction, offset, length);
+    let held = waiting.owner.filter(|_| waiting.part == Part::Charged);
+    let held = held.and_then(|owner| streams.held_of(owner));
+    // Pieces that may follow it are priced by themselves; the command has room for as much as was promised.
+    (cost, held.map_or(cost, |held| cost.max(held.cost)))
 }

@@ -5,7 +5,8 @@ mod lab;
 use lab::{DISK, Lab, bare, request};
 use proptest::prelude::*;
 use rtsched::{
-    Class, Config, Direction, Dispatch, Event, Reason, Request, RequestId, Scheduler, StreamId, StreamSpec,
+    Class, Config, Direction, Dispatch, Event, FloorBase, Reason, Request, RequestId, Scheduler, StreamId,
+    StreamSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
@@ -335,7 +336,7 @@ fn nine_streams_are_clean_and_ten_leave_a_copier_its_floor() {
 
 #[test]
 fn best_effort_and_metadata_get_their_floors_under_any_real_time_load() {
-    let config = Config { learning: false, ..Config::default() };
+    let config = Config { floor_base: FloorBase::Device, learning: false, ..Config::default() };
     let floors = [(Class::Metadata, 0.10), (Class::BestEffort, 0.05)];
     let length = Bytes::from_mib(1);
     let mut lab = Lab::new(config);
@@ -403,6 +404,7 @@ fn a_miss_names_the_command_that_was_in_the_way() {
     let missed = Event::Missed {
         at: Instant::ZERO + service * 2,
         request: RequestId(2),
+        stream: None,
         dispatch: frame.id,
         tardiness: service,
         blocker: Some(copy.id),
@@ -575,8 +577,10 @@ proptest! {
             let (rate, request) = (Bitrate::from_megabits(rate), Bytes::from_mib(size));
             let period = rate.time_for(request);
             let deadline = period * percent as u32 / 100;
-            let spec = StreamSpec { direction: Direction::Read, request, rate, deadline };
-            if lab.scheduler.admit(lab.now, &spec).is_ok() {
+            let spec =
+                StreamSpec { request: Some(request), deadline: Some(deadline), ..StreamSpec::reader(rate) };
+            let stream = StreamId(admitted.len() as u64);
+            if lab.scheduler.admit(lab.now, stream, &spec).is_ok() {
                 releases.insert((Instant::ZERO + period * phase as u32 / 1000, admitted.len()));
                 admitted.push((request, period, deadline));
             }
@@ -626,22 +630,30 @@ proptest! {
 
 #[test]
 fn a_released_stream_makes_room_for_another() {
-    let mut scheduler = Scheduler::new(Config { learning: false, ..Config::default() });
+    let config = Config { floor_base: FloorBase::Device, learning: false, ..Config::default() };
+    let mut scheduler = Scheduler::new(config);
     let rate = Bitrate::from_megabits(100);
     let request = Bytes::from_mib(8);
-    let spec = StreamSpec { direction: Direction::Read, request, rate, deadline: rate.time_for(request) };
+    let spec = StreamSpec { request: Some(request), ..StreamSpec::reader(rate) };
     let mut admitted = Vec::new();
     let rejected = loop {
-        match scheduler.admit(Instant::ZERO, &spec) {
+        match scheduler.admit(Instant::ZERO, StreamId(admitted.len() as u64), &spec) {
             Ok(reservation) => admitted.push(reservation),
             Err(rejected) => break rejected,
         }
     };
-    // Nine without floors; the other classes are promised 16 % of the time.
-    assert_eq!(admitted.len(), 7);
+    // Each takes 9.8 %, and the other classes are promised 16 %.
+    assert_eq!(admitted.len(), 8);
     assert!(rejected.to_string().contains("release another"), "{rejected}");
-    scheduler.release(Instant::ZERO, admitted.pop().expect("seven"));
-    assert!(scheduler.admit(Instant::ZERO, &spec).is_ok());
+    // What is said to fit does, and a little more does not.
+    let fits = rejected.fits.expect("some room is left");
+    let more = StreamSpec { rate: Bitrate(fits.0 * 102 / 100), ..spec };
+    assert!(scheduler.admit(Instant::ZERO, StreamId(100), &more).is_err());
+    let less = StreamSpec { rate: fits, ..spec };
+    let small = scheduler.admit(Instant::ZERO, StreamId(100), &less).expect("it was said to fit");
+    scheduler.release(Instant::ZERO, small);
+    scheduler.release(Instant::ZERO, admitted.pop().expect("eight"));
+    assert!(scheduler.admit(Instant::ZERO, StreamId(100), &spec).is_ok());
 }
 
 // --- Any calls whatever. ---

@@ -1,0 +1,118 @@
+//! What an administrator may set.
+//!
+//! **For:** the figures of the policy, with defaults for a disk array. **Excludes:** reading them from a file.
+//! **State:** none. **Invariants:** values out of range count as the nearest one in range.
+
+use crate::service::ServiceTime;
+use units::{Bytes, Duration};
+
+/// What the floors of the classes without guarantees are a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FloorBase {
+    /// The device's time: floors take streams away.
+    Device,
+    /// The time that the admitted streams leave: floors take away no stream, and share what is left among the
+    /// classes when metadata alone could take all of it.
+    Remainder,
+}
+
+/// What an administrator may set. Values out of range count as the nearest one in range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Commands at the device at once, 1..=1024.
+    pub queue_depth: u32,
+    /// Deadline of a metadata request that names none, counted from its arrival; also of a real-time one.
+    pub metadata_latency: Duration,
+    /// Deadline of a best-effort request that names none.
+    pub best_effort_latency: Duration,
+    /// Deadline of an idle request that names none: after that, it is served although other requests wait.
+    pub idle_latency: Duration,
+    /// What the floors are a part of.
+    pub floor_base: FloorBase,
+    /// Percent of it that metadata gets before real time if it needs it, 0..=30; 0: none.
+    pub metadata_floor_percent: u32,
+    /// The same for best effort: what a copy gets while streams take all they can. With 0 it may starve.
+    pub best_effort_floor_percent: u32,
+    /// The same for idle work that is older than its deadline.
+    pub idle_floor_percent: u32,
+    /// Percent of the device's time that admitted streams may take together, 1..=99.
+    pub streams_max_percent: u32,
+    /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
+    pub buffer_memory: Bytes,
+    /// What a stream's request plays for, where nothing else is asked for and no more is needed: long enough that
+    /// the device moves bytes most of the time, short enough that buffers are small.
+    pub request_time: Duration,
+    /// The shortest request that is chosen for a stream.
+    pub request_min: Bytes,
+    /// The longest request that is chosen for a stream.
+    pub request_max: Bytes,
+    /// Chosen requests are whole multiples of this, or this divided by a power of two: files lie in pieces of this
+    /// length.
+    pub request_unit: Bytes,
+    /// After so long without a request, a reservation's time is given to others.
+    pub reservation_timeout: Duration,
+    /// A demoted stream stays so at least for this time, and is restored only...
+    pub restore_after: Duration,
+    /// ...when so many percent of the device's time are free beside it.
+    pub restore_margin_percent: u32,
+    /// Bytes on the device, for a service model by zones; 0: it has but one.
+    pub device_size: Bytes,
+    /// Neighbouring requests are merged into commands of at most this length; 0: never. Those of an admitted stream
+    /// are merged up to the length of its requests.
+    pub max_merge: Bytes,
+    /// While there is real time, the commands at the device together take at most this percentage of the
+    /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
+    pub blocking_percent: u32,
+    /// The longest single request that the classes without guarantees make: what a stream's request may find at
+    /// the device, for admission.
+    pub largest_request: Bytes,
+    /// How long after the last tight real-time request the device is kept that shallow.
+    pub real_time_memory: Duration,
+    /// What the device is reckoned to take for a read until it has shown.
+    pub read: ServiceTime,
+    /// The same for a write.
+    pub write: ServiceTime,
+    /// The same for a flush, whose length is zero.
+    pub flush: ServiceTime,
+    /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
+    /// case is known.
+    pub learning: bool,
+    /// Events kept for the reader; the oldest give way.
+    pub event_capacity: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let disk_array =
+            ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(170_000_000) };
+        Self {
+            queue_depth: 32,
+            metadata_latency: Duration::from_millis(50),
+            best_effort_latency: Duration::from_secs(2),
+            idle_latency: Duration::from_secs(60),
+            floor_base: FloorBase::Remainder,
+            metadata_floor_percent: 10,
+            best_effort_floor_percent: 5,
+            idle_floor_percent: 1,
+            streams_max_percent: 98,
+            buffer_memory: Bytes::from_mib(4096),
+            request_time: Duration::from_millis(700),
+            request_min: Bytes::from_kib(256),
+            request_max: Bytes::from_mib(64),
+            request_unit: Bytes::from_mib(8),
+            reservation_timeout: Duration::from_secs(10),
+            restore_after: Duration::from_secs(5),
+            restore_margin_percent: 5,
+            device_size: Bytes::ZERO,
+            max_merge: Bytes::from_mib(16),
+            blocking_percent: 12,
+            largest_request: Bytes::from_mib(8),
+            real_time_memory: Duration::from_secs(2),
+            read: disk_array,
+            write: disk_array,
+            flush: disk_array,
+            learning: true,
+            event_capacity: 1024,
+        }
+    }
+}

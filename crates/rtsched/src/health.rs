@@ -1,0 +1,164 @@
+//! How are the streams in fact?
+//!
+//! **For:** the share of the device's time that streams took lately and how late they were: the test of the model by
+//! what was measured. **Excludes:** what follows from it. **State:** counts of the last seconds. **Invariants:** what
+//! is congested stays so until it has been well for as many windows as are kept.
+
+use crate::stream::Why;
+use units::{Duration, Instant};
+
+/// Length of a window.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Windows kept.
+const WINDOWS: usize = 8;
+/// Congestion begins above this share of the device's time, in thousandths, on average over the windows...
+const BUSY_HIGH: u64 = 990;
+/// ...and ends below this one.
+const BUSY_LOW: u64 = 970;
+/// So many of the last windows with misses are no accident.
+const PERSISTENT: usize = 3;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// Nanoseconds in which the device worked for streams.
+    busy: u64,
+    /// Nanoseconds.
+    length: u64,
+    completed: u32,
+    missed: u32,
+    tardiness: Duration,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health {
+    windows: [Window; WINDOWS],
+    current: Window,
+    began: Option<Instant>,
+    is_congested: bool,
+}
+
+impl Health {
+    /// A stream's request completed this late.
+    pub(crate) fn completed(&mut self, tardiness: Duration) {
+        self.current.completed += 1;
+        self.current.missed += u32::from(tardiness > Duration::ZERO);
+        self.current.tardiness = self.current.tardiness.max(tardiness);
+    }
+
+    /// The device worked for streams.
+    pub(crate) fn worked(&mut self, service: Duration) {
+        self.current.busy = self.current.busy.saturating_add(nanos(service));
+    }
+
+    /// When a window ends.
+    pub(crate) fn next_review(&self) -> Option<Instant> {
+        self.began.map(|began| began + WINDOW)
+    }
+
+    /// Ends a window when it is time; true then.
+    pub(crate) fn review(&mut self, now: Instant) -> bool {
+        let began = *self.began.get_or_insert(now);
+        let length = now.saturating_since(began);
+        if length < WINDOW {
+            return false;
+        }
+        self.windows.rotate_right(1);
+        self.windows[0] = Window { length: nanos(length), ..self.current };
+        self.current = Window::default();
+        self.began = Some(now);
+        let (busy, lateness) = (self.busy_permille(), self.lateness());
+        let high = busy > BUSY_HIGH || lateness > Duration::ZERO;
+        self.is_congested = high || (self.is_congested && busy > BUSY_LOW);
+        true
+    }
+
+    fn busy_permille(&self) -> u64 {
+        let sum = |of: fn(&Window) -> u64| self.windows.iter().map(of).sum::<u64>();
+        u64::try_from(
+            u128::from(sum(|window| window.busy)) * 1000 / u128::from(sum(|window| window.length).max(1)),
+        )
+        .unwrap_or(u64::MAX)
+    }
+
+    /// How late the latest was, when more than one in a hundred was late.
+    fn lateness(&self) -> Duration {
+        let sum = |of: fn(&Window) -> u32| self.windows.iter().map(of).sum::<u32>();
+        let is_rare = sum(|window| window.missed).saturating_mul(100) <= sum(|window| window.completed);
+        let latest = self.windows.iter().map(|window| window.tardiness).max();
+        latest.filter(|_| !is_rare).unwrap_or(Duration::ZERO)
+    }
+
+    /// Why nobody should be admitted now, if so.
+    pub(crate) fn congestion(&self) -> Option<Why> {
+        let busy_permille = u32::try_from(self.busy_permille()).unwrap_or(u32::MAX);
+        self.is_congested.then(|| Why::Congested { busy_permille, lateness: self.lateness() })
+    }
+
+    /// Streams have been late for several windows: the model is wrong, and somebody has to give way. Counts anew then.
+    pub(crate) fn is_late_for_long(&mut self) -> Option<Why> {
+        let late = self.windows[..PERSISTENT].iter().all(|window| window.missed * 10 > window.completed);
+        let why = self.congestion().filter(|_| late)?;
+        self.windows = Default::default();
+        Some(why)
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Instant {
+        Instant::ZERO + WINDOW * u32::try_from(second).unwrap()
+    }
+
+    #[test]
+    fn one_miss_in_a_hundred_is_none_and_two_are_remembered_for_all_windows() {
+        for (missed, congested) in [(1, false), (2, true)] {
+            let mut health = Health::default();
+            health.review(at(0));
+            for number in 0..100 {
+                health.completed(Duration::from_millis(u64::from(number < missed)));
+            }
+            for second in 1..=WINDOWS as u64 {
+                assert!(health.review(at(second)));
+                assert_eq!(health.congestion().is_some(), congested, "{second}");
+            }
+            health.review(at(9));
+            assert_eq!(health.congestion(), None);
+        }
+    }
+
+    #[test]
+    fn busy_begins_high_and_ends_low() {
+        let mut health = Health::default();
+        health.review(at(0));
+        let mut second = 0;
+        let mut run = |permille: u64| {
+            for _ in 0..WINDOWS {
+                second += 1;
+                health.worked(Duration::from_millis(permille));
+                health.review(at(second));
+            }
+            health.congestion().is_some()
+        };
+        assert_eq!([990, 991, 971, 970].map(&mut run), [false, true, true, false]);
+    }
+
+    #[test]
+    fn only_lasting_misses_take_a_stream_away() {
+        let mut health = Health::default();
+        health.review(at(0));
+        for second in 1..=PERSISTENT as u64 {
+            assert_eq!(health.is_late_for_long(), None);
+            (0..8).for_each(|_| health.completed(Duration::from_millis(1)));
+            health.review(at(second));
+        }
+        assert!(matches!(health.is_late_for_long(), Some(Why::Congested { .. })));
+        assert_eq!(health.is_late_for_long(), None);
+    }
+}

@@ -1,0 +1,481 @@
+//! Reservations: who has one, who loses it, who gets it back.
+//!
+//! **For:** the life of a stream, and what happens to all of them when the device changes. **Excludes:** the test,
+//! which is [`admission`](crate::admission)'s. **State:** none of its own. **Invariants:** the active streams pass the
+//! test together whenever a call returns; the demoted ones are those of the lowest priority and, among these, the
+//! newest.
+
+use crate::admission::{Others, Sizing};
+use crate::event::Event;
+use crate::queue::{Part, StreamSlot, Waiting};
+use crate::request::{Direction, StreamId};
+use crate::scheduler::Scheduler;
+use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
+use crate::streams::Held;
+use units::{Bitrate, Bytes, Duration, Instant};
+
+impl Scheduler {
+    /// Admits a stream if all of its requests, those of the streams admitted before it, and the floors can be
+    /// served in time by what is known of the device. Where the length of requests was left to the admission, they may
+    /// become longer for it, also those of others ([`Event::Resized`]). O(streams) for each instant and each length
+    /// that has to be looked at, and O(n) in what is queued.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking. Nothing changes then.
+    pub fn admit(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        spec: &StreamSpec,
+    ) -> Result<Reservation, Rejected> {
+        self.review_now(now);
+        let slot = self.streams.find(stream);
+        if slot.is_some_and(|slot| self.streams.held_of(slot).is_some()) {
+            return Err(self.rejected(now, stream, Why::AlreadyAdmitted, None));
+        }
+        if let Some(why) = self.health.congestion() {
+            return Err(self.rejected(now, stream, why, None));
+        }
+        let sizing = match self.try_with(Some(spec), None, 0) {
+            Ok(sizing) => sizing,
+            Err(why) => {
+                let fits = self.rate_that_fits(spec, None);
+                return Err(self.rejected(now, stream, why, fits));
+            }
+        };
+        self.resize(now, sizing);
+        let Some(terms) = sizing.terms(spec, &self.config) else {
+            return Err(self.rejected(now, stream, Why::NoStream, None));
+        };
+        let slot = self.streams.open(stream);
+        let number = self.streams.next_number();
+        let mut held = Held::new(*spec, Terms { since: now, ..terms }, number, now);
+        held.cost = self.service.nanos_anywhere(spec.direction, terms.request);
+        let entry = self.streams.get_mut(slot);
+        (entry.held, entry.last_used) = (Some(held), now);
+        let since = self.since(now, slot);
+        self.journal.counters.admitted += 1;
+        let terms = Terms { since, ..terms };
+        self.journal.record(Event::Admitted { at: now, stream, terms });
+        Ok(Reservation { stream, terms })
+    }
+
+    /// Enters a stream among those that have to be expected: from now on if every deadline then holds, else when what
+    /// others asked for before they were resized is done. Returns that instant.
+    fn since(&mut self, now: Instant, slot: StreamSlot) -> Instant {
+        let busy_since = self.device.busy_since(now);
+        let longest =
+            self.streams.held().map(|(_, held)| held.terms.deadline).max().unwrap_or(Duration::ZERO);
+        let mut since = now;
+        for start in [now, now + longest] {
+            since = start;
+            if let Some(held) = self.streams.held_of_mut(slot) {
+                held.next_release = held.next_release.max(start);
+                held.terms.since = start;
+            }
+            self.streams.place(slot, busy_since);
+            self.reprice();
+            let expected = self.expected(now);
+            if self.queue.slack(None, self.device.free_at(now), expected.as_ref()) >= 0 {
+                break;
+            }
+        }
+        since
+    }
+
+    fn rejected(&mut self, now: Instant, stream: StreamId, why: Why, fits: Option<Bitrate>) -> Rejected {
+        self.journal.counters.rejected += 1;
+        self.journal.record(Event::Rejected { at: now, stream, why });
+        Rejected { why, fits }
+    }
+
+    /// The sizing with which the active streams fit, without the one in `but`, and with `new`. The demoted ones come
+    /// before a new one.
+    fn try_with(
+        &mut self,
+        new: Option<&StreamSpec>,
+        but: Option<StreamSlot>,
+        margin_percent: u32,
+    ) -> Result<Sizing, Why> {
+        self.collect(new, but);
+        let others = self.others(margin_percent);
+        self.admission.choose(&self.specs, new.is_some(), &self.service, &self.config, others)
+    }
+
+    fn collect(&mut self, new: Option<&StreamSpec>, but: Option<StreamSlot>) {
+        self.specs.clear();
+        let wanted = |held: &Held| match held.state {
+            StreamState::Active => true,
+            StreamState::Paused => false,
+            StreamState::Demoted => new.is_some_and(|new| new.priority <= held.spec.priority),
+        };
+        let held = self.streams.held().filter(|(slot, held)| Some(*slot) != but && wanted(held));
+        self.specs.extend(held.map(|(_, held)| held.spec).chain(new.copied()));
+    }
+
+    /// A rate at which a stream that was rejected would be admitted, if any is worth asking for: within a hundredth
+    /// of what it asked for.
+    fn rate_that_fits(&mut self, spec: &StreamSpec, but: Option<StreamSlot>) -> Option<Bitrate> {
+        let (mut low, mut high) = (0, 128);
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            let rate = Bitrate(u64::try_from(u128::from(spec.rate.0) * middle / 128).unwrap_or(u64::MAX));
+            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, 0) {
+                Ok(_) => low = middle,
+                Err(_) => high = middle,
+            }
+        }
+        let rate = Bitrate(u64::try_from(u128::from(spec.rate.0) * low / 128).unwrap_or(u64::MAX));
+        (rate.0 > 0).then_some(rate)
+    }
+
+    /// Gives an admitted stream another rate. The terms of the reservation follow; they hold for what is asked for
+    /// from now on.
+    ///
+    /// # Errors
+    /// [`Rejected`] says what is lacking; the stream keeps what it has.
+    pub fn change(
+        &mut self,
+        now: Instant,
+        reservation: &mut Reservation,
+        rate: Bitrate,
+    ) -> Result<(), Rejected> {
+        self.review_now(now);
+        let stream = reservation.stream;
+        let found = self.streams.find(stream).and_then(|slot| Some((slot, *self.streams.held_of(slot)?)));
+        let Some((slot, held)) = found else {
+            return Err(self.rejected(now, stream, Why::NoStream, None));
+        };
+        let spec = StreamSpec { rate, ..held.spec };
+        let more = rate > held.spec.rate || held.state != StreamState::Active;
+        if let Some(why) = self.health.congestion().filter(|_| more) {
+            return Err(self.rejected(now, stream, why, None));
+        }
+        let sizing = match self.try_with(Some(&spec), Some(slot), 0) {
+            Ok(sizing) => sizing,
+            Err(why) => {
+                let fits = self.rate_that_fits(&spec, Some(slot));
+                return Err(self.rejected(now, stream, why, fits));
+            }
+        };
+        self.resize(now, sizing);
+        let Some(terms) = sizing.terms(&spec, &self.config) else {
+            return Err(self.rejected(now, stream, Why::NoStream, None));
+        };
+        let cost = self.service.nanos_anywhere(spec.direction, terms.request);
+        let before = held.state;
+        if let Some(held) = self.streams.held_of_mut(slot) {
+            (held.spec, held.terms, held.wanted, held.cost) = (spec, terms, None, cost);
+            (held.state, held.since) = (StreamState::Active, now);
+        }
+        let since = self.since(now, slot);
+        reservation.terms = Terms { since, ..terms };
+        self.journal.record(Event::Admitted { at: now, stream, terms: reservation.terms });
+        if before == StreamState::Demoted {
+            self.journal.counters.restored += 1;
+            self.journal.record(Event::Restored { at: now, stream });
+        }
+        self.replenish(now, slot);
+        self.note_resizing();
+        Ok(())
+    }
+
+    /// Gives a stream's disk time back to the scheduler that admitted it. What it has queued becomes best effort;
+    /// [`cancel_stream`](Self::cancel_stream) it first if nobody wants it any more.
+    pub fn release(&mut self, now: Instant, reservation: Reservation) {
+        let stream = reservation.stream;
+        let Some(slot) = self.streams.find(stream) else { return };
+        self.streams.forget(slot);
+        self.demote_requests(now, slot);
+        self.streams.close(slot, self.queue.has_any_of(slot));
+        self.journal.record(Event::Released { at: now, stream });
+        if self.streams.held().next().is_none() {
+            self.admission.reset(&self.config);
+        }
+        self.note_resizing();
+        self.reprice();
+        self.restore(now);
+    }
+
+    /// What an admitted stream is promised now; `None`: there is no such stream.
+    pub fn terms(&self, stream: StreamId) -> Option<Terms> {
+        let held = self.streams.held_of(self.streams.find(stream)?)?;
+        Some(held.terms)
+    }
+
+    /// What is known of an admitted stream; `None`: there is no such stream.
+    pub fn stream(&self, stream: StreamId) -> Option<StreamStatus> {
+        let slot = self.streams.find(stream)?;
+        let held = self.streams.held_of(slot)?;
+        let stream = self.streams.get(slot);
+        let count = |part| self.queue.count_of(slot, part);
+        Some(StreamStatus {
+            state: held.state,
+            spec: held.spec,
+            terms: held.terms,
+            queued: count(Part::Charged) + count(Part::Excess) + count(Part::Other),
+            excess: count(Part::Excess),
+            completed: stream.completed,
+            bytes: stream.bytes,
+            missed: stream.missed,
+            tardiness: stream.tardiness,
+        })
+    }
+
+    /// The share of the device's time that active streams are promised, in thousandths, rounded up.
+    pub fn utilisation_permille(&self) -> u32 {
+        u32::try_from(self.streams.millionths().div_ceil(1000)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the active streams fit.
+    ///
+    /// # Errors
+    /// [`Why`] says what is lacking: not even requests of other lengths would do.
+    pub fn admitted_fit(&mut self) -> Result<(), Why> {
+        self.try_with(None, None, 0).map(|_| ())
+    }
+
+    fn others(&self, margin_percent: u32) -> Others {
+        let longest = [Direction::Read, Direction::Write]
+            .map(|direction| self.service.nanos_anywhere(direction, self.config.largest_request))
+            .into_iter()
+            .chain(
+                self.streams
+                    .held()
+                    .filter(|(_, held)| held.state != StreamState::Active)
+                    .map(|(_, held)| held.cost),
+            )
+            .fold(self.service.nanos_anywhere(Direction::Flush, Bytes::ZERO), u64::max);
+        Others {
+            floor_base: self.config.floor_base,
+            floors_percent: self.floors.total_percent(),
+            streams_max_percent: self.config.streams_max_percent,
+            margin_percent,
+            longest,
+            blocking_percent: self.blocking_percent(),
+        }
+    }
+
+    /// Gives all streams the lengths of another sizing.
+    fn resize(&mut self, now: Instant, sizing: Sizing) {
+        if sizing == self.admission.sizing() {
+            return;
+        }
+        self.admission.set_sizing(sizing);
+        for slot in 0..self.streams.slot_count() {
+            let Some(held) = self.streams.held_of(slot).copied() else { continue };
+            let Some(terms) = sizing.terms(&held.spec, &self.config) else { continue };
+            let is_busy = self.queue.has_any_of(slot) || self.streams.get(slot).in_flight > 0;
+            let is_fresh = !is_busy && held.wanted.is_none() && held.next_release <= now;
+            self.set_terms(now, slot, held, terms, is_fresh || held.state != StreamState::Active);
+        }
+        self.note_resizing();
+        self.reprice();
+    }
+
+    /// Gives a stream other terms. One that is playing keeps its deadlines: when it is to read further ahead, what
+    /// is due at some instant may be asked for earlier than before, and only when it has done so do its requests
+    /// become longer, because until then they would be due too soon for their length.
+    fn set_terms(&mut self, now: Instant, slot: StreamSlot, held: Held, terms: Terms, is_fresh: bool) {
+        if (held.terms.request, held.terms.deadline) == (terms.request, terms.deadline)
+            && held.wanted.is_none()
+        {
+            return;
+        }
+        let cost = self.service.nanos_anywhere(held.spec.direction, terms.request);
+        let mut new = held;
+        new.terms = Terms { since: held.terms.since, ..terms };
+        (new.wanted, new.cost) = (None, cost);
+        if !is_fresh {
+            let due = held.release(now) + held.terms.deadline;
+            new.next_release = due.saturating_before(terms.deadline);
+            if new.next_release < now {
+                new.wanted = Some((terms.request, now + terms.deadline * 2));
+                (new.terms.request, new.terms.period, new.cost) =
+                    (held.terms.request, held.terms.period, held.cost);
+            }
+        }
+        let stream = self.streams.get_mut(slot);
+        stream.held = Some(new);
+        let id = stream.id;
+        self.streams.place(slot, self.device.busy_since(now));
+        self.journal.record(Event::Resized { at: now, stream: id, terms: new.terms });
+    }
+
+    /// A stream has read as far ahead as it should: its requests become as long as they should.
+    pub(crate) fn grow(&mut self, now: Instant, slot: StreamSlot) {
+        let Some(held) = self.streams.held_of_mut(slot) else { return };
+        let Some((request, _)) = held.wanted.take() else { return };
+        held.next_release = held.next_release.max(now);
+        if request != held.terms.request {
+            held.terms.request = request;
+            held.terms.period = held.spec.rate.time_for(request);
+            held.cost = self.service.nanos_anywhere(held.spec.direction, request);
+            let terms = held.terms;
+            let stream = self.streams.get(slot).id;
+            self.journal.record(Event::Resized { at: now, stream, terms });
+        }
+        self.streams.place(slot, self.device.busy_since(now));
+        self.note_resizing();
+        self.reprice();
+    }
+
+    fn note_resizing(&mut self) {
+        self.is_resizing = self.streams.held().any(|(_, held)| held.wanted.is_some());
+    }
+
+    /// Whether a stream's real-time requests draw on a reservation. Resumes it if it was paused.
+    pub(crate) fn is_reserved(&mut self, now: Instant, slot: StreamSlot) -> bool {
+        match self.streams.held_of(slot).map(|held| held.state) {
+            None => false,
+            Some(StreamState::Paused) => {
+                self.resume(now, slot);
+                true
+            }
+            Some(StreamState::Active | StreamState::Demoted) => true,
+        }
+    }
+
+    fn resume(&mut self, now: Instant, slot: StreamSlot) {
+        let Some(held) = self.streams.held_of(slot).copied() else { return };
+        let stream = self.streams.get(slot).id;
+        match self.try_with(Some(&held.spec), Some(slot), 0) {
+            Ok(sizing) => {
+                self.resize(now, sizing);
+                self.activate(now, slot);
+                self.journal.record(Event::Resumed { at: now, stream });
+            }
+            Err(why) => self.demote(now, slot, why),
+        }
+    }
+
+    fn activate(&mut self, now: Instant, slot: StreamSlot) {
+        self.journal.counters.restored += 1;
+        if let Some(held) = self.streams.held_of_mut(slot) {
+            (held.state, held.since) = (StreamState::Active, now);
+            held.next_release = held.next_release.max(now);
+            held.cost = self.service.nanos_anywhere(held.spec.direction, held.terms.request);
+        }
+        self.since(now, slot);
+        self.replenish(now, slot);
+    }
+
+    /// Serves a stream as best effort from now on.
+    fn demote(&mut self, now: Instant, slot: StreamSlot, why: Why) {
+        if let Some(held) = self.streams.held_of_mut(slot) {
+            (held.state, held.since, held.wanted) = (StreamState::Demoted, now, None);
+        }
+        self.streams.place(slot, now);
+        self.streams.set_eligible(slot, None);
+        self.demote_requests(now, slot);
+        let stream = self.streams.get(slot).id;
+        self.journal.counters.demoted += 1;
+        self.journal.record(Event::Demoted { at: now, stream, why });
+        self.note_resizing();
+        self.reprice();
+    }
+
+    fn demote_requests(&mut self, now: Instant, slot: StreamSlot) {
+        let deadline = now + self.config.best_effort_latency;
+        let parts = match self.streams.held_of(slot) {
+            Some(_) => [Part::Charged].as_slice(),
+            None => &[Part::Charged, Part::Excess],
+        };
+        for part in parts {
+            while let Some(waiting) = self.queue.oldest_of(slot, *part) {
+                let waiting = self.queue.remove(waiting);
+                let demoted = self.demoted(waiting);
+                self.insert(now, Waiting { deadline, ..demoted });
+            }
+        }
+        self.streams.get_mut(slot).run = None;
+    }
+
+    /// The device takes another time than before: the active streams get other lengths if they have to, and those
+    /// that do not fit any more are demoted, the lowest priority first and of these the newest.
+    pub(crate) fn device_changed(&mut self, now: Instant) {
+        for slot in 0..self.streams.slot_count() {
+            let Some(held) = self.streams.held_of_mut(slot) else { continue };
+            held.cost = self.service.nanos_anywhere(held.spec.direction, held.terms.request);
+            self.streams.place(slot, self.device.busy_since(now));
+        }
+        self.reprice();
+        while self.shortest.is_some() {
+            match self.try_with(None, None, 0) {
+                Ok(sizing) => return self.resize(now, sizing),
+                Err(why) => self.demote_one(now, why),
+            }
+        }
+    }
+
+    fn demote_one(&mut self, now: Instant, why: Why) {
+        let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
+        let rank = |held: &Held| (held.spec.priority, core::cmp::Reverse(held.number));
+        if let Some((slot, _)) = active.min_by_key(|(_, held)| rank(held)) {
+            self.demote(now, slot, why);
+        }
+    }
+
+    /// Gives demoted streams their guarantees back, the highest priority first and of these the oldest, when they
+    /// fit with a margin and have waited for long enough.
+    fn restore(&mut self, now: Instant) {
+        loop {
+            let demoted = self.streams.held().filter(|(_, held)| held.state == StreamState::Demoted);
+            let rank = |held: &Held| (held.spec.priority, core::cmp::Reverse(held.number));
+            let Some((slot, held)) = demoted.max_by_key(|(_, held)| rank(held)) else { return };
+            let spec = held.spec;
+            let waited = now.saturating_since(held.since) >= self.config.restore_after;
+            if !waited || self.health.congestion().is_some() {
+                return;
+            }
+            self.collect(None, None);
+            self.specs.push(spec);
+            let others = self.others(self.config.restore_margin_percent.min(50));
+            let chosen = self.admission.choose(&self.specs, true, &self.service, &self.config, others);
+            let Ok(sizing) = chosen else { return };
+            self.resize(now, sizing);
+            self.activate(now, slot);
+            let stream = self.streams.get(slot).id;
+            self.journal.record(Event::Restored { at: now, stream });
+        }
+    }
+
+    /// Once a second: who is away, who is back, and how are they all?
+    pub(crate) fn review(&mut self, now: Instant) {
+        if self.health.next_review().is_none_or(|at| at <= now) {
+            self.review_now(now);
+        }
+    }
+
+    fn review_now(&mut self, now: Instant) {
+        let is_new = self.health.review(now);
+        let mut paused = false;
+        for slot in 0..self.streams.slot_count() {
+            let Some(held) = self.streams.held_of(slot) else { continue };
+            let stream = self.streams.get(slot);
+            let used = stream.last_used.max(held.since).max(held.terms.since);
+            let is_away = now.saturating_since(used) >= self.config.reservation_timeout
+                && stream.in_flight == 0
+                && !self.queue.has_any_of(slot);
+            if held.state == StreamState::Active && is_away {
+                let id = stream.id;
+                if let Some(held) = self.streams.held_of_mut(slot) {
+                    (held.state, held.since, held.wanted) = (StreamState::Paused, now, None);
+                }
+                self.streams.place(slot, now);
+                self.journal.record(Event::Paused { at: now, stream: id });
+                paused = true;
+            }
+        }
+        if paused {
+            self.note_resizing();
+            self.reprice();
+        }
+        if is_new {
+            if let Some(why) = self.health.is_late_for_long() {
+                self.demote_one(now, why);
+            }
+            self.restore(now);
+        }
+    }
+}
