@@ -46,10 +46,7 @@ pub fn run_observed<'a>(
     let request = Bytes::from_kib(scenario.scheduler.baseline_request_kib);
     let mut policy_box: Box<dyn Policy> = match Baseline::new(policy, request) {
         Some(baseline) => Box::new(baseline),
-        None => Box::new(Scheduled::new(
-            config(scenario, &device),
-            Bytes::from_kib(scenario.scheduler.largest_request_kib),
-        )),
+        None => Box::new(Scheduled::new(config(scenario, &device))),
     };
     Ok(run_with(scenario, &device, policy_box.as_mut(), policy.as_str(), seed, duration, observer))
 }

@@ -3,7 +3,7 @@
 use super::{Ask, Grant, Notice, Policy};
 use rtsched::{
     Config, Counters, Dispatch, DispatchId, Event, Request, RequestId, Reservation, Scheduler, StreamId,
-    StreamSpec,
+    StreamSpec, Terms,
 };
 use std::collections::BTreeMap;
 use units::{Bytes, Instant};
@@ -12,20 +12,26 @@ use units::{Bytes, Instant};
 #[derive(Debug)]
 pub struct Scheduled {
     scheduler: Scheduler,
-    request: Bytes,
+    request_max: Bytes,
     reservations: BTreeMap<StreamId, Reservation>,
-    events: Vec<Event>,
 }
 
 impl Scheduled {
     /// An idle scheduler.
-    pub fn new(config: Config, request: Bytes) -> Self {
-        Self { scheduler: Scheduler::new(config), request, reservations: BTreeMap::new(), events: Vec::new() }
+    pub fn new(config: Config) -> Self {
+        let request_max = config.request_max;
+        Self { scheduler: Scheduler::new(config), request_max, reservations: BTreeMap::new() }
     }
 
     /// What it counted.
     pub fn counters(&self) -> Counters {
         self.scheduler.counters()
+    }
+}
+
+impl From<Terms> for Grant {
+    fn from(terms: Terms) -> Self {
+        Self { request: terms.request, deadline: terms.deadline, since: terms.since }
     }
 }
 
@@ -51,16 +57,14 @@ impl Policy for Scheduled {
     }
 
     fn admit(&mut self, now: Instant, ask: &Ask) -> Result<Grant, String> {
-        let grant =
-            Grant { request: self.request, deadline: ask.rate.time_for(self.request) * 2, since: now };
-        let spec = StreamSpec {
-            direction: ask.direction,
-            request: grant.request,
-            rate: ask.rate,
-            deadline: grant.deadline,
-        };
-        let reservation = self.scheduler.admit(now, &spec).map_err(|rejected| rejected.to_string())?;
-        self.reservations.insert(ask.stream, reservation);
+        let Ask { stream, direction, rate, contiguous, priority } = *ask;
+        // A request that falls into pieces at the device costs more than the admission reckons with.
+        let request = contiguous.filter(|contiguous| *contiguous < self.request_max);
+        let spec = StreamSpec { direction, priority, request, ..StreamSpec::reader(rate) };
+        let reservation =
+            self.scheduler.admit(now, stream, &spec).map_err(|rejected| rejected.to_string())?;
+        let grant = reservation.terms().into();
+        self.reservations.insert(stream, reservation);
         Ok(grant)
     }
 
@@ -71,7 +75,19 @@ impl Policy for Scheduled {
     }
 
     fn notices(&mut self, _now: Instant) -> Vec<Notice> {
-        self.events.clear();
-        Vec::new()
+        let mut notices = Vec::new();
+        while let Some(event) = self.scheduler.pop_event() {
+            match event {
+                Event::Resized { stream, terms, .. } => notices.push(Notice::Granted(stream, terms.into())),
+                Event::Demoted { stream, .. } => notices.push(Notice::Demoted(stream)),
+                Event::Restored { stream, .. } => {
+                    if let Some(terms) = self.scheduler.terms(stream) {
+                        notices.push(Notice::Restored(stream, terms.into()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        notices
     }
 }
