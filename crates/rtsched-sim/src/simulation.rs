@@ -55,7 +55,15 @@ pub fn run_observed<'a>(
 pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
     let spec = &scenario.scheduler;
     let [read, write, flush] = start_values(device);
-    let mut config = Config { read, write, flush, ..Config::default() };
+    let mut config = Config {
+        read,
+        write,
+        flush,
+        buffer_memory: Bytes::from_mib(spec.memory_mib),
+        request_max: Bytes::from_kib(spec.largest_request_kib),
+        device_size: device.capacity(),
+        ..Config::default()
+    };
     if spec.queue_depth > 0 {
         config.queue_depth = spec.queue_depth;
     }
