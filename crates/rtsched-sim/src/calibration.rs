@@ -115,19 +115,29 @@ pub fn command_time(
     now.saturating_since(start) / (done - warm_up) as u32
 }
 
-/// What a scheduler is told of a device that was measured once: the line through commands of 1 MiB and 16 MiB, at the depth
-/// that suits the device; flushes by one command of no length.
+/// What a scheduler is told of a device that was measured once: the line of the least relative errors through commands of 1
+/// to 64 MiB, at the depth that suits the device; flushes by one command of no length.
 pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
     let depth = match spec.model {
         ModelSpec::Disk(_) => 1,
         ModelSpec::Flash(_) => 32,
     };
     let line = |direction| {
-        let (short, long) = (Bytes::from_mib(1), Bytes::from_mib(16));
-        let [low, high] = [short, long].map(|length| command_time(spec, direction, length, depth, 1));
-        let rate = (long - short).as_u64() as f64 / high.saturating_sub(low).as_secs_f64().max(1e-9);
-        let access = low.saturating_sub(Duration::from_secs_f64(short.as_u64() as f64 / rate));
-        ServiceTime { access, bytes_per_second: Bytes(rate as u64) }
+        // Minimises Σ ((a + b·x − y) / y)²: least squares of a/y + b·x/y = 1.
+        let points = [1, 4, 16, 64].map(|mib| {
+            let length = Bytes::from_mib(mib);
+            let seconds = command_time(spec, direction, length, depth, 1).as_secs_f64();
+            (1.0 / seconds, length.as_u64() as f64 / seconds)
+        });
+        let sum = |of: fn(f64, f64) -> f64| points.iter().map(|(u, v)| of(*u, *v)).sum::<f64>();
+        let [uu, uv, vv] = [sum(|u, _| u * u), sum(|u, v| u * v), sum(|_, v| v * v)];
+        let (u, v) = (sum(|u, _| u), sum(|_, v| v));
+        let access = (u * vv - v * uv) / (uu * vv - uv * uv);
+        let seconds_per_byte = if access > 0.0 { (v * uu - u * uv) / (uu * vv - uv * uv) } else { v / vv };
+        ServiceTime {
+            access: Duration::from_secs_f64(access.max(0.0)),
+            bytes_per_second: Bytes((1.0 / seconds_per_byte) as u64),
+        }
     };
     let flush = Command {
         tag: 0,

@@ -40,12 +40,12 @@ pub struct Grant {
 }
 
 /// What a policy decided about a stream by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Its requests are of another length from now on.
     Granted(StreamId, Grant),
-    /// It is served as best effort from now on.
-    Demoted(StreamId),
+    /// It is served as best effort from now on, for this reason.
+    Demoted(StreamId, String),
     /// It has its guarantee again.
     Restored(StreamId, Grant),
 }

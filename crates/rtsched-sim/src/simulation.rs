@@ -311,7 +311,7 @@ impl Simulation<'_> {
             self.stage.tell(&Happening::Noticed(&notice));
             let (stream, grant) = match notice {
                 Notice::Granted(stream, grant) | Notice::Restored(stream, grant) => (stream, Some(grant)),
-                Notice::Demoted(stream) => (stream, None),
+                Notice::Demoted(stream, _) => (stream, None),
             };
             if let Some(stream) = self.streams.get_mut(stream.0 as usize) {
                 stream.granted(&mut self.stage, grant);

@@ -242,6 +242,9 @@ impl Stream {
         }
         if self.state == State::Active {
             self.jumps += 1;
+            if self.asked == 0 && self.starts > stage.now {
+                self.set_out(stage.now);
+            }
             self.ask(stage);
         }
     }
@@ -250,13 +253,18 @@ impl Stream {
         self.jumps += 1;
         self.asked = 0;
         self.origin = self.rng.random_range(0..self.file >> 20) << 20;
-        self.starts = stage.now.max(self.shape.since);
+        self.set_out(stage.now);
+        self.waits_since = Some(stage.now);
+        self.ask(stage);
+    }
+
+    /// Fixes when its bytes are due, by what it is granted now.
+    fn set_out(&mut self, now: Instant) {
+        self.starts = now.max(self.shape.since);
         self.anchor = match self.kind {
             StreamKind::Reader => (self.starts + self.shape.deadline).max(self.earliest_deadline),
             StreamKind::Writer => self.starts,
         };
-        self.waits_since = Some(stage.now);
-        self.ask(stage);
     }
 
     /// The timer of [`Alarm::Ask`].

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rtsched::Direction;
-use rtsched_sim::calibration::{command_time, random_megabits, table_5};
+use rtsched_sim::calibration::{command_time, random_megabits, start_values, table_5};
 use rtsched_sim::device::{Command, Completion, Device, DeviceError, DeviceSpec, ModelSpec, Phase, Queueing};
 use std::collections::BTreeSet;
 use units::{Bytes, DeviceOffset, Duration, Instant};
@@ -240,6 +240,24 @@ fn flash_serves_in_parallel_up_to_its_link() {
     let large = command_time(&nvme, Direction::Read, Bytes::from_mib(16), 32, 1);
     let rate = Bytes::from_mib(16).as_u64() as f64 / large.as_secs_f64() / 1e9;
     assert!((6.0..7.001).contains(&rate), "{rate} GB/s");
+}
+
+#[test]
+fn start_values_are_near_what_was_measured() {
+    for name in DeviceSpec::names() {
+        let spec = DeviceSpec::named(name).expect("declared");
+        let depth = if matches!(spec.model, ModelSpec::Flash(_)) { 32 } else { 1 };
+        let [read, write, flush] = start_values(&spec);
+        assert!(flush.access < Duration::from_millis(10), "{name}: {flush:?}");
+        for (direction, start) in [(Direction::Read, read), (Direction::Write, write)] {
+            for mib in [1, 8, 64] {
+                let length = Bytes::from_mib(mib);
+                let measured = command_time(&spec, direction, length, depth, 2);
+                let ratio = start.of(length).as_secs_f64() / measured.as_secs_f64();
+                assert!((0.8..1.2).contains(&ratio), "{name}: {direction:?} of {length}: {ratio}");
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ impl Policy for Scheduled {
         while let Some(event) = self.scheduler.pop_event() {
             match event {
                 Event::Resized { stream, terms, .. } => notices.push(Notice::Granted(stream, terms.into())),
-                Event::Demoted { stream, .. } => notices.push(Notice::Demoted(stream)),
+                Event::Demoted { stream, why, .. } => notices.push(Notice::Demoted(stream, why.to_string())),
                 Event::Restored { stream, .. } => {
                     if let Some(terms) = self.scheduler.terms(stream) {
                         notices.push(Notice::Restored(stream, terms.into()));
