@@ -48,6 +48,9 @@ pub enum Notice {
     Demoted(StreamId, String),
     /// It has its guarantee again.
     Restored(StreamId, Grant),
+    /// It is back from a pause so long that others might have had its time, and has its guarantee again, from when the
+    /// grant says.
+    Resumed(StreamId, Grant),
 }
 
 /// One queue of one device.

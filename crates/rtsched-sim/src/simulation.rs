@@ -311,6 +311,12 @@ impl Simulation<'_> {
             self.stage.tell(&Happening::Noticed(&notice));
             let (stream, grant) = match notice {
                 Notice::Granted(stream, grant) | Notice::Restored(stream, grant) => (stream, Some(grant)),
+                Notice::Resumed(stream, grant) => {
+                    if let Some(stream) = self.streams.get_mut(stream.0 as usize) {
+                        stream.wait_until(self.stage.now, grant.since);
+                    }
+                    (stream, Some(grant))
+                }
                 Notice::Demoted(stream, _) => (stream, None),
             };
             if let Some(stream) = self.streams.get_mut(stream.0 as usize) {

@@ -219,14 +219,24 @@ impl Stream {
 
     pub(crate) fn resume(&mut self, stage: &mut Stage<'_>) {
         if let State::Paused(since) = self.state {
-            let paused = stage.now.saturating_since(since);
-            self.anchor += paused;
-            for block in self.blocks.values_mut() {
-                block.due += paused;
-            }
+            self.postpone(stage.now.saturating_since(since));
             self.state = State::Active;
             self.jumps += 1;
             self.ask(stage);
+        }
+    }
+
+    /// A pause lasts until `since`, because its time was given to others meanwhile.
+    pub(crate) fn wait_until(&mut self, now: Instant, since: Instant) {
+        let wait = since.saturating_since(now);
+        self.postpone(wait);
+        self.earliest_deadline += wait;
+    }
+
+    fn postpone(&mut self, time: Duration) {
+        self.anchor += time;
+        for block in self.blocks.values_mut() {
+            block.due += time;
         }
     }
 
@@ -292,7 +302,8 @@ impl Stream {
                 }
                 StreamKind::Writer => {
                     let full = self.anchor + self.pace.time_for(Bytes(end));
-                    (full, full + window)
+                    // Where requests have become shorter, it still has the buffer of the longer ones.
+                    (full, (full + window).max(self.earliest_deadline))
                 }
             };
             // A player's first request after a jump is made at once, even where its deadline is farther away.

@@ -81,9 +81,12 @@ impl Policy for Scheduled {
                 Event::Resized { stream, terms, .. } => notices.push(Notice::Granted(stream, terms.into())),
                 Event::Demoted { stream, why, .. } => notices.push(Notice::Demoted(stream, why.to_string())),
                 Event::Restored { stream, .. } => {
-                    if let Some(terms) = self.scheduler.terms(stream) {
-                        notices.push(Notice::Restored(stream, terms.into()));
-                    }
+                    let terms = self.scheduler.terms(stream);
+                    notices.extend(terms.map(|terms| Notice::Restored(stream, terms.into())));
+                }
+                Event::Resumed { stream, .. } => {
+                    let terms = self.scheduler.terms(stream);
+                    notices.extend(terms.map(|terms| Notice::Resumed(stream, terms.into())));
                 }
                 _ => {}
             }
