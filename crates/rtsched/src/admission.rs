@@ -25,16 +25,21 @@ use units::{Bitrate, Bytes, Duration, Instant};
 pub(crate) struct Sizing {
     /// What a request plays for, about.
     time: Duration,
-    /// Its deadline in halves of its period.
-    halves: u32,
+    /// Its deadline in quarters of its period.
+    quarters: u32,
 }
 
 impl Sizing {
+    /// What a stream's buffers play for.
+    fn memory(&self) -> Duration {
+        self.time * (4 + self.quarters)
+    }
+
     /// What a stream would be promised; `None`: it is no stream.
     pub(crate) fn terms(self, spec: &StreamSpec, config: &Config) -> Option<Terms> {
         let request = spec.request.unwrap_or_else(|| self.request(spec.rate, config));
         let period = spec.rate.time_for(request);
-        let deadline = spec.deadline.unwrap_or(period / 2 * self.halves);
+        let deadline = spec.deadline.unwrap_or((period / 4).saturating_mul(self.quarters));
         let is_stream = spec.direction != Direction::Flush
             && spec.rate.0 > 0
             && period > Duration::ZERO
@@ -143,7 +148,7 @@ impl Others {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
-    sizing: Sizing,
+    sizing: Option<Sizing>,
     /// All there are, by the memory they take.
     candidates: Vec<Sizing>,
     tasks: Vec<Task>,
@@ -151,66 +156,89 @@ pub(crate) struct Admission {
 
 impl Admission {
     pub(crate) fn new(config: &Config) -> Self {
-        // Steps of a third of an octave, to where the longest request carries a rate of 100 Mbit/s and further.
+        // Steps of a third of an octave, from what short deadlines bear to what memory may.
         let thirds = [1.0, 1.26, 1.588];
         let times = (-3..4_i32).flat_map(|octave| {
-            thirds.map(|third| {
-                let scale =
-                    if octave < 0 { third / f64::from(1 << -octave) } else { third * f64::from(1 << octave) };
-                config.request_time.mul_f64(scale)
-            })
+            let factor = f64::from(1 << (octave + 3)) / 8.0;
+            thirds.map(|third| config.request_time.mul_f64(third * factor))
         });
+        let quarters = [4, 5, 6, 8];
         let mut candidates: Vec<Sizing> =
-            times.flat_map(|time| [2, 3, 4].map(|halves| Sizing { time, halves })).collect();
-        candidates.sort_by_key(|sizing| sizing.time * (2 + sizing.halves));
-        let sizing = Sizing { time: config.request_time, halves: 2 };
-        Self { sizing, candidates, tasks: Vec::new() }
-    }
-
-    /// The sizing in use.
-    pub(crate) fn sizing(&self) -> Sizing {
-        self.sizing
+            times.flat_map(|time| quarters.map(|quarters| Sizing { time, quarters })).collect();
+        candidates.sort_by_key(Sizing::memory);
+        Self { sizing: None, candidates, tasks: Vec::new() }
     }
 
     pub(crate) fn set_sizing(&mut self, sizing: Sizing) {
-        self.sizing = sizing;
+        self.sizing = Some(sizing);
     }
 
-    /// With nobody to serve, what the next one gets is what the configuration says.
-    pub(crate) fn reset(&mut self, config: &Config) {
-        self.sizing = Sizing { time: config.request_time, halves: 2 };
+    /// With nobody to serve, the next one is served by what is known of the device then.
+    pub(crate) fn reset(&mut self) {
+        self.sizing = None;
+    }
+
+    /// The sizing in use.
+    ///
+    /// To lengthen the requests of streams that play is slow and costs time that is needed then: they have to read
+    /// further ahead first. So requests are long from the start: so long that sixteen streams' accesses take a
+    /// thirtieth of the device's time, if the memory carries a device full of such streams.
+    pub(crate) fn sizing(&self, service: &ServiceModel, config: &Config) -> Sizing {
+        self.sizing.unwrap_or_else(|| {
+            let line = service.service_time(Direction::Read);
+            let quarters = 5;
+            let memory = config.buffer_memory.0 as f64 / line.bytes_per_second.0.max(1) as f64;
+            let affordable = memory * 4.0 / f64::from(4 + quarters);
+            let wanted = line.access.as_secs_f64() * 16.0 * 30.0;
+            let shortest = config.request_time.as_secs_f64().min(config.request_time_max.as_secs_f64());
+            let longest = config.request_time_max.as_secs_f64();
+            let time = Duration::from_secs_f64(wanted.min(affordable).clamp(shortest, longest));
+            Sizing { time, quarters }
+        })
     }
 
     /// The sizing with which all of `specs` fit, of which the last is new if `is_new`: the one in use if it does, and
-    /// else the one that takes the least memory.
+    /// else the one that takes the least memory. No longer requests than now unless they `may_grow`.
     pub(crate) fn choose(
         &mut self,
         specs: &[StreamSpec],
         is_new: bool,
+        may_grow: bool,
         service: &ServiceModel,
         config: &Config,
         others: Others,
     ) -> Result<Sizing, Why> {
-        let mut why = match self.holds(self.sizing, specs, is_new, service, config, others) {
-            Ok(()) => return Ok(self.sizing),
+        let now = self.sizing(service, config);
+        let why = match self.holds(now, specs, is_new, service, config, others) {
+            Ok(()) => return Ok(now),
             Err(why) => why,
         };
+        let share = self.share();
         if why == Why::NoStream || specs.iter().all(|spec| spec.request.is_some() && spec.deadline.is_some())
         {
             return Err(why);
         }
+        let mut last = why;
         for index in 0..self.candidates.len() {
             let sizing = self.candidates[index];
-            // Those that are shorter than what the configuration asks for serve short deadlines, which bear no long
-            // commands before them.
+            if !may_grow && (sizing.time > now.time || sizing.memory() > now.memory()) {
+                continue;
+            }
             match self.holds(sizing, specs, is_new, service, config, others) {
+                // Longer requests have to pay: a fiftieth less of the device's time.
+                Ok(()) if sizing.time > now.time && self.share() * 50 > share * 49 => {}
                 Ok(()) => return Ok(sizing),
                 // It would do but for memory, of which all that follow take more.
                 Err(memory @ Why::NoMemory { .. }) => return Err(memory),
-                Err(other) => why = other,
+                Err(other) => last = other,
             }
         }
-        Err(why)
+        Err(if may_grow { last } else { why })
+    }
+
+    /// What the streams that were looked at last take of the device's time.
+    fn share(&self) -> u128 {
+        self.tasks.iter().map(|task| u128::from(task.share)).sum()
     }
 
     /// Whether streams fit with this sizing: time first, then memory.
@@ -359,7 +387,8 @@ mod tests {
 
     fn holds(specs: &[StreamSpec], config: &Config) -> Result<(), Why> {
         let mut admission = Admission::new(config);
-        admission.holds(admission.sizing, specs, true, &service(), config, NOTHING)
+        let sizing = admission.sizing(&service(), config);
+        admission.holds(sizing, specs, true, &service(), config, NOTHING)
     }
 
     /// How many streams alike are admitted, the memory they take, and why no more.
@@ -368,10 +397,10 @@ mod tests {
         let mut specs = Vec::new();
         loop {
             specs.push(spec);
-            match admission.choose(&specs, true, &service(), config, others) {
-                Ok(sizing) => admission.sizing = sizing,
+            match admission.choose(&specs, true, true, &service(), config, others) {
+                Ok(sizing) => admission.set_sizing(sizing),
                 Err(why) => {
-                    let terms = admission.sizing.terms(&spec, config).unwrap();
+                    let terms = admission.sizing(&service(), config).terms(&spec, config).unwrap();
                     let count = specs.len() - 1;
                     return (count, Bytes(terms.buffer().0 * count as u64), why);
                 }
@@ -415,23 +444,42 @@ mod tests {
     }
 
     #[test]
-    fn longer_requests_carry_more_streams_until_memory_ends() {
+    fn memory_carries_exactly_so_many_streams() {
         let reader = StreamSpec::reader(Bitrate::from_megabits(100));
         let config = Config::default();
         let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
-        // 12 × (16 ms + 48 MiB / 170 MB/s) are 93 % of the 4.03 s that 48 MiB play; 13 streams need requests of
-        // more than 64 MiB to stay below 98 %.
+        // 12 × (16 ms + 64 MiB / 170 MB/s) are 92 % of the 5.37 s that 64 MiB play; the thirteenth goes beyond 98 %.
         let (count, memory, why) = admitted(reader, &config, others);
         assert_eq!(count, 12);
         assert!(matches!(why, Why::NoTime { .. }), "{why:?}");
-        assert!(memory < Bytes::from_mib(12 * 3 * 48), "{memory}");
-        // Exactly as much memory as that is enough, and a byte less is not.
+        assert!(memory <= Bytes::from_mib(12 * 64 * 9 / 4 + 12), "{memory}");
+        // Exactly as much memory as twelve take at the least is enough, and a byte less is not.
+        let mut admission = Admission::new(&config);
+        let specs = [reader; 12];
+        admission.set_sizing(Sizing { time: config.request_time, quarters: 4 });
+        let least = admission.choose(&specs, true, true, &service(), &config, others).unwrap();
+        let memory = Bytes(least.terms(&reader, &config).unwrap().buffer().0 * 12);
         let config = Config { buffer_memory: memory, ..config };
-        assert_eq!(admitted(reader, &config, others).0, 12);
+        assert!(admission.choose(&specs, true, true, &service(), &config, others).is_ok());
         let config = Config { buffer_memory: Bytes(memory.0 - 1), ..config };
-        let (count, _, why) = admitted(reader, &config, others);
-        assert_eq!(count, 11);
-        assert!(matches!(why, Why::NoMemory { .. }), "{why:?}");
+        let none = admission.choose(&specs, true, true, &service(), &config, others);
+        assert!(matches!(none, Err(Why::NoMemory { .. })), "{none:?}");
+    }
+
+    #[test]
+    fn requests_are_long_on_a_disk_and_short_on_flash() {
+        let config = Config::default();
+        let rate = Bitrate::from_megabits(100);
+        let request = |read: ServiceTime, config: &Config| {
+            let service = ServiceModel::new(read, read, read, Bytes::ZERO, false);
+            Admission::new(config).sizing(&service, config).request(rate, config)
+        };
+        let flash = ServiceTime { access: Duration::from_micros(100), bytes_per_second: Bytes(500_000_000) };
+        assert_eq!(request(DISK, &config), Bytes::from_mib(64));
+        assert_eq!(request(flash, &config), Bytes::from_mib(8));
+        // What memory does not carry is not asked for: 170 MB/s and 2.25 × 0.7 s are 268 MB.
+        let config = Config { buffer_memory: Bytes::from_mib(256), ..config };
+        assert_eq!(request(DISK, &config), Bytes::from_mib(8));
     }
 
     #[test]
@@ -449,13 +497,13 @@ mod tests {
         let config = Config::default();
         let mut admission = Admission::new(&config);
         let playing = StreamSpec::reader(Bitrate::from_megabits(400));
-        let before = admission.choose(&[playing], true, &service(), &config, NOTHING).unwrap();
+        let before = admission.choose(&[playing], true, true, &service(), &config, NOTHING).unwrap();
         let live = StreamSpec {
             request: Some(Bytes::from_mib(1)),
             deadline: Some(Duration::from_millis(100)),
             ..StreamSpec::reader(Bitrate::from_megabits(25))
         };
-        let after = admission.choose(&[playing, live], true, &service(), &config, NOTHING).unwrap();
+        let after = admission.choose(&[playing, live], true, false, &service(), &config, NOTHING).unwrap();
         let request = |sizing: Sizing| sizing.terms(&playing, &config).unwrap().request;
         assert!(request(after) < request(before), "{} {}", request(before), request(after));
     }
@@ -474,8 +522,9 @@ mod tests {
                 assert!((config.request_min.0..=config.request_max.0).contains(&request));
             }
         }
-        assert_eq!(admission.sizing.request(Bitrate::from_megabits(100), &config), Bytes::from_mib(8));
-        assert_eq!(admission.sizing.request(Bitrate::from_megabits(25), &config), Bytes::from_mib(2));
+        let sizing = Sizing { time: config.request_time, quarters: 4 };
+        assert_eq!(sizing.request(Bitrate::from_megabits(100), &config), Bytes::from_mib(8));
+        assert_eq!(sizing.request(Bitrate::from_megabits(25), &config), Bytes::from_mib(2));
     }
 
     #[test]

@@ -39,9 +39,12 @@ pub struct Config {
     pub streams_max_percent: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
-    /// What a stream's request plays for, where nothing else is asked for and no more is needed: long enough that
-    /// the device moves bytes most of the time, short enough that buffers are small.
+    /// What a stream's request plays for at least, where its length is left to the admission and no short deadline
+    /// is in its way. It is longer on a device that seeks and where there is memory,...
     pub request_time: Duration,
+    /// ...but no longer than this. What a stream asks for first comes after as much at the latest, so this is how
+    /// long a player may have to wait on a full device.
+    pub request_time_max: Duration,
     /// The shortest request that is chosen for a stream.
     pub request_min: Bytes,
     /// The longest request that is chosen for a stream.
@@ -63,6 +66,10 @@ pub struct Config {
     /// While there is real time, the commands at the device together take at most this percentage of the
     /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
     pub blocking_percent: u32,
+    /// While streams hold reservations, nothing goes before their requests that would leave them less time to spare than
+    /// this percentage of the shortest deadline, 0..=50: for commands that take longer than one in a hundred does, and
+    /// to notice in time that the device has become slower.
+    pub cushion_percent: u32,
     /// The longest single request that the classes without guarantees make: what a stream's request may find at
     /// the device, for admission.
     pub largest_request: Bytes,
@@ -74,6 +81,9 @@ pub struct Config {
     pub write: ServiceTime,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
+    /// The values above were measured under sustained load: no write is reckoned with as faster than that, because what
+    /// is faster is a cache, which only lends time.
+    pub calibrated: bool,
     /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
     /// case is known.
     pub learning: bool,
@@ -97,6 +107,7 @@ impl Default for Config {
             streams_max_percent: 98,
             buffer_memory: Bytes::from_mib(4096),
             request_time: Duration::from_millis(700),
+            request_time_max: Duration::from_secs(8),
             request_min: Bytes::from_kib(256),
             request_max: Bytes::from_mib(64),
             request_unit: Bytes::from_mib(8),
@@ -106,11 +117,13 @@ impl Default for Config {
             device_size: Bytes::ZERO,
             max_merge: Bytes::from_mib(16),
             blocking_percent: 12,
+            cushion_percent: 25,
             largest_request: Bytes::from_mib(8),
             real_time_memory: Duration::from_secs(2),
             read: disk_array,
             write: disk_array,
             flush: disk_array,
+            calibrated: false,
             learning: true,
             event_capacity: 1024,
         }

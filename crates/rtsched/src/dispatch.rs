@@ -26,6 +26,10 @@ pub(crate) struct View<'a> {
     pub(crate) arm: DeviceOffset,
     /// What admitted streams will ask for.
     pub(crate) expected: Option<Expected>,
+    /// Streams are to read further ahead than before, for which they need the slack.
+    pub(crate) is_tight: bool,
+    /// Nanoseconds of slack that nothing is given which is not due.
+    pub(crate) cushion: u64,
 }
 
 /// The request to go next. `None`: nothing waits.
@@ -42,6 +46,9 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
+        if view.is_tight && waits(Class::RealTime) && class == Class::BestEffort {
+            continue;
+        }
         if let Some(slot) = view.next_of(queue, class)
             && view.slack_after(queue, slot) >= 0
         {
@@ -103,7 +110,7 @@ impl View<'_> {
             let later = waiting.guaranteed_key().is_some_and(|(deadline, _)| deadline <= due);
             (!later).then(|| between(self.start, due) - signed(queue.get(slot).cost))
         });
-        turns.fold(deadlines.saturating_sub(signed(accrued)), i64::min)
+        turns.fold(deadlines.saturating_sub(signed(accrued.saturating_add(self.cushion))), i64::min)
     }
 }
 

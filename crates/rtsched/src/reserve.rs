@@ -11,7 +11,7 @@ use crate::queue::{Part, StreamSlot, Waiting};
 use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
-use crate::streams::Held;
+use crate::streams::{Held, SHARE_SHIFT};
 use units::{Bitrate, Bytes, Duration, Instant};
 
 impl Scheduler {
@@ -66,8 +66,16 @@ impl Scheduler {
         let busy_since = self.device.busy_since(now);
         let longest =
             self.streams.held().map(|(_, held)| held.terms.deadline).max().unwrap_or(Duration::ZERO);
+        // What others read further ahead takes the time that streams leave.
+        let backlog = |held: &Held| {
+            let credit = held.wanted.map_or(0, |_| now.saturating_since(held.next_release).as_nanos());
+            (credit * u128::from(held.share())) >> SHARE_SHIFT
+        };
+        let backlog: u128 = self.streams.held().map(|(_, held)| backlog(held)).sum();
+        let left = u128::from(1_000_u32.saturating_sub(self.utilisation_permille()).max(10));
+        let backlog = Duration::from_nanos(u64::try_from(backlog * 1000 / left).unwrap_or(u64::MAX));
         let mut since = now;
-        for start in [now, now + longest] {
+        for start in [now, now + backlog + longest] {
             since = start;
             if let Some(held) = self.streams.held_of_mut(slot) {
                 held.next_release = held.next_release.max(start);
@@ -99,7 +107,13 @@ impl Scheduler {
     ) -> Result<Sizing, Why> {
         self.collect(new, but);
         let others = self.others(margin_percent);
-        self.admission.choose(&self.specs, new.is_some(), &self.service, &self.config, others)
+        let may_grow = new.is_some() && self.may_grow();
+        self.admission.choose(&self.specs, new.is_some(), may_grow, &self.service, &self.config, others)
+    }
+
+    /// Requests become longer only while a quarter of the time is left for those that play to read further ahead.
+    fn may_grow(&self) -> bool {
+        !self.is_resizing && self.utilisation_permille() <= 750
     }
 
     fn collect(&mut self, new: Option<&StreamSpec>, but: Option<StreamSlot>) {
@@ -190,7 +204,7 @@ impl Scheduler {
         self.streams.close(slot, self.queue.has_any_of(slot));
         self.journal.record(Event::Released { at: now, stream });
         if self.streams.held().next().is_none() {
-            self.admission.reset(&self.config);
+            self.admission.reset();
         }
         self.note_resizing();
         self.reprice();
@@ -258,10 +272,11 @@ impl Scheduler {
 
     /// Gives all streams the lengths of another sizing.
     fn resize(&mut self, now: Instant, sizing: Sizing) {
-        if sizing == self.admission.sizing() {
+        let before = self.admission.sizing(&self.service, &self.config);
+        self.admission.set_sizing(sizing);
+        if sizing == before {
             return;
         }
-        self.admission.set_sizing(sizing);
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot).copied() else { continue };
             let Some(terms) = sizing.terms(&held.spec, &self.config) else { continue };
@@ -352,7 +367,7 @@ impl Scheduler {
     fn activate(&mut self, now: Instant, slot: StreamSlot) {
         self.journal.counters.restored += 1;
         if let Some(held) = self.streams.held_of_mut(slot) {
-            (held.state, held.since) = (StreamState::Active, now);
+            (held.state, held.since, held.advanced) = (StreamState::Active, now, Duration::ZERO);
             held.next_release = held.next_release.max(now);
             held.cost = self.service.nanos_anywhere(held.spec.direction, held.terms.request);
         }
@@ -391,8 +406,9 @@ impl Scheduler {
         self.streams.get_mut(slot).run = None;
     }
 
-    /// The device takes another time than before: the active streams get other lengths if they have to, and those
-    /// that do not fit any more are demoted, the lowest priority first and of these the newest.
+    /// The device takes another time than before. Streams are admitted by what one command in a hundred takes, which is
+    /// never known exactly; they are demoted only when what the device takes on average is too much, or when deadlines
+    /// are about to be missed, see [`relieve`](Self::relieve).
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
@@ -401,10 +417,33 @@ impl Scheduler {
         }
         self.reprice();
         while self.shortest.is_some() {
-            match self.try_with(None, None, 0) {
-                Ok(sizing) => return self.resize(now, sizing),
-                Err(why) => self.demote_one(now, why),
+            let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
+            let share = |held: &Held| {
+                let usual = self.service.usual_nanos_anywhere(held.spec.direction, held.terms.request);
+                u128::from(usual) * 1_000_000 / held.terms.period.as_nanos().max(1)
+            };
+            let needed: u128 = active.map(|(_, held)| share(held)).sum();
+            let most = self.config.streams_max_percent.clamp(1, 99) * 10;
+            if needed <= u128::from(most) * 1000 {
+                return;
             }
+            let needed_permille = u32::try_from(needed.div_ceil(1000)).unwrap_or(u32::MAX);
+            self.demote_one(now, Why::NoTime { needed_permille, free_permille: most });
+        }
+    }
+
+    /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline
+    /// (Buttazzo and Stankovic 1993), because plain EDF under overload makes everybody late in turn. The lowest priority
+    /// goes first and of these the newest.
+    pub(crate) fn relieve(&mut self, now: Instant) {
+        while self.shortest.is_some() {
+            let slack = self.queue.slack(None, self.device.free_at(now), None);
+            if slack >= 0 {
+                return;
+            }
+            let lateness = Duration::from_nanos(slack.unsigned_abs());
+            let busy_permille = self.utilisation_permille();
+            self.demote_one(now, Why::Congested { busy_permille, lateness });
         }
     }
 
@@ -431,7 +470,7 @@ impl Scheduler {
             self.collect(None, None);
             self.specs.push(spec);
             let others = self.others(self.config.restore_margin_percent.min(50));
-            let chosen = self.admission.choose(&self.specs, true, &self.service, &self.config, others);
+            let chosen = self.admission.choose(&self.specs, true, false, &self.service, &self.config, others);
             let Ok(sizing) = chosen else { return };
             self.resize(now, sizing);
             self.activate(now, slot);

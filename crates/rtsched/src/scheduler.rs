@@ -19,7 +19,7 @@ use crate::slack::{Expected, Usable};
 use crate::stream::{StreamSpec, StreamState};
 use crate::streams::{Run as StreamRun, Streams};
 use alloc::vec::Vec;
-use units::{DeviceOffset, Duration, Instant};
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -59,13 +59,7 @@ impl Scheduler {
         Self {
             queue: Queue::new(usable, usable),
             floors,
-            service: ServiceModel::new(
-                config.read,
-                config.write,
-                config.flush,
-                config.device_size,
-                config.learning,
-            ),
+            service: ServiceModel::of(&config),
             device: Device::default(),
             admission: Admission::new(&config),
             streams: Streams::new(),
@@ -164,21 +158,25 @@ impl Scheduler {
     fn charge(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
         let request = waiting.request;
         let end = waiting.end();
-        let has_charged = self.queue.count_of(owner, Part::Charged) > 0;
+        let queued = self.queue.count_of(owner, Part::Charged);
         let stream = self.streams.get_mut(owner);
         let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
         let release = held.release(now);
         held.next_release = release + held.spec.rate.time_for(request.length);
         let earliest = release + held.terms.deadline;
         let before = stream.run.filter(|run| {
-            has_charged
+            queued > 0
                 && run.direction == request.direction
                 && run.end == request.offset
                 && run.length + request.length <= held.terms.request
         });
         let length = before.map_or(request.length, |run| run.length + request.length);
         stream.run = Some(StreamRun { direction: request.direction, end, length });
-        let catches_up = held.wanted.is_some_and(|(_, until)| held.next_release >= now || now >= until);
+        // It has read as far ahead as it is to: what it asked for is here, but for one of the longer requests.
+        let is_here = |wanted: Bytes| u64::from(queued) * held.terms.request.0 <= wanted.0;
+        let catches_up = held
+            .wanted
+            .is_some_and(|(wanted, until)| (held.next_release >= now && is_here(wanted)) || now >= until);
         waiting.continues = before.is_some();
         waiting.part = Part::Charged;
         waiting.request.class = Class::RealTime;
@@ -191,8 +189,29 @@ impl Scheduler {
         match request.deadline {
             None => self.insert(now, by_terms),
             Some(wish) if wish >= earliest => self.insert(now, Waiting { deadline: wish, ..waiting }),
-            // It was promised no more than its terms, but may have more when nobody minds.
-            Some(wish) => self.insert_if_it_fits(now, Waiting { deadline: wish, ..waiting }, by_terms),
+            Some(wish) => self.advance(now, owner, Waiting { deadline: wish, ..waiting }, by_terms),
+        }
+    }
+
+    /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
+    /// it had read as far ahead. It is given that for good if every deadline then holds, also those to come; but in all
+    /// it never gets more than it would have had at its rate by its first deadline.
+    fn advance(&mut self, now: Instant, owner: StreamSlot, wanted: Waiting, by_terms: Waiting) {
+        let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
+        let earlier = by_terms.deadline.saturating_since(wanted.deadline);
+        let before = (held.next_release, held.advanced);
+        held.advanced += earlier;
+        if held.advanced > held.terms.deadline || earlier == Duration::ZERO {
+            held.advanced = before.1;
+            return self.insert(now, by_terms);
+        }
+        held.next_release = held.next_release.saturating_before(earlier);
+        self.streams.place(owner, self.device.busy_since(now));
+        if !self.insert_if_it_fits(now, wanted, by_terms) {
+            if let Some(held) = self.streams.held_of_mut(owner) {
+                (held.next_release, held.advanced) = before;
+            }
+            self.streams.place(owner, self.device.busy_since(now));
         }
     }
 
@@ -222,13 +241,16 @@ impl Scheduler {
         self.queue.insert(waiting);
     }
 
-    /// Queues the first if every real-time deadline then holds, also those to come, and else the second.
-    fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) {
+    /// Queues the first if every real-time deadline then holds, also those to come and with half the cushion, and else
+    /// the second.
+    /// True for the first.
+    fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
         self.queue.insert(wanted);
         let expected = self.expected(now);
-        if self.queue.slack(None, self.device.free_at(now), expected.as_ref()) >= 0 {
+        let slack = self.queue.slack(None, self.device.free_at(now), expected.as_ref());
+        if slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX) {
             self.note_tightness(now, wanted.deadline, wanted.cost);
-            return;
+            return true;
         }
         if let Some(slot) = self.queue.slot_of(wanted.request.id) {
             self.queue.remove(slot);
@@ -237,6 +259,7 @@ impl Scheduler {
             self.journal.counters.excess += 1;
         }
         self.insert(now, otherwise);
+        false
     }
 
     /// Remembers how much time real-time requests come with. One that comes too late to be served in time says
@@ -288,7 +311,15 @@ impl Scheduler {
 
     fn view(&self, now: Instant) -> View<'_> {
         let start = self.device.free_at(now);
-        View { floors: &self.floors, now, start, arm: self.arm, expected: self.expected(now) }
+        let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
+        View { floors: &self.floors, now, start, arm, expected, is_tight, cushion: self.cushion() }
+    }
+
+    /// Nanoseconds that are kept between what is expected and the deadlines.
+    fn cushion(&self) -> u64 {
+        let percent = u128::from(self.config.cushion_percent.min(50));
+        self.shortest
+            .map_or(0, |time| u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX >> 2))
     }
 
     /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
@@ -334,8 +365,9 @@ impl Scheduler {
             limits.cost = first.cost.max(limits.cost / 2);
         }
         limits.cost = limits.cost.max(first.whole);
-        let expected = self.expected(now);
-        let view = View { floors: &self.floors, now, start, arm: self.arm, expected };
+        let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
+        let view =
+            View { floors: &self.floors, now, start, arm, expected, is_tight, cushion: self.cushion() };
         self.run.gather(first, &mut self.queue, &self.service, limits, &view);
     }
 
@@ -444,6 +476,7 @@ impl Scheduler {
         if learned {
             self.device_changed(now);
         }
+        self.relieve(now);
         self.streams.settle(self.device.busy_since(now));
     }
 
@@ -485,11 +518,9 @@ impl Scheduler {
         if is_excess {
             waiting.part = Part::Other;
         }
-        self.insert_if_it_fits(now, waiting, otherwise);
+        let is_given = self.insert_if_it_fits(now, waiting, otherwise);
         // Whoever is given excess early has less of his rate left.
-        if let Some(owner) = waiting.owner.filter(|_| is_excess)
-            && self.queue.slot_of(id).is_some_and(|slot| self.queue.get(slot).part == Part::Other)
-        {
+        if let Some(owner) = waiting.owner.filter(|_| is_excess && is_given) {
             if let Some(held) = self.streams.held_of_mut(owner) {
                 held.next_release = held.release(now) + held.spec.rate.time_for(waiting.request.length);
             }
@@ -529,6 +560,9 @@ impl Scheduler {
             }
         }
         self.streams.set_eligible(owner, None);
+        if let Some(held) = self.streams.held_of_mut(owner) {
+            held.advanced = Duration::ZERO;
+        }
         self.streams.close(owner, false);
         count
     }

@@ -10,6 +10,7 @@
 //! completion, however late, moves an estimate by a bounded part; the figures in use change in steps, so what is
 //! queued is priced anew rarely.
 
+use crate::config::Config;
 use crate::request::Direction;
 use units::{Bytes, DeviceOffset, Duration};
 
@@ -115,6 +116,8 @@ const PACE: f64 = 1.25;
 /// After so many completions in a row that all took more than twice, or less than half, of what was expected, it
 /// is another device: an array that rebuilds, a cache that is gone.
 const ASTRAY: i32 = 8;
+/// Commands up to this are accesses.
+const SHORT: Bytes = Bytes::from_kib(256);
 /// The tail is never reckoned with at more than this multiple of the line beyond it.
 const TAIL_MAX: f64 = 3.0;
 /// The figures in use follow when the learned ones are off by more than this part of them.
@@ -196,6 +199,13 @@ impl Line {
             fast if fast < 0.5 => self.astray.min(0) - 1,
             _ => 0,
         };
+        if self.astray.abs() >= ASTRAY && length <= SHORT {
+            // Short commands say nothing about transfers.
+            let access = (nanos as f64 - self.per_byte * length.0 as f64).max(self.access / CLIP);
+            self.access = access.max(1.0);
+            self.restart(1.0);
+            return if self.publish() { Learned::Figures } else { Learned::Nothing };
+        }
         if self.astray.abs() >= ASTRAY {
             let scale = if ratio > 1.0 { 2.0 } else { 0.5 };
             self.restart(scale);
@@ -343,10 +353,18 @@ impl Lines {
 pub(crate) struct ServiceModel {
     lines: [Lines; 3],
     device_size: Bytes,
+    /// No write is faster.
+    sustained: Option<Figures>,
     learning: bool,
 }
 
 impl ServiceModel {
+    pub(crate) fn of(config: &Config) -> Self {
+        let &Config { read, write, flush, device_size, learning, calibrated, .. } = config;
+        let sustained = calibrated.then(|| Figures::from(write));
+        Self { sustained, ..Self::new(read, write, flush, device_size, learning) }
+    }
+
     pub(crate) fn new(
         read: ServiceTime,
         write: ServiceTime,
@@ -354,7 +372,8 @@ impl ServiceModel {
         device_size: Bytes,
         learning: bool,
     ) -> Self {
-        Self { lines: [Lines::new(read), Lines::new(write), Lines::new(flush)], device_size, learning }
+        let lines = [Lines::new(read), Lines::new(write), Lines::new(flush)];
+        Self { lines, device_size, sustained: None, learning }
     }
 
     fn zone(&self, offset: DeviceOffset) -> usize {
@@ -375,12 +394,23 @@ impl ServiceModel {
 
     /// Nanoseconds a command holds the device, in 99 of 100 cases no longer, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.figures(direction, offset).nanos(length)
+        self.sustained(direction, length, self.figures(direction, offset))
+    }
+
+    fn sustained(&self, direction: Direction, length: Bytes, learned: Figures) -> u64 {
+        let sustained = self.sustained.filter(|_| direction == Direction::Write);
+        learned.nanos(length).max(sustained.map_or(0, |figures| figures.nanos(length)))
     }
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        self.worst(direction).nanos(length)
+        self.sustained(direction, length, self.worst(direction))
+    }
+
+    /// What such a command takes on average.
+    pub(crate) fn usual_nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
+        let usual = Figures { excess: [Excess::default(); PROBES.len()], ..self.worst(direction) };
+        self.sustained(direction, length, usual)
     }
 
     /// Nanoseconds of it behind the first byte.
@@ -595,6 +625,35 @@ mod tests {
             }
             let ratio = off_by(&model, DISK, SIZES[2]) / f64::from(slower);
             assert!((0.9..1.5).contains(&ratio), "{slower}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn slow_short_commands_do_not_make_long_ones_slower() {
+        // Calibrated with many commands at once, a flash device shows no access time; one command alone takes 0.1 ms.
+        let start = ServiceTime { access: Duration::from_nanos(1), bytes_per_second: Bytes(500_000_000) };
+        let truth = ServiceTime { access: Duration::from_micros(100), ..start };
+        let mut model = model(start);
+        for _ in 0..500 {
+            observe(&mut model, SIZES[0], truth.of(SIZES[0]));
+        }
+        for length in [SIZES[0], SIZES[2]] {
+            let ratio = off_by(&model, truth, length);
+            assert!((0.8..1.3).contains(&ratio), "{length}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn a_write_cache_only_lends_time() {
+        for (calibrated, faster) in [(true, false), (false, true)] {
+            let config = Config { read: DISK, write: DISK, calibrated, ..Config::default() };
+            let mut model = ServiceModel::of(&config);
+            for _ in 0..500 {
+                let took = FLASH.of(SIZES[2]);
+                model.observe(Direction::Write, DeviceOffset(0), Distance::Far, SIZES[2], took);
+            }
+            let nanos = model.nanos_anywhere(Direction::Write, SIZES[2]);
+            assert_eq!(nanos < DISK.of(SIZES[2]).as_nanos() as u64, faster);
         }
     }
 }

@@ -16,7 +16,8 @@ pub struct StreamSpec {
     /// What it plays or records, above zero.
     pub rate: Bitrate,
     /// Length of each of its requests, above zero. `None`: the admission chooses, and may choose anew whenever
-    /// another stream comes or the device changes.
+    /// another stream comes. Where a file lies in pieces shorter than that, say their length: a request that the device
+    /// has to serve in pieces costs an access for each, of which the admission would not know.
     pub request: Option<Bytes>,
     /// The time each request has from its arrival to its deadline, above zero. Longer than the period where the
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen together with the request, between one

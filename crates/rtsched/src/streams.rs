@@ -42,6 +42,8 @@ pub(crate) struct Held {
     pub(crate) number: u64,
     /// The next request's virtual release.
     pub(crate) next_release: Instant,
+    /// By how much in all its virtual releases were set earlier.
+    pub(crate) advanced: Duration,
     /// Nanoseconds of one request.
     pub(crate) cost: u64,
     /// Where it stands in the orders of releases.
@@ -57,8 +59,19 @@ enum Place {
 impl Held {
     pub(crate) fn new(spec: StreamSpec, terms: Terms, number: u64, now: Instant) -> Self {
         let state = StreamState::Active;
-        let next_release = terms.since;
-        Self { spec, terms, wanted: None, state, since: now, number, next_release, cost: 0, place: None }
+        let (next_release, advanced) = (terms.since, Duration::ZERO);
+        Self {
+            spec,
+            terms,
+            wanted: None,
+            state,
+            since: now,
+            number,
+            next_release,
+            advanced,
+            cost: 0,
+            place: None,
+        }
     }
 
     /// Its share of the device's time in parts of 2^30, rounded up.
@@ -90,7 +103,8 @@ pub(crate) struct Stream {
     eligible: Option<Instant>,
 }
 
-const SHARE_SHIFT: u32 = 30;
+/// Shares of the device's time are in parts of 2^30.
+pub(crate) const SHARE_SHIFT: u32 = 30;
 
 /// Of some streams: what is needed for Σ U_i·(t − x_i) over those with x_i < t, where x_i is a period before the next
 /// deadline.

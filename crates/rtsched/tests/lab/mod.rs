@@ -50,7 +50,12 @@ pub(crate) struct Lab {
     pub(crate) trace: Vec<Dispatch>,
     /// Real-time requests that were late, and by how much.
     pub(crate) missed: Vec<(RequestId, Duration)>,
+    /// All events.
+    #[allow(dead_code)] // not every test looks at them
+    pub(crate) events: Vec<Event>,
     service: ServiceTime,
+    /// By how much the device is slower than that.
+    pub(crate) slower: f64,
     /// Chooses which command the device takes next, of so many.
     pick: Box<dyn FnMut(usize) -> usize>,
 }
@@ -65,6 +70,8 @@ impl Lab {
             done: Instant::ZERO,
             trace: Vec::new(),
             missed: Vec::new(),
+            events: Vec::new(),
+            slower: 1.0,
             pick: Box::new(|_| 0),
         }
     }
@@ -97,7 +104,7 @@ impl Lab {
         if !self.at_device.is_empty() {
             let picked = (self.pick)(self.at_device.len());
             self.at_device.swap(0, picked);
-            self.done = self.now + self.service.of(self.at_device[0].length);
+            self.done = self.now + self.service.of(self.at_device[0].length).mul_f64(self.slower);
         }
     }
 
@@ -115,6 +122,7 @@ impl Lab {
             if let Event::Missed { request, tardiness, .. } = event {
                 self.missed.push((request, tardiness));
             }
+            self.events.push(event);
         }
         self.begin();
         Some(dispatch)

@@ -1,0 +1,788 @@
+//! What admitted streams are promised: policing, pausing, resizing, overload; and against brute force.
+
+mod lab;
+
+use lab::{DISK, Lab, bare, request};
+use proptest::prelude::*;
+use rtsched::{
+    Class, Config, Direction, Event, FloorBase, Request, RequestId, Reservation, ServiceTime,
+    StreamId, StreamSpec, StreamState, Why, flush_deadline,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Bitrate, Bytes, Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const NANOSECOND: Duration = Duration::from_nanos(1);
+const HD: Bitrate = Bitrate::from_megabits(100);
+const UNIT: Bytes = Bytes::from_mib(8);
+
+fn known() -> Config {
+    Config { learning: false, ..Config::default() }
+}
+
+/// 8 MiB every 671 ms, due a period after they are asked for.
+fn fixed(rate: Bitrate) -> StreamSpec {
+    let deadline = Some(rate.time_for(UNIT));
+    StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(rate) }
+}
+
+fn of_stream(stream: u64, id: u64, offset: u64, length: Bytes) -> Request {
+    Request { stream: Some(StreamId(stream)), ..request(id, Class::RealTime, offset, length, None) }
+}
+
+fn status(lab: &Lab, stream: u64) -> rtsched::StreamStatus {
+    lab.scheduler.stream(StreamId(stream)).expect("it holds a reservation")
+}
+
+fn state(lab: &Lab, stream: u64) -> StreamState {
+    status(lab, stream).state
+}
+
+fn admit(lab: &mut Lab, stream: u64, spec: StreamSpec) -> Reservation {
+    let now = lab.now;
+    lab.scheduler.admit(now, StreamId(stream), &spec).expect("it fits")
+}
+
+// --- Policing. ---
+
+#[test]
+fn a_request_is_within_the_rate_a_deadline_before_its_turn_and_not_a_nanosecond_earlier() {
+    for (short, excess) in [(Duration::ZERO, 0), (NANOSECOND, 1)] {
+        let mut lab = Lab::new(known());
+        let reservation = admit(&mut lab, 1, fixed(HD));
+        let terms = reservation.terms();
+        // The first is released now, the second a period later, the third after two: a deadline, which is a period,
+        // before that it may be asked for.
+        for id in 0..2 {
+            lab.enqueue(of_stream(1, id, id << 30, UNIT));
+        }
+        lab.now = Instant::ZERO + (terms.period * 2 - terms.deadline - short);
+        lab.enqueue(of_stream(1, 2, 2 << 30, UNIT));
+        assert_eq!(status(&lab, 1).excess, excess);
+        assert_eq!(lab.scheduler.counters().excess, u64::from(excess));
+        lab.scheduler.release(lab.now, reservation);
+    }
+}
+
+#[test]
+fn what_is_beyond_the_rate_becomes_real_time_when_the_budget_has_reached_it() {
+    let mut lab = Lab::new(known());
+    let _reservation = admit(&mut lab, 1, fixed(HD));
+    // A copy at the device, so that nothing is served meanwhile.
+    lab.enqueue(request(99, Class::BestEffort, 1 << 40, UNIT, None));
+    assert!(lab.scheduler.dispatch(lab.now).is_some());
+    for id in 0..5 {
+        lab.enqueue(of_stream(1, id, id << 30, UNIT));
+    }
+    let count = |lab: &Lab| (lab.scheduler.queued_of(Class::RealTime), status(lab, 1).excess);
+    assert_eq!(count(&lab), (2, 3));
+    let period = HD.time_for(UNIT);
+    for (periods, expected) in [(1, (3, 2)), (2, (4, 1)), (3, (5, 0))] {
+        for (before, expected) in [(NANOSECOND, count(&lab)), (Duration::ZERO, expected)] {
+            lab.now = Instant::ZERO + (period * periods - before);
+            lab.scheduler.next_wakeup(lab.now);
+            assert_eq!(lab.scheduler.dispatch(lab.now), None, "the device is as full as it should be");
+            assert_eq!(count(&lab), expected);
+        }
+    }
+}
+
+#[test]
+fn a_greedy_stream_harms_nobody_and_still_gets_what_it_was_promised() {
+    let mut lab = Lab::new(known());
+    let mut reservations: Vec<Reservation> =
+        (0..7).map(|stream| admit(&mut lab, stream, fixed(HD))).collect();
+    let period = reservations[0].terms().period;
+    let mut next = 0;
+    let mut own = BTreeMap::new();
+    let mut releases: BTreeSet<(Instant, u64)> =
+        (0..7).map(|stream| (Instant::ZERO + period * stream as u32 / 7, stream)).collect();
+    // Stream 0 keeps 40 requests queued instead of one a period.
+    let mut greedy = |lab: &mut Lab, own: &mut BTreeMap<RequestId, Instant>| {
+        next += 1;
+        own.insert(RequestId(next), Instant::FAR_FUTURE);
+        lab.enqueue(of_stream(0, next, (next * 7919 % 4096) << 23, UNIT));
+    };
+    (0..40).for_each(|_| greedy(&mut lab, &mut own));
+    let mut late = Vec::new();
+    let mut other = 1_000_000;
+    while lab.now < Instant::ZERO + Duration::from_secs(120) {
+        lab.fill();
+        let (release, stream) = *releases.first().expect("streams go on");
+        if lab.next_completion().is_none_or(|completion| release < completion) {
+            releases.pop_first();
+            releases.insert((release + period, stream));
+            lab.now = lab.now.max(release);
+            if stream > 0 {
+                other += 1;
+                own.insert(RequestId(other), release + period);
+                lab.enqueue(of_stream(stream, other, (other * 7919 % 4096) << 23, UNIT));
+            }
+        } else if let Some(dispatch) = lab.complete() {
+            for id in dispatch.requests {
+                let due = own.remove(&id).expect("it was asked for once");
+                if lab.now > due {
+                    late.push(id);
+                }
+                if due == Instant::FAR_FUTURE {
+                    greedy(&mut lab, &mut own);
+                }
+            }
+        }
+    }
+    assert_eq!(late, []);
+    assert_eq!(lab.missed, []);
+    let promised = lab.now.saturating_since(Instant::ZERO).as_secs_f64() * 12.5e6;
+    let got = status(&lab, 0).bytes.0 as f64;
+    // Its own rate, and what nobody else wants.
+    assert!(got > promised, "{got} of {promised}");
+    reservations.drain(..).for_each(|reservation| lab.scheduler.release(lab.now, reservation));
+}
+
+#[test]
+fn a_seek_takes_back_what_waits_and_gives_the_budget_back() {
+    let mut lab = Lab::new(known());
+    let _reservation = admit(&mut lab, 1, fixed(HD));
+    let _other = admit(&mut lab, 2, fixed(HD));
+    for id in 0..8 {
+        lab.enqueue(of_stream(1, id, id << 30, UNIT));
+    }
+    lab.enqueue(of_stream(2, 100, 0, UNIT));
+    let mut cancelled = BTreeSet::new();
+    let count = lab.scheduler.cancel_stream(lab.now, StreamId(1), |id| {
+        cancelled.insert(id.0);
+    });
+    assert_eq!((count, cancelled), (8, (0..8).collect()));
+    assert_eq!((lab.scheduler.queued(), lab.scheduler.counters().cancelled), (1, 8));
+    // As if it had asked for nothing: two are within the rate again, and a third is not.
+    for id in 10..13 {
+        lab.enqueue(of_stream(1, id, id << 30, UNIT));
+    }
+    assert_eq!(status(&lab, 1).excess, 1);
+    assert_eq!(lab.scheduler.cancel_stream(lab.now, StreamId(3), |_| panic!("nobody")), 0);
+}
+
+#[test]
+fn streams_without_a_reservation_are_cancelled_as_a_whole_too_and_forgotten() {
+    let mut lab = Lab::new(known());
+    for id in 0..3 {
+        lab.enqueue(of_stream(5, id, id << 30, UNIT));
+    }
+    assert_eq!(lab.scheduler.cancel_stream(lab.now, StreamId(5), |_| {}), 3);
+    assert_eq!(lab.scheduler.cancel_stream(lab.now, StreamId(5), |_| {}), 0);
+    assert_eq!(lab.scheduler.stream(StreamId(5)), None);
+}
+
+#[test]
+fn real_time_without_a_reservation_is_given_what_fits_and_no_more() {
+    let period = HD.time_for(UNIT);
+    // With an eighth of the deadline kept, half of the cushion.
+    let kept = period * 25 / 200;
+    for (short, class) in [(Duration::ZERO, Class::RealTime), (Duration::from_micros(1), Class::BestEffort)] {
+        let mut lab = Lab::new(Config {
+            metadata_floor_percent: 0,
+            best_effort_floor_percent: 0,
+            idle_floor_percent: 0,
+            ..known()
+        });
+        let _reservation = admit(&mut lab, 1, fixed(HD));
+        let due = Instant::ZERO + (kept + DISK.of(UNIT) + NANOSECOND - short);
+        lab.enqueue(Request { deadline: Some(due), ..request(1, Class::RealTime, 0, UNIT, None) });
+        assert_eq!(lab.scheduler.queued_of(class), 1, "{class:?}");
+    }
+}
+
+#[test]
+fn pieces_of_one_request_are_served_in_one_command_and_reckoned_with_as_one() {
+    let mut lab = Lab::new(known());
+    let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
+    let reservation = admit(&mut lab, 1, spec);
+    let _others: Vec<Reservation> = (2..6).map(|stream| admit(&mut lab, stream, spec)).collect();
+    for stream in 1..6 {
+        for piece in 0..4 {
+            let offset = (stream << 40) + piece * 8 * MIB;
+            lab.enqueue(of_stream(stream, stream * 10 + piece, offset, UNIT));
+        }
+    }
+    lab.drain();
+    let lengths: Vec<Bytes> = lab.trace.iter().map(|dispatch| dispatch.length).collect();
+    assert_eq!(lengths, [Bytes::from_mib(32); 5]);
+    assert_eq!(lab.missed, []);
+    lab.scheduler.release(lab.now, reservation);
+}
+
+#[test]
+fn a_player_that_began_early_keeps_its_lead_while_there_is_room() {
+    let mut lab = Lab::new(known());
+    let reservation = admit(&mut lab, 1, StreamSpec { request: Some(UNIT), ..StreamSpec::reader(HD) });
+    let terms = reservation.terms();
+    // It asks for its first request half a deadline earlier than promised, and for all that follow.
+    for round in 0..20 {
+        let release = Instant::ZERO + terms.period * round;
+        lab.now = lab.now.max(release);
+        let wish = release + terms.deadline / 2;
+        let mut request = of_stream(1, u64::from(round), u64::from(round) << 30, UNIT);
+        request.deadline = Some(wish);
+        lab.enqueue(request);
+        lab.fill();
+        lab.complete().expect("it is served");
+        assert!(lab.now <= wish);
+    }
+    assert_eq!(lab.missed, []);
+    lab.scheduler.release(lab.now, reservation);
+}
+
+// --- Recorders. ---
+
+#[test]
+fn recorders_meet_the_deadlines_of_their_buffers() {
+    // Seven recorders, each with room for three requests: what is full is written while two more fill.
+    let mut lab = Lab::new(Config { floor_base: FloorBase::Remainder, ..known() });
+    let rate = HD;
+    let spec = StreamSpec { request: Some(UNIT), ..StreamSpec::writer(rate) };
+    let period = rate.time_for(UNIT);
+    let terms: Vec<_> = (0..7).map(|stream| admit(&mut lab, stream, spec).terms()).collect();
+    let buffer = terms[0].buffer();
+    let mut releases: BTreeSet<(Instant, u64)> =
+        (0..7).map(|stream| (Instant::ZERO + period * stream as u32 / 7, stream)).collect();
+    let mut next = 0;
+    while next < 700 {
+        lab.fill();
+        let (full_at, stream) = *releases.first().expect("recorders go on");
+        if lab.next_completion().is_none_or(|completion| full_at < completion) {
+            releases.pop_first();
+            releases.insert((full_at + period, stream));
+            lab.now = lab.now.max(full_at);
+            next += 1;
+            let deadline = Some(flush_deadline(full_at, buffer, UNIT, rate));
+            let direction = Direction::Write;
+            let offset = (next * 7919 % 4096) << 23;
+            lab.enqueue(Request { direction, deadline, ..of_stream(stream, next, offset, UNIT) });
+        } else {
+            lab.complete();
+        }
+    }
+    assert_eq!(lab.missed, []);
+}
+
+// --- The life of a reservation. ---
+
+#[test]
+fn a_reservation_is_given_back_when_unused_and_regained_if_there_is_room() {
+    let timeout = known().reservation_timeout;
+    let mut lab = Lab::new(known());
+    let full: Vec<Reservation> = std::iter::from_fn(|| {
+        let stream = StreamId(lab.scheduler.counters().admitted);
+        lab.scheduler.admit(lab.now, stream, &fixed(HD)).ok()
+    })
+    .collect();
+    let count = full.len() as u64;
+    let newcomer = StreamId(100);
+    lab.now = Instant::ZERO + (timeout - NANOSECOND);
+    assert!(lab.scheduler.admit(lab.now, newcomer, &fixed(HD)).is_err());
+    // All but two stay in use.
+    for stream in 2..count {
+        lab.enqueue(of_stream(stream, stream, stream << 30, UNIT));
+    }
+    lab.now = Instant::ZERO + timeout;
+    let reservation = lab.scheduler.admit(lab.now, newcomer, &fixed(HD)).expect("a place is free");
+    assert_eq!(
+        [0, 1, 2].map(|stream| state(&lab, stream)),
+        [StreamState::Paused, StreamState::Paused, StreamState::Active]
+    );
+    // The first that comes back finds the other's place; the other finds none, and is served all the same.
+    lab.enqueue(of_stream(0, 1000, 0, UNIT));
+    lab.enqueue(of_stream(1, 1001, 0, UNIT));
+    assert_eq!([0, 1].map(|stream| state(&lab, stream)), [StreamState::Active, StreamState::Demoted]);
+    assert_eq!(lab.scheduler.queued_of(Class::BestEffort), 1);
+    // When somebody leaves, it is restored after a while.
+    lab.scheduler.release(lab.now, reservation);
+    lab.drain();
+    assert_eq!(lab.missed, []);
+}
+
+#[test]
+fn a_rate_is_changed_if_it_fits_and_else_kept() {
+    let mut lab = Lab::new(known());
+    let mut first = admit(&mut lab, 1, StreamSpec::reader(HD));
+    let _second = admit(&mut lab, 2, StreamSpec::reader(Bitrate::from_megabits(500)));
+    let rejected = lab.scheduler.change(lab.now, &mut first, Bitrate::from_megabits(1000)).unwrap_err();
+    assert!(matches!(rejected.why, Why::NoTime { .. }), "{rejected:?}");
+    assert_eq!(status(&lab, 1).spec.rate, HD);
+    let fits = rejected.fits.expect("there is room for more than it has");
+    assert!(fits > HD, "{fits:?}");
+    lab.scheduler.change(lab.now, &mut first, fits).expect("it was said to fit");
+    assert_eq!(status(&lab, 1).spec.rate, fits);
+    assert_eq!(Some(first.terms()), lab.scheduler.terms(StreamId(1)));
+    lab.scheduler.change(lab.now, &mut first, Bitrate::from_megabits(25)).expect("less always fits");
+    assert!(lab.scheduler.admit(lab.now, StreamId(3), &StreamSpec::reader(HD)).is_ok());
+}
+
+#[test]
+fn a_name_is_admitted_once() {
+    let mut lab = Lab::new(known());
+    let reservation = admit(&mut lab, 1, fixed(HD));
+    let again = lab.scheduler.admit(lab.now, StreamId(1), &fixed(HD)).unwrap_err();
+    assert_eq!(again.why, Why::AlreadyAdmitted);
+    lab.scheduler.release(lab.now, reservation);
+    assert_eq!(lab.scheduler.stream(StreamId(1)), None);
+    let _again = admit(&mut lab, 1, fixed(HD));
+}
+
+#[test]
+fn what_was_admitted_is_rejected_and_released_is_told() {
+    let mut lab = Lab::new(known());
+    let reservation = admit(&mut lab, 1, fixed(HD));
+    let terms = reservation.terms();
+    let too_much = fixed(Bitrate::from_megabits(2000));
+    let rejected = lab.scheduler.admit(lab.now, StreamId(2), &too_much).unwrap_err();
+    lab.scheduler.release(lab.now, reservation);
+    let events: Vec<Event> = std::iter::from_fn(|| lab.scheduler.pop_event()).collect();
+    let at = Instant::ZERO;
+    assert_eq!(
+        events,
+        [
+            Event::Admitted { at, stream: StreamId(1), terms },
+            Event::Rejected { at, stream: StreamId(2), why: rejected.why },
+            Event::Released { at, stream: StreamId(1) },
+        ]
+    );
+    let counters = lab.scheduler.counters();
+    assert_eq!((counters.admitted, counters.rejected), (1, 1));
+}
+
+// --- Overload. ---
+
+/// Streams of the given priorities play on a device that becomes `slower` times as slow after 20 s and recovers after
+/// 60 s. Returns the streams' misses after the first seconds of slowness, and who was demoted and restored.
+fn degrade(priorities: &[u8], slower: f64) -> (BTreeMap<u64, u64>, Vec<u64>, Vec<u64>) {
+    let mut lab = Lab::new(Config { event_capacity: 1 << 16, ..Config::default() });
+    let streams = priorities.len() as u64;
+    for (stream, priority) in priorities.iter().enumerate() {
+        let spec = StreamSpec { priority: *priority, ..fixed(HD) };
+        let spec = StreamSpec { deadline: Some(HD.time_for(UNIT) * 2), ..spec };
+        let _ = admit(&mut lab, stream as u64, spec);
+    }
+    let period = HD.time_for(UNIT);
+    let mut releases: BTreeSet<(Instant, u64)> = (0..streams)
+        .map(|stream| (Instant::ZERO + period * stream as u32 / streams as u32, stream))
+        .collect();
+    let at = |second| Instant::ZERO + Duration::from_secs(second);
+    let (mut next, mut misses) = (0, BTreeMap::new());
+    let (mut demoted, mut restored) = (Vec::new(), Vec::new());
+    while lab.now < at(100) {
+        let is_slow = (at(20)..at(60)).contains(&lab.now);
+        lab.slower = if is_slow { slower } else { 1.0 };
+        lab.fill();
+        let (release, stream) = *releases.first().expect("streams go on");
+        if lab.next_completion().is_none_or(|completion| release < completion) {
+            releases.pop_first();
+            releases.insert((release + period, stream));
+            lab.now = lab.now.max(release);
+            next += 1;
+            lab.enqueue(of_stream(stream, next, (next * 7919 % 4096) << 23, UNIT));
+        } else {
+            lab.complete();
+        }
+        for event in lab.events.drain(..) {
+            match event {
+                Event::Missed { stream: Some(stream), .. } => *misses.entry(stream.0).or_default() += 1,
+                Event::Demoted { stream, .. } => demoted.push(stream.0),
+                Event::Restored { stream, .. } => restored.push(stream.0),
+                _ => {}
+            }
+        }
+    }
+    (misses, demoted, restored)
+}
+
+#[test]
+fn when_the_device_degrades_the_lowest_go_first_and_the_rest_stay_clean() {
+    // Eight take 78 %; at half again as much time, 117 %: two or three have to go, and nobody else is late.
+    let (misses, demoted, restored) = degrade(&[9, 9, 1, 9, 9, 5, 9, 9], 1.5);
+    assert_eq!(misses, BTreeMap::new());
+    assert_eq!(demoted[..2], [2, 5], "{demoted:?}");
+    assert!(demoted.len() <= 4, "{demoted:?}");
+    let back: BTreeSet<u64> = restored.iter().copied().collect();
+    assert_eq!(back, demoted.iter().copied().collect());
+}
+
+#[test]
+fn among_equals_the_newest_go_first() {
+    let (misses, demoted, _) = degrade(&[9; 8], 1.5);
+    assert_eq!(misses, BTreeMap::new());
+    assert_eq!(demoted[..2], [7, 6], "{demoted:?}");
+}
+
+// --- Brute force. ---
+
+/// Whether the jobs hold their deadlines in some order without preemption, none before its release; by trying all.
+fn some_schedule_holds(now: Instant, jobs: &[(Instant, Instant, Duration)]) -> bool {
+    jobs.is_empty()
+        || (0..jobs.len()).any(|first| {
+            let (release, due, cost) = jobs[first];
+            let end = now.max(release) + cost;
+            let mut rest = jobs.to_vec();
+            rest.remove(first);
+            // A job that starts after another could have ended before it need not be tried.
+            let idles = rest.iter().any(|(other, _, cost)| now.max(*other) + *cost <= release);
+            end <= due && !idles && some_schedule_holds(end, &rest)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// On small sets: what no order could serve is rejected or missed, what is admitted is not missed.
+    #[test]
+    fn what_no_order_could_serve_is_rejected_and_what_is_admitted_is_met(
+        specs in prop::collection::vec((1_u64..17, 60_u64..700, 0_u64..1000), 1..6),
+    ) {
+        let mut lab = Lab::new(Config { largest_request: Bytes::from_kib(4), blocking_percent: 1, ..bare() });
+        let mut jobs = Vec::new();
+        let mut rejected = 0;
+        for (stream, (size, deadline, _)) in specs.iter().enumerate() {
+            let request = Bytes::from_mib(*size);
+            let deadline = Duration::from_millis(*deadline);
+            // One request each within the time looked at.
+            let rate = Bitrate(request.0 * 8 / 4);
+            let spec = StreamSpec { request: Some(request), deadline: Some(deadline), ..StreamSpec::reader(rate) };
+            match lab.scheduler.admit(lab.now, StreamId(stream as u64), &spec) {
+                Ok(_) => jobs.push((stream as u64, request, deadline)),
+                Err(_) => rejected += 1,
+            }
+        }
+        // All at once: the worst phase there is without blocking.
+        let now = Instant::ZERO;
+        for (id, (stream, request, _)) in jobs.iter().enumerate() {
+            lab.enqueue(of_stream(*stream, id as u64, (id as u64) << 30, *request));
+        }
+        let all: Vec<_> = jobs.iter().map(|(_, request, deadline)| (now, now + *deadline, DISK.of(*request))).collect();
+        prop_assert!(some_schedule_holds(now, &all));
+        lab.drain();
+        prop_assert_eq!(&lab.missed, &[]);
+        // And the other way round: a set for which there is no order was not admitted as a whole.
+        let everyone: Vec<_> = specs
+            .iter()
+            .map(|(size, deadline, _)| {
+                (now, now + Duration::from_millis(*deadline), DISK.of(Bytes::from_mib(*size)))
+            })
+            .collect();
+        if !some_schedule_holds(now, &everyone) {
+            prop_assert!(rejected > 0);
+        }
+    }
+
+    /// Jobs that come at any time: where no order exists, something is missed; a miss needs that, or that nobody knew
+    /// what would come.
+    #[test]
+    fn misses_are_where_no_order_exists(
+        jobs in prop::collection::vec((0_u64..300, 60_u64..500, 1_u64..13), 1..6),
+    ) {
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let jobs: Vec<_> = jobs
+            .into_iter()
+            .map(|(release, deadline, size)| (at(release), at(release + deadline), Bytes::from_mib(size)))
+            .collect();
+        let mut lab = Lab::new(bare());
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_key(|job| jobs[*job].0);
+        for job in order {
+            let (release, due, length) = jobs[job];
+            loop {
+                lab.fill();
+                match lab.next_completion() {
+                    Some(completion) if completion <= release => lab.complete(),
+                    _ => break,
+                };
+            }
+            lab.now = lab.now.max(release);
+            lab.enqueue(request(job as u64, Class::RealTime, (job as u64) << 30, length, Some(due)));
+        }
+        lab.drain();
+        let as_jobs: Vec<_> = jobs.iter().map(|(release, due, length)| (*release, *due, DISK.of(*length))).collect();
+        if !some_schedule_holds(Instant::ZERO, &as_jobs) {
+            prop_assert!(!lab.missed.is_empty());
+        }
+        // With the longest command's time more for each, non-preemptive EDF meets what preemptive EDF could.
+        let longest = as_jobs.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
+        if lab.missed.iter().any(|(_, tardiness)| *tardiness > longest) {
+            prop_assert!(!some_schedule_holds(Instant::ZERO, &as_jobs));
+        }
+    }
+}
+
+// --- Any streams whatever. ---
+
+#[derive(Clone, Debug)]
+enum Life {
+    Admit { stream: u64, megabits: u64, size: Option<u64>, priority: u8, writes: bool },
+    Release(u64),
+    Change(u64, u64),
+    Ask { stream: u64, count: u64, wish: Option<u64> },
+    Other { class: usize, mebibytes: u64 },
+    Seek(u64),
+    Promote(u64),
+    Serve(u64),
+    Wait(u64),
+    Slower(bool),
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    let stream = 0_u64..8;
+    prop_oneof![
+        2 => (stream.clone(), 5_u64..200, prop::option::of(1_u64..17), any::<u8>(), any::<bool>()).prop_map(
+            |(stream, megabits, size, priority, writes)| Life::Admit { stream, megabits, size, priority, writes }
+        ),
+        1 => stream.clone().prop_map(Life::Release),
+        1 => (stream.clone(), 5_u64..300).prop_map(|(stream, rate)| Life::Change(stream, rate)),
+        6 => (stream.clone(), 1_u64..4, prop::option::of(0_u64..2000))
+            .prop_map(|(stream, count, wish)| Life::Ask { stream, count, wish }),
+        2 => (1_usize..4, 1_u64..9).prop_map(|(class, mebibytes)| Life::Other { class, mebibytes }),
+        1 => stream.clone().prop_map(Life::Seek),
+        1 => any::<u64>().prop_map(Life::Promote),
+        6 => (1_u64..12).prop_map(Life::Serve),
+        2 => (1_u64..3000).prop_map(Life::Wait),
+        1 => any::<bool>().prop_map(Life::Slower),
+    ]
+}
+
+/// Lives it and returns what was dispatched and what was told.
+fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) {
+    let mut lab = Lab::new(Config { learning, queue_depth: 4, event_capacity: 1 << 14, ..Config::default() });
+    let mut reservations: BTreeMap<u64, Reservation> = BTreeMap::new();
+    let mut waiting: BTreeSet<u64> = BTreeSet::new();
+    let mut stream_of: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut next, mut served, mut seen) = (0_u64, 0, 0);
+    let mut events = Vec::new();
+    let mut settle = |lab: &Lab, waiting: &mut BTreeSet<u64>| {
+        for dispatch in &lab.trace[seen..] {
+            for id in &dispatch.requests {
+                assert!(waiting.remove(&id.0), "{id:?} was cancelled or dispatched before");
+                served += 1;
+            }
+        }
+        seen = lab.trace.len();
+        served
+    };
+    for life in lives {
+        let now = lab.now;
+        match *life {
+            Life::Admit { stream, megabits, size, priority, writes } => {
+                let spec = StreamSpec::reader(Bitrate::from_megabits(megabits));
+                let direction = if writes { Direction::Write } else { Direction::Read };
+                let spec = StreamSpec { direction, request: size.map(Bytes::from_mib), priority, ..spec };
+                if let Ok(reservation) = lab.scheduler.admit(now, StreamId(stream), &spec) {
+                    assert_eq!(lab.scheduler.terms(StreamId(stream)), Some(reservation.terms()));
+                    assert!(reservations.insert(stream, reservation).is_none());
+                }
+            }
+            Life::Release(stream) => {
+                if let Some(reservation) = reservations.remove(&stream) {
+                    lab.scheduler.release(now, reservation);
+                    assert_eq!(lab.scheduler.terms(StreamId(stream)), None);
+                }
+            }
+            Life::Change(stream, megabits) => {
+                if let Some(reservation) = reservations.get_mut(&stream) {
+                    // Rejected or not, it holds one.
+                    let _ = lab.scheduler.change(now, reservation, Bitrate::from_megabits(megabits));
+                    assert!(lab.scheduler.stream(StreamId(stream)).is_some());
+                }
+            }
+            Life::Ask { stream, count, wish } => {
+                for _ in 0..count {
+                    next += 1;
+                    let length = lab.scheduler.terms(StreamId(stream)).map_or(UNIT, |terms| terms.request);
+                    let request = of_stream(stream, next, next % 64 << 30, length);
+                    let deadline = wish.map(|millis| now + Duration::from_millis(millis));
+                    lab.enqueue(Request { deadline, ..request });
+                    waiting.insert(next);
+                    stream_of.insert(next, stream);
+                }
+            }
+            Life::Other { class, mebibytes } => {
+                next += 1;
+                let class = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle][class];
+                lab.enqueue(request(next, class, next % 64 << 30, Bytes::from_mib(mebibytes), None));
+                waiting.insert(next);
+            }
+            Life::Seek(stream) => {
+                let count = lab.scheduler.cancel_stream(now, StreamId(stream), |id| {
+                    assert!(waiting.remove(&id.0) && stream_of[&id.0] == stream);
+                });
+                let queued = lab.scheduler.stream(StreamId(stream)).map_or(0, |status| status.queued);
+                assert_eq!(queued, 0, "{count} were taken back");
+            }
+            Life::Promote(id) => {
+                let id = id % (next + 1);
+                let deadline = now + Duration::from_millis(100);
+                let is_there = lab.scheduler.promote(now, RequestId(id), Class::RealTime, deadline);
+                assert_eq!(is_there, waiting.contains(&id));
+            }
+            Life::Serve(count) => {
+                for _ in 0..count {
+                    lab.fill();
+                    lab.complete();
+                }
+            }
+            Life::Wait(millis) => {
+                let until = now + Duration::from_millis(millis);
+                while lab.next_completion().is_some_and(|completion| completion <= until) {
+                    lab.complete();
+                    lab.fill();
+                }
+                lab.now = lab.now.max(until);
+            }
+            Life::Slower(is_slower) => lab.slower = if is_slower { 1.7 } else { 1.0 },
+        }
+        settle(&lab, &mut waiting);
+        assert_eq!(lab.scheduler.queued(), waiting.len());
+        let mut memory = 0;
+        for stream in 0..8 {
+            let Some(status) = lab.scheduler.stream(StreamId(stream)) else { continue };
+            let of_it = waiting.iter().filter(|id| stream_of.get(id) == Some(&stream)).count();
+            assert_eq!(status.queued as usize, of_it);
+            assert!(status.excess <= status.queued);
+            if status.state == StreamState::Active {
+                memory += status.terms.buffer().0;
+            }
+        }
+        assert!(memory <= Config::default().buffer_memory.0);
+        events.append(&mut lab.events);
+    }
+    lab.drain();
+    let served = settle(&lab, &mut waiting);
+    assert_eq!(waiting, BTreeSet::new());
+    let counters = lab.scheduler.counters();
+    assert_eq!(counters.enqueued, served + counters.cancelled);
+    for (_, reservation) in reservations {
+        lab.scheduler.release(lab.now, reservation);
+    }
+    assert_eq!(lab.scheduler.utilisation_permille(), 0);
+    (lab.trace, events)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn whatever_streams_do_nothing_is_lost_and_the_same_calls_get_the_same_answers(
+        lives in prop::collection::vec(life(), 1..200),
+        learning in any::<bool>(),
+    ) {
+        let first = live(&lives, learning);
+        prop_assert_eq!(live(&lives, learning), first);
+    }
+
+    /// Streams come and go; of those that are admitted and ask for no more than their rate, on a device that keeps
+    /// to its model, none is ever late, whatever else there is.
+    #[test]
+    fn admitted_streams_never_miss_while_others_come_and_go(
+        arrivals in prop::collection::vec((20_u64..250, 0_u64..30_000, 5_000_u64..60_000, any::<bool>()), 1..16),
+        copies in 0_u64..8,
+        depth in 1_u32..6,
+        seed in any::<u64>(),
+    ) {
+        let config = Config { queue_depth: depth, buffer_memory: Bytes::from_mib(3072), ..known() };
+        let mut lab = Lab::new(config).in_any_order(seed);
+        let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
+        let mut coming: Vec<_> = arrivals.into_iter().enumerate().collect();
+        coming.sort_by_key(|(_, (_, arrival, ..))| std::cmp::Reverse(*arrival));
+        let mut next = 0_u64;
+        let mut copy = |lab: &mut Lab| {
+            next += 1;
+            lab.enqueue(request(1_000_000 + next, Class::BestEffort, (next * 7919 % 4096) << 23, UNIT, None));
+        };
+        (0..copies).for_each(|_| copy(&mut lab));
+        // By stream: when it asks next, and when it leaves.
+        let mut playing: BTreeMap<u64, (Instant, Instant, Reservation)> = BTreeMap::new();
+        let mut id = 0_u64;
+        let end = at(90_000);
+        while lab.now < end {
+            lab.fill();
+            let arrival = coming.last().map(|(_, (_, arrival, ..))| at(*arrival));
+            let ask = playing.iter().map(|(stream, (ask, ..))| (*ask, *stream)).min();
+            let event = arrival.into_iter().chain(ask.map(|(ask, _)| ask)).min().unwrap_or(end);
+            if lab.next_completion().is_some_and(|completion| completion <= event) {
+                let dispatch = lab.complete().expect("it completes");
+                dispatch.requests.iter().filter(|id| id.0 > 1_000_000).for_each(|_| copy(&mut lab));
+                continue;
+            }
+            if event >= end {
+                break;
+            }
+            lab.now = lab.now.max(event);
+            if arrival == Some(event) {
+                let (stream, (megabits, _, stays, writes)) = coming.pop().expect("it comes");
+                let spec = StreamSpec::reader(Bitrate::from_megabits(megabits));
+                let direction = if writes { Direction::Write } else { Direction::Read };
+                let spec = StreamSpec { direction, ..spec };
+                if let Ok(reservation) = lab.scheduler.admit(lab.now, StreamId(stream as u64), &spec) {
+                    let since = reservation.terms().since;
+                    let leaves = since + Duration::from_millis(stays);
+                    playing.insert(stream as u64, (since, leaves, reservation));
+                }
+                continue;
+            }
+            let (_, stream) = ask.expect("somebody asks");
+            let (_, leaves, _) = playing[&stream];
+            if leaves <= lab.now {
+                let (.., reservation) = playing.remove(&stream).expect("it plays");
+                lab.scheduler.cancel_stream(lab.now, StreamId(stream), |_| {});
+                lab.scheduler.release(lab.now, reservation);
+                continue;
+            }
+            let status = status(&lab, stream);
+            prop_assert_eq!(status.state, StreamState::Active);
+            let terms = status.terms;
+            id += 1;
+            let place = (id * 7919 % 4096) << 26;
+            let request = of_stream(stream, id, place, terms.request);
+            lab.enqueue(Request { direction: status.spec.direction, ..request });
+            playing.get_mut(&stream).expect("it plays").0 = lab.now + terms.period;
+        }
+        prop_assert_eq!(&lab.missed, &[]);
+    }
+}
+
+#[test]
+fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_sequence() {
+    // 14.4 streams if nothing ever moved.
+    let array = ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(180_000_000) };
+    let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+    let reservations: Vec<Reservation> =
+        (0..13).map(|stream| admit(&mut lab, stream, StreamSpec::reader(HD))).collect();
+    let rejected = lab.scheduler.admit(lab.now, StreamId(13), &StreamSpec::reader(HD)).unwrap_err();
+    assert!(matches!(rejected.why, Why::NoTime { .. }), "{rejected}");
+    let terms = reservations[0].terms();
+    let mut releases: BTreeSet<(Instant, u64)> = (0..13).map(|stream| (Instant::ZERO, stream)).collect();
+    let (mut id, mut copied) = (0, Bytes::ZERO);
+    for copy in 0..4 {
+        lab.enqueue(request(1_000_000 + copy, Class::BestEffort, copy << 36, UNIT, None));
+    }
+    let end = Instant::ZERO + Duration::from_secs(600);
+    while lab.now < end {
+        lab.fill();
+        let (release, stream) = *releases.first().expect("streams go on");
+        if lab.next_completion().is_none_or(|completion| release < completion) {
+            releases.pop_first();
+            releases.insert((release + terms.period, stream));
+            lab.now = lab.now.max(release);
+            id += 1;
+            lab.enqueue(of_stream(stream, id, (id * 7919 % 4096) << 26, terms.request));
+        } else if let Some(dispatch) = lab.complete() {
+            for request_id in dispatch.requests.iter().filter(|id| id.0 >= 1_000_000) {
+                copied += UNIT;
+                let offset = (request_id.0 * 7919 % 4096) << 26;
+                lab.enqueue(request(request_id.0 + 10, Class::BestEffort, offset, UNIT, None));
+            }
+        }
+    }
+    assert_eq!(lab.missed, []);
+    // The streams take 13 × 389 ms of 5.37 s; a copy has the rest, and at least 85 % of it.
+    let left = 600.0 * (1.0 - 13.0 * array.of(terms.request).as_secs_f64() / terms.period.as_secs_f64());
+    let got = copied.0 as f64 / UNIT.0 as f64 * array.of(UNIT).as_secs_f64();
+    assert!(got >= 0.85 * left, "{got} s of {left} s");
+    assert_eq!(Some(terms), lab.scheduler.terms(StreamId(0)), "nobody was resized");
+}
