@@ -6,7 +6,7 @@ use rtsched_sim::calibration::table_5;
 use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::policy::PolicyName;
 use rtsched_sim::report::Outcome;
-use rtsched_sim::scenarios::{self, CapacityQuestion};
+use rtsched_sim::scenarios::{self, CapacityQuestion, Mix};
 use rtsched_sim::simulation::{self, Happening};
 use rtsched_sim::workload::{Scenario, ScenarioError, StreamKind};
 use std::io::Write;
@@ -70,6 +70,9 @@ enum Work {
     },
     /// Runs random scenarios; fails when one goes wrong, and tells its seed
     Random {
+        /// Players and reads on the RAID only, instead of everything on any device
+        #[arg(long)]
+        players: bool,
         /// How many
         #[arg(long, default_value_t = 100)]
         count: u64,
@@ -157,7 +160,10 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
             }
             Ok(good == names.len())
         }
-        Work::Random { count, seed, seconds, json, verbose } => random(count, seed, seconds, json, verbose),
+        Work::Random { players, count, seed, seconds, json, verbose } => {
+            let mix = if players { Mix::Players } else { Mix::Everything };
+            random(mix, count, seed, seconds, json, verbose)
+        }
         Work::Capacity { device, rate, seconds, request_mib, most, seed } => {
             capacity(&device, rate, seconds, &request_mib, most, seed)
         }
@@ -223,11 +229,18 @@ fn show(scenario: &Scenario, policy: PolicyName, outcome: &Outcome, json: bool, 
     failures.is_empty()
 }
 
-fn random(count: u64, first: u64, seconds: f64, json: bool, verbose: bool) -> Result<bool, ScenarioError> {
+fn random(
+    mix: Mix,
+    count: u64,
+    first: u64,
+    seconds: f64,
+    json: bool,
+    verbose: bool,
+) -> Result<bool, ScenarioError> {
     let mut bad = Vec::new();
     let (mut admitted, mut refused, mut on_time) = (0, 0, 0);
     for seed in first..first.saturating_add(count) {
-        let scenario = scenarios::random(seed, seconds);
+        let scenario = scenarios::random(mix, seed, seconds);
         let outcome =
             simulation::run(&scenario, PolicyName::Rtsched, seed, Duration::from_secs_f64(seconds))?;
         admitted += outcome.streams.iter().map(|stream| u64::from(stream.admitted)).sum::<u64>();

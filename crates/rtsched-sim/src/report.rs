@@ -70,6 +70,8 @@ pub struct StreamOutcome {
     pub rate_mbit: f64,
     /// It keeps to its rate.
     pub behaves: bool,
+    /// It may lose its guarantee: it pauses, so others may have its time, or its device becomes slower.
+    pub may_be_demoted: bool,
     /// How often it was admitted.
     pub admitted: u32,
     /// How often it was refused.
@@ -95,13 +97,14 @@ pub struct StreamOutcome {
 }
 
 impl StreamOutcome {
-    pub(crate) fn new(stream: usize, group: &StreamGroup, of: &Stream) -> Self {
+    pub(crate) fn new(stream: usize, group: &StreamGroup, of: &Stream, device_changes: bool) -> Self {
         let tally = &of.tally;
         Self {
             stream,
             group: group.name.clone(),
             rate_mbit: of.rate.0 as f64 / 1e6,
             behaves: group.speed <= 1.0,
+            may_be_demoted: device_changes || group.pause_every_s.is_some(),
             admitted: tally.admitted,
             refused: tally.refused,
             demoted: tally.demoted,
@@ -116,9 +119,18 @@ impl StreamOutcome {
         }
     }
 
-    /// It was admitted, kept to its rate, and never lost its guarantee: none of its frames may be late.
+    /// It was admitted, kept to its rate, and had no reason to lose its guarantee: none of its frames may be late.
     pub fn is_promised(&self) -> bool {
-        self.behaves && self.admitted > 0 && self.demoted == 0
+        self.behaves && self.admitted > 0 && (self.demoted == 0 || !self.may_be_demoted)
+    }
+
+    /// Frames late that were promised, also those after it lost its guarantee without reason. Where it was also refused at
+    /// times, the latter cannot be told from those.
+    fn broken_promises(&self) -> u64 {
+        match self.is_promised() {
+            true => self.late + if self.demoted > 0 && self.refused == 0 { self.unpromised_late } else { 0 },
+            false => 0,
+        }
     }
 }
 
@@ -147,12 +159,13 @@ impl Refusal {
 impl Outcome {
     /// Late frames of streams that nothing excuses.
     pub fn late(&self) -> u64 {
-        self.streams.iter().filter(|stream| stream.is_promised()).map(|stream| stream.late).sum()
+        self.streams.iter().map(StreamOutcome::broken_promises).sum()
     }
 
     /// Streams that were admitted and stayed clean.
     pub fn clean(&self) -> usize {
-        self.streams.iter().filter(|stream| stream.is_promised() && stream.late == 0).count()
+        let clean = |stream: &&StreamOutcome| stream.is_promised() && stream.demoted == 0 && stream.late == 0;
+        self.streams.iter().filter(clean).count()
     }
 
     /// What is not as it was declared, and as it must always be; empty: all is well.

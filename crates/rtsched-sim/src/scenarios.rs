@@ -64,15 +64,23 @@ pub fn named(name: &str) -> Result<Scenario, ScenarioError> {
     }
 }
 
-/// A scenario drawn from a seed: any streams, which come, go, jump and pause, beside anything, on a device that does not
-/// change.
-pub fn random(seed: u64, duration_s: f64) -> Scenario {
+/// What a random scenario is drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// Players of up to 185 Mbit/s and reads beside them, on the RAID.
+    Players,
+    /// Players and recorders of up to 800 Mbit/s and anything beside them, on any device.
+    Everything,
+}
+
+/// A scenario drawn from a seed: streams that come, go, jump and pause, on a device that does not change.
+pub fn random(mix: Mix, seed: u64, duration_s: f64) -> Scenario {
     let rng = &mut SmallRng::seed_from_u64(seed ^ 0x5eed);
     let device =
         *["raid5-table5", "raid5-table5", "raid5-zoned", "ssd-sata", "disk-ncq"].choose(rng).unwrap_or(&"");
     let scale = if device == "disk-ncq" { 0.5 } else { 1.0 };
     let groups = rng.random_range(2..=8);
-    let streams = (0..groups).map(|group| random_group(rng, group, scale, duration_s)).collect();
+    let streams = (0..groups).map(|group| random_group(rng, mix, group, scale, duration_s)).collect();
     Scenario {
         name: format!("random-{seed}"),
         title: "Drawn from a seed".to_owned(),
@@ -85,12 +93,12 @@ pub fn random(seed: u64, duration_s: f64) -> Scenario {
         },
         compare: Vec::new(),
         streams,
-        background: random_background(rng),
+        background: random_background(rng, mix),
         expect: Expect::default(),
     }
 }
 
-fn random_group(rng: &mut SmallRng, group: usize, scale: f64, duration_s: f64) -> StreamGroup {
+fn random_group(rng: &mut SmallRng, mix: Mix, group: usize, scale: f64, duration_s: f64) -> StreamGroup {
     const RATES: [f64; 8] = [25.0, 50.0, 100.0, 100.0, 145.0, 185.0, 400.0, 800.0];
     let comes_and_goes = rng.random_bool(0.5);
     let span = |rng: &mut SmallRng, likely: f64, from: f64, to: f64| {
@@ -99,13 +107,17 @@ fn random_group(rng: &mut SmallRng, group: usize, scale: f64, duration_s: f64) -
             [low, rng.random_range(low..=to)]
         })
     };
-    let kind = if rng.random_bool(0.7) { StreamKind::Reader } else { StreamKind::Writer };
+    let (rates, players) = match mix {
+        Mix::Players => (&RATES[..6], 1.0),
+        Mix::Everything => (&RATES[..], 0.7),
+    };
+    let kind = if rng.random_bool(players) { StreamKind::Reader } else { StreamKind::Writer };
     StreamGroup {
         name: format!("group-{group}"),
         count: rng.random_range(1..=5),
         kind,
         rate_mbit: (0..rng.random_range(1..=3))
-            .filter_map(|_| RATES.choose(rng))
+            .filter_map(|_| rates.choose(rng))
             .map(|r| r * scale)
             .collect(),
         unit_kib: *[0, 0, 1024].choose(rng).unwrap_or(&0),
@@ -127,20 +139,22 @@ fn random_group(rng: &mut SmallRng, group: usize, scale: f64, duration_s: f64) -
     }
 }
 
-fn random_background(rng: &mut SmallRng) -> Vec<BackgroundSpec> {
+fn random_background(rng: &mut SmallRng, mix: Mix) -> Vec<BackgroundSpec> {
+    let works = match mix {
+        Mix::Players => [CopierWork::Read].as_slice(),
+        Mix::Everything => &[CopierWork::Read, CopierWork::Read, CopierWork::Write, CopierWork::Copy],
+    };
     let mut background = Vec::new();
     if rng.random_bool(0.6) {
         background.push(BackgroundSpec::Copier {
             outstanding: rng.random_range(1..=8),
             request_kib: 1024 << rng.random_range(0..4_u32),
-            work: *[CopierWork::Read, CopierWork::Read, CopierWork::Write, CopierWork::Copy]
-                .choose(rng)
-                .unwrap_or(&CopierWork::Read),
+            work: *works.choose(rng).unwrap_or(&CopierWork::Read),
             start_s: rng.random_range(0.0..60.0),
             end_s: None,
         });
     }
-    if rng.random_bool(0.4) {
+    if mix == Mix::Everything && rng.random_bool(0.4) {
         background.push(BackgroundSpec::Office { operations_per_s: rng.random_range(0.5..10.0) });
     }
     if rng.random_bool(0.3) {

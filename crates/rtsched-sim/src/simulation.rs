@@ -10,7 +10,7 @@ use crate::device::{Command, Completion, Device, DeviceSpec};
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
 use crate::policy::{Ask, Notice, Policy, PolicyName, Scheduled};
-use crate::report::{Outcome, Refusal};
+use crate::report::{Outcome, Refusal, StreamOutcome};
 use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMITTED, seconds};
 pub use crate::stage::{Happening, Observer};
 use crate::stream::Stream;
@@ -346,7 +346,7 @@ impl Simulation<'_> {
         let streams = self.streams.iter().enumerate();
         let streams = streams.map(|(index, stream)| {
             let group = &scenario.streams[stream.group];
-            crate::report::StreamOutcome::new(index, group, stream)
+            StreamOutcome::new(index, group, stream, !device.phases.is_empty())
         });
         Outcome {
             scenario: scenario.name.clone(),

@@ -234,8 +234,8 @@ pub enum CopierWork {
     Copy,
 }
 
-/// What must be true of the scheduler at the end. Always: no frame of an admitted stream that behaves and was not demoted
-/// is late, nothing is lost or served twice, and no stream was refused that the [`oracle`](crate::oracle) could have
+/// What must be true of the scheduler at the end. Always: no frame of an admitted stream is late, unless it misbehaves, or was
+/// demoted after a pause or on a device that became slower; nothing is lost or served twice, and no stream was refused that the [`oracle`](crate::oracle) could have
 /// carried with a margin of 5 %.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -1,7 +1,7 @@
 //! Every declared scenario ends as it declares; here for minutes of virtual time, by `rtsched-sim run` for an hour.
 
 use rtsched_sim::policy::PolicyName;
-use rtsched_sim::scenarios;
+use rtsched_sim::scenarios::{self, Mix};
 use rtsched_sim::simulation::run;
 
 fn ends_as_declared(name: &str) {
@@ -44,7 +44,7 @@ scenarios! {
 #[test]
 fn random_scenarios_end_well() {
     for seed in 1..=10 {
-        let scenario = scenarios::random(seed, 120.0);
+        let scenario = scenarios::random(Mix::Players, seed, 120.0);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
         let failures = outcome.failures(&scenario.expect);
         assert!(failures.is_empty(), "seed {seed}\n{}\n{}", outcome.to_table(true), failures.join("\n"));

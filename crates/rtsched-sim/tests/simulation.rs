@@ -7,7 +7,7 @@ use rtsched_sim::policy::{Ask, Grant, Notice, Policy, PolicyName};
 use rtsched_sim::report::Outcome;
 use rtsched_sim::simulation::{Happening, run, run_with};
 use rtsched_sim::workload::Scenario;
-use rtsched_sim::{scenarios, workload::Expect};
+use rtsched_sim::{scenarios, scenarios::Mix, workload::Expect};
 use units::{Bytes, Duration, Instant};
 
 /// 100 MB/s, wherever and whenever.
@@ -138,7 +138,7 @@ fn the_same_seed_gives_the_same_trace_and_another_one_another() {
 #[test]
 fn random_scenarios_are_declarations_that_can_be_kept() {
     for seed in 0..200 {
-        let scenario = scenarios::random(seed, 60.0);
+        let scenario = scenarios::random(Mix::Everything, seed, 60.0);
         let text = toml::to_string(&scenario).expect("serialises");
         assert_eq!(Scenario::parse(&text).expect("a declaration"), scenario);
     }
