@@ -80,9 +80,9 @@ impl Task {
         Self { period, deadline, cost, share: u64::try_from(share).unwrap_or(u64::MAX) }
     }
 
-    fn of(terms: &Terms, direction: Direction, service: &ServiceModel) -> Self {
+    fn of(terms: &Terms, spec: &StreamSpec, service: &ServiceModel) -> Self {
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let cost = service.nanos_anywhere(direction, terms.request);
+        let cost = service.nanos_at(spec.direction, spec.place, terms.request);
         Self::new(nanos(terms.period), nanos(terms.deadline), cost)
     }
 
@@ -255,7 +255,7 @@ impl Admission {
         let (mut memory, mut last) = (0_u64, Bytes::ZERO);
         for spec in specs {
             let terms = sizing.terms(spec, config).ok_or(Why::NoStream)?;
-            self.tasks.push(Task::of(&terms, spec.direction, service));
+            self.tasks.push(Task::of(&terms, spec, service));
             last = terms.buffer();
             memory = memory.saturating_add(last.0);
         }

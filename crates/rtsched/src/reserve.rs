@@ -50,7 +50,7 @@ impl Scheduler {
         let slot = self.streams.open(stream);
         let number = self.streams.next_number();
         let mut held = Held::new(*spec, Terms { since: now, ..terms }, number, now);
-        held.cost = self.service.nanos_anywhere(spec.direction, terms.request);
+        held.cost = self.service.nanos_at(spec.direction, spec.place, terms.request);
         let entry = self.streams.get_mut(slot);
         (entry.held, entry.last_used) = (Some(held), now);
         let since = self.since(now, slot);
@@ -176,7 +176,7 @@ impl Scheduler {
         let Some(terms) = sizing.terms(&spec, &self.config) else {
             return Err(self.rejected(now, stream, Why::NoStream, None));
         };
-        let cost = self.service.nanos_anywhere(spec.direction, terms.request);
+        let cost = self.service.nanos_at(spec.direction, spec.place, terms.request);
         let before = held.state;
         if let Some(held) = self.streams.held_of_mut(slot) {
             (held.spec, held.terms, held.wanted, held.cost) = (spec, terms, None, cost);
@@ -297,7 +297,7 @@ impl Scheduler {
         {
             return;
         }
-        let cost = self.service.nanos_anywhere(held.spec.direction, terms.request);
+        let cost = self.service.nanos_at(held.spec.direction, held.spec.place, terms.request);
         let mut new = held;
         new.terms = Terms { since: held.terms.since, ..terms };
         (new.wanted, new.cost) = (None, cost);
@@ -325,7 +325,7 @@ impl Scheduler {
         if request != held.terms.request {
             held.terms.request = request;
             held.terms.period = held.spec.rate.time_for(request);
-            held.cost = self.service.nanos_anywhere(held.spec.direction, request);
+            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, request);
             let terms = held.terms;
             let stream = self.streams.get(slot).id;
             self.journal.record(Event::Resized { at: now, stream, terms });
@@ -369,7 +369,7 @@ impl Scheduler {
         if let Some(held) = self.streams.held_of_mut(slot) {
             (held.state, held.since, held.advanced) = (StreamState::Active, now, Duration::ZERO);
             held.next_release = held.next_release.max(now);
-            held.cost = self.service.nanos_anywhere(held.spec.direction, held.terms.request);
+            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, held.terms.request);
         }
         self.since(now, slot);
         self.replenish(now, slot);
@@ -412,14 +412,15 @@ impl Scheduler {
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
-            held.cost = self.service.nanos_anywhere(held.spec.direction, held.terms.request);
+            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, held.terms.request);
             self.streams.place(slot, self.device.busy_since(now));
         }
         self.reprice();
         while self.shortest.is_some() {
             let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
             let share = |held: &Held| {
-                let usual = self.service.usual_nanos_anywhere(held.spec.direction, held.terms.request);
+                let usual =
+                    self.service.usual_nanos_at(held.spec.direction, held.spec.place, held.terms.request);
                 u128::from(usual) * 1_000_000 / held.terms.period.as_nanos().max(1)
             };
             let needed: u128 = active.map(|(_, held)| share(held)).sum();

@@ -127,7 +127,8 @@ impl Scheduler {
     /// Puts a request of an active stream where its budget says.
     fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
         self.replenish(now, owner);
-        if self.queue.count_of(owner, Part::Excess) > 0 || !self.within_rate(now, owner) {
+        let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
+        if has_excess || !self.within_rate(now, owner) {
             self.journal.counters.excess += 1;
             waiting = self.demoted(waiting);
             waiting.deadline = now + self.config.best_effort_latency;
@@ -148,9 +149,9 @@ impl Scheduler {
         waiting
     }
 
-    /// Whether a stream may ask for its next request now.
+    /// Whether a stream is active and may ask for its next request now.
     fn within_rate(&self, now: Instant, owner: StreamSlot) -> bool {
-        let held = self.streams.held_of(owner);
+        let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
         held.is_some_and(|held| held.release(now) <= now + held.terms.deadline)
     }
 
@@ -163,6 +164,8 @@ impl Scheduler {
         let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
         let release = held.release(now);
         held.next_release = release + held.spec.rate.time_for(request.length);
+        // Where it is now is where it goes on.
+        held.spec.place = Some(request.offset);
         let earliest = release + held.terms.deadline;
         let before = stream.run.filter(|run| {
             queued > 0

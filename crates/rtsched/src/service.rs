@@ -113,9 +113,10 @@ const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
 const CLIP: f64 = 4.0;
 /// One completion changes either part of the line by at most this factor.
 const PACE: f64 = 1.25;
-/// After so many completions in a row that all took more than twice, or less than half, of what was expected, it
-/// is another device: an array that rebuilds, a cache that is gone.
-const ASTRAY: i32 = 8;
+/// Completions that took more than this multiple of the line, or less than its inverse, are drift when so many come in a
+/// row: it is another device then, an array that rebuilds, a cache that is gone. A tail does not come in rows.
+const DRIFT: f64 = 1.25;
+const DRIFTING: u32 = 6;
 /// Commands up to this are accesses.
 const SHORT: Bytes = Bytes::from_kib(256);
 /// The tail is never reckoned with at more than this multiple of the line beyond it.
@@ -137,8 +138,9 @@ struct Line {
     in_use: Figures,
     access: f64,
     per_byte: f64,
-    /// Completions in a row more than twice too slow; negative: too fast.
-    astray: i32,
+    /// Completions in a row that were too slow, or too fast, and the sum of their ratios to the line.
+    drifting: u32,
+    drift: f64,
     tails: [Tail; PROBES.len()],
     /// Decayed sums, each completion weighted by the inverse square of its expected time: 1, x, y, x², xy with
     /// x in bytes and y in nanoseconds.
@@ -161,16 +163,29 @@ impl Line {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
         let tails = [Tail { part: 0.0, seen: false }; PROBES.len()];
-        let mut line = Self { in_use, access, per_byte, astray: 0, tails, sums: [0.0; 5], seen: 0 };
+        let mut line =
+            Self { in_use, access, per_byte, drifting: 0, drift: 0.0, tails, sums: [0.0; 5], seen: 0 };
         line.restart(1.0);
         line
     }
 
-    /// Forgets everything but the line, scaled.
+    /// Counts completions far from the line in one direction.
+    fn note_drift(&mut self, ratio: f64) {
+        let is_slow = ratio > DRIFT;
+        if !is_slow && ratio >= 1.0 / DRIFT {
+            (self.drifting, self.drift) = (0, 0.0);
+            return;
+        }
+        if self.drifting > 0 && is_slow != (self.drift > f64::from(self.drifting)) {
+            (self.drifting, self.drift) = (0, 0.0);
+        }
+        (self.drifting, self.drift) = (self.drifting + 1, self.drift + ratio);
+    }
+
+    /// Forgets everything but the tails and the line, scaled.
     fn restart(&mut self, scale: f64) {
         (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
-        (self.astray, self.sums) = (0, [0.0; 5]);
-        self.tails = [Tail { part: 0.0, seen: false }; PROBES.len()];
+        (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
         for anchor in ANCHORS {
             self.add(anchor.0 as f64, self.expected(anchor), CONFIDENCE);
         }
@@ -194,20 +209,16 @@ impl Line {
         self.seen = self.seen.saturating_add(1);
         let expected = self.expected(length);
         let ratio = nanos as f64 / expected;
-        self.astray = match ratio {
-            slow if slow > 2.0 => self.astray.max(0) + 1,
-            fast if fast < 0.5 => self.astray.min(0) - 1,
-            _ => 0,
-        };
-        if self.astray.abs() >= ASTRAY && length <= SHORT {
+        self.note_drift(ratio);
+        if self.drifting >= DRIFTING && length <= SHORT {
             // Short commands say nothing about transfers.
             let access = (nanos as f64 - self.per_byte * length.0 as f64).max(self.access / CLIP);
             self.access = access.max(1.0);
             self.restart(1.0);
             return if self.publish() { Learned::Figures } else { Learned::Nothing };
         }
-        if self.astray.abs() >= ASTRAY {
-            let scale = if ratio > 1.0 { 2.0 } else { 0.5 };
+        if self.drifting >= DRIFTING {
+            let scale = (self.drift / f64::from(self.drifting)).clamp(1.0 / CLIP, CLIP);
             self.restart(scale);
             self.publish();
             return Learned::Device(scale);
@@ -219,7 +230,7 @@ impl Line {
         self.fit();
         // While the line still moves to another device's place, what lies above it is no tail.
         let moved = self.expected(length) / expected;
-        if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.astray.abs() < 3 {
+        if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.drifting < 2 {
             self.learn_tail(length, ratio - 1.0);
         }
         // What was learned while less was expected must not outweigh what is learned now.
@@ -303,6 +314,8 @@ impl Line {
 const ZONES: u64 = 8;
 /// Completions after which a zone speaks for itself.
 const KNOWN: u32 = 8;
+/// Completions after which it changes only if the device does.
+const ESTABLISHED: u32 = 64;
 
 /// One direction.
 #[derive(Clone, Debug)]
@@ -332,8 +345,10 @@ impl Lines {
             Distance::Near => self.near.observe(length, nanos),
             Distance::Far => self.zones[zone].observe(length, nanos),
         };
-        if let (Learned::Device(scale), Distance::Far) = (learned, distance) {
-            // What happened to one zone happened to the device.
+        if let (Learned::Device(scale), Distance::Far) = (learned, distance)
+            && self.zones[zone].seen >= ESTABLISHED
+        {
+            // What happened to a zone that was known happened to the device.
             for (_, line) in self.zones.iter_mut().enumerate().filter(|(other, _)| *other != zone) {
                 line.restart(scale);
                 line.publish();
@@ -407,10 +422,23 @@ impl ServiceModel {
         self.sustained(direction, length, self.worst(direction))
     }
 
-    /// What such a command takes on average.
-    pub(crate) fn usual_nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        let usual = Figures { excess: [Excess::default(); PROBES.len()], ..self.worst(direction) };
-        self.sustained(direction, length, usual)
+    /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
+    pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
+        match place {
+            Some(offset) => self.nanos(direction, offset, length),
+            None => self.nanos_anywhere(direction, length),
+        }
+    }
+
+    /// The same on average.
+    pub(crate) fn usual_nanos_at(
+        &self,
+        direction: Direction,
+        place: Option<DeviceOffset>,
+        length: Bytes,
+    ) -> u64 {
+        let figures = place.map_or(self.worst(direction), |offset| self.figures(direction, offset));
+        self.sustained(direction, length, Figures { excess: [Excess::default(); PROBES.len()], ..figures })
     }
 
     /// Nanoseconds of it behind the first byte.

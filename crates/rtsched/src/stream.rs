@@ -6,7 +6,7 @@
 
 use crate::request::{Direction, StreamId};
 use core::fmt;
-use units::{Bitrate, Bytes, Duration, Instant};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
 /// A stream that asks for guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct StreamSpec {
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen together with the request, between one
     /// period and two.
     pub deadline: Option<Duration>,
+    /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
+    pub place: Option<DeviceOffset>,
     /// Who is kept when the device carries less than was admitted: the higher, the longer.
     pub priority: u8,
 }
@@ -34,7 +36,7 @@ impl StreamSpec {
     /// A player at `rate` that leaves everything else to the admission.
     pub const fn reader(rate: Bitrate) -> Self {
         let priority = Self::DEFAULT_PRIORITY;
-        Self { direction: Direction::Read, rate, request: None, deadline: None, priority }
+        Self { direction: Direction::Read, rate, request: None, deadline: None, place: None, priority }
     }
 
     /// A recorder at `rate` that leaves everything else to the admission.

@@ -58,15 +58,16 @@ impl Load {
         self.next += 1;
         let id = self.next;
         let place = self.random() % (1 << 20);
+        let piece = ((id % 4) << 20) + (id / 16 * 2 + id % 8 / 4) % (1 << 20);
         let (class, stream, offset, length) = match id % 16 {
-            0..8 => (Class::RealTime, Some(StreamId(id % 4)), id / 16 * 8 + id % 8, 256 << 10),
+            0..8 => (Class::RealTime, Some(StreamId(id % 4)), piece, 256 << 10),
             8..12 => (Class::BestEffort, None, place, 1 << 20),
             12..14 => (Class::Metadata, None, place, 4096),
             14 => (Class::RealTime, None, place, 64 << 10),
             _ => (Class::Idle, None, place, 1 << 20),
         };
-        let direction = if id % 5 == 0 { Direction::Write } else { Direction::Read };
-        let offset = DeviceOffset(offset << 20);
+        let direction = if id % 16 == 9 { Direction::Write } else { Direction::Read };
+        let offset = DeviceOffset(offset << 18);
         let length = Bytes(length);
         let deadline = (id % 3 == 0).then(|| self.now + Duration::from_millis(200));
         let request = Request { id: RequestId(id), class, stream, direction, offset, length, deadline };

@@ -5,8 +5,8 @@ mod lab;
 use lab::{DISK, Lab, bare, request};
 use proptest::prelude::*;
 use rtsched::{
-    Class, Config, Direction, Event, FloorBase, Request, RequestId, Reservation, ServiceTime,
-    StreamId, StreamSpec, StreamState, Why, flush_deadline,
+    Class, Config, Direction, Event, FloorBase, Request, RequestId, Reservation, ServiceTime, StreamId,
+    StreamSpec, StreamState, Why, flush_deadline,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, Duration, Instant};
