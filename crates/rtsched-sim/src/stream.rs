@@ -72,15 +72,13 @@ enum State {
     Paused(Instant),
 }
 
-/// One request, in pieces where the file is.
+/// One request, or a piece of one where the file lies in pieces.
 #[derive(Clone, Debug)]
 struct Block {
     start: u64,
     end: u64,
     due: Instant,
-    ids: Vec<RequestId>,
-    missing: usize,
-    jumps: u64,
+    id: RequestId,
     deadline_before: Instant,
 }
 
@@ -289,8 +287,9 @@ impl Stream {
         loop {
             let Grant { request, deadline: window, .. } = self.shape;
             let period = self.pace.time_for(request).max(Duration::from_nanos(1));
-            let most = (window.as_nanos() / period.as_nanos()) as usize + 3;
-            self.stalled = self.blocks.len() >= most;
+            let most = (window.as_nanos() / period.as_nanos()) as u64 + 3;
+            let outstanding: u64 = self.blocks.values().map(|block| block.end - block.start).sum();
+            self.stalled = outstanding >= request.as_u64() * most;
             if self.stalled {
                 return;
             }
@@ -329,31 +328,27 @@ impl Stream {
         self.asked + (inside + length) / extent * extent - inside
     }
 
+    /// Asks for the bytes up to `end`, the first of which is due at `due`. Where the file lies in pieces there, each is due
+    /// when its own first byte is.
     fn request(&mut self, stage: &mut Stage<'_>, end: u64, due: Instant) {
-        let mark = self.next_block;
-        self.next_block += 1;
-        let start = self.asked;
+        let (request, start) = (Bytes(end - self.asked), self.asked);
         let owner = if self.admitted { STREAMS } else { UNADMITTED };
         let class = if self.admitted { Class::RealTime } else { Class::BestEffort };
         let (direction, stream) = (self.kind.direction(), Some(self.id()));
-        let pieces = self.pieces(start, end);
-        let missing = pieces.len();
-        let deadline_before = self.earliest_deadline;
-        self.earliest_deadline = due + self.pace.time_for(Bytes(end - start));
-        self.blocks.insert(
-            mark,
-            Block { start, end, due, ids: Vec::new(), missing, jumps: self.jumps, deadline_before },
-        );
-        self.asked = end;
-        (self.tally.request, self.tally.window) = (Bytes(end - start), self.shape.deadline);
-        for (offset, length) in pieces {
+        for (offset, length) in self.pieces(self.asked, end) {
+            let mark = self.next_block;
+            self.next_block += 1;
+            let due = due + self.pace.time_for(Bytes(self.asked - start));
             let deadline = Some(due);
             let wish = Wish { mark, class, stream, direction, offset, length, deadline, owner };
             let id = stage.enqueue(self.client(), wish);
-            if let Some(block) = self.blocks.get_mut(&mark) {
-                block.ids.push(id);
-            }
+            let piece_end = self.asked + length.as_u64();
+            let deadline_before = self.earliest_deadline;
+            self.blocks.insert(mark, Block { start: self.asked, end: piece_end, due, id, deadline_before });
+            self.asked = piece_end;
+            self.earliest_deadline = due + self.pace.time_for(length);
         }
+        (self.tally.request, self.tally.window) = (request, self.shape.deadline);
     }
 
     /// Where bytes of the file lie on the device.
@@ -394,13 +389,8 @@ impl Stream {
         }
     }
 
-    /// A piece of a request is there.
+    /// A request is there.
     pub(crate) fn completed(&mut self, stage: &mut Stage<'_>, mark: u64) {
-        let Some(block) = self.blocks.get_mut(&mark) else { return };
-        block.missing -= 1;
-        if block.missing > 0 {
-            return;
-        }
         let Some(block) = self.blocks.remove(&mark) else { return };
         if let Some(since) = self.waits_since.take() {
             let waited = stage.now.saturating_since(since).as_secs_f64() * 1e3;
@@ -464,12 +454,8 @@ impl Stream {
         for block in blocks.values().rev() {
             let late = self.late(block, now);
             self.count(0, late);
-            let mut taken_back = 0;
-            for id in &block.ids {
-                taken_back += usize::from(stage.cancel(*id));
-            }
-            // As if it had never been asked for.
-            if taken_back == block.ids.len() && block.jumps <= self.jumps {
+            // What is taken back might as well not have been asked for.
+            if stage.cancel(block.id) {
                 self.earliest_deadline = self.earliest_deadline.min(block.deadline_before.max(now));
             }
         }
