@@ -140,6 +140,8 @@ pub(crate) struct Queue {
     /// By stream and [`Part`].
     lists: Vec<[List; 3]>,
     counts: [usize; 4],
+    /// No request was ever longer, in bytes.
+    longest: u64,
 }
 
 impl Queue {
@@ -153,6 +155,7 @@ impl Queue {
             places: [const { Index::new() }; 4],
             lists: Vec::new(),
             counts: [0; 4],
+            longest: 0,
         }
     }
 
@@ -191,6 +194,7 @@ impl Queue {
             self.places[class as usize].insert((waiting.request.offset.0, waiting.sequence), slot, ());
         }
         self.counts[class as usize] += 1;
+        self.longest = self.longest.max(waiting.request.length.0);
         (waiting.previous, waiting.next) = (NIL, NIL);
         if let Some(owner) = waiting.owner {
             if self.lists.len() <= owner as usize {
@@ -302,15 +306,17 @@ impl Queue {
             let touches = if ending { waiting.end() == at } else { waiting.request.offset == at };
             touches && waiting.request.direction == direction && waiting.request.stream == stream
         };
-        self.places.iter().find_map(|places| {
+        self.places.iter().zip(self.counts).filter(|(_, count)| *count > 0).find_map(|(places, _)| {
             let mut from = (at.0, 0);
             for _ in 0..Self::CROWD {
                 let (key, slot) = if ending { places.before(from)? } else { places.at_or_after(from)? };
+                // Too far away to touch, whatever it is: there is no need to look at it.
+                let is_far = if ending { key.0.saturating_add(self.longest) < at.0 } else { key.0 > at.0 };
+                if is_far {
+                    return None;
+                }
                 if fits(slot) {
                     return Some(slot);
-                }
-                if !ending && key.0 > at.0 {
-                    return None;
                 }
                 from = if ending { key } else { (key.0, key.1 + 1) };
             }

@@ -313,7 +313,7 @@ impl Line {
 /// Zones of a device whose size is known.
 const ZONES: u64 = 8;
 /// Completions after which a zone speaks for itself.
-const KNOWN: u32 = 8;
+const KNOWN: u32 = 32;
 /// Completions after which it changes only if the device does.
 const ESTABLISHED: u32 = 64;
 
