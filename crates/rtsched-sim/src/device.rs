@@ -1,0 +1,446 @@
+//! Modelled block devices: what takes how long, and what completes when.
+//!
+//! **For:** the time a device takes for each command, from a declaration: a RAID of disks behind a write-back
+//! cache ([`DiskSpec`]) or flash ([`FlashSpec`]), and how it changes ([`Phase`]). **Excludes:** data, the
+//! scheduler, the simulator: whoever drives a [`Device`] by a real clock gets a modelled device in real time.
+//! **State:** one [`Device`], owned by its driver. **Invariants:** a pure state machine: completions depend on the
+//! declaration, the seed, and the calls alone; each command that was submitted completes exactly once; time
+//! never runs backwards.
+//!
+//! ```
+//! use rtsched_sim::device::{Command, DeviceSpec, Device};
+//! use rtsched::Direction;
+//! use units::{Bytes, DeviceOffset, Instant};
+//!
+//! let spec = DeviceSpec::named("raid5-table5").unwrap();
+//! let mut device = Device::new(&spec, 1);
+//! let read = Command { tag: 7, owner: 0, direction: Direction::Read,
+//!     offset: DeviceOffset(1 << 30), length: Bytes::from_mib(8) };
+//! let completion = device.service(Instant::ZERO, read);
+//! assert_eq!(completion.tag, 7);
+//! ```
+
+mod cache;
+mod disk;
+mod flash;
+
+use disk::Disk;
+use flash::Flash;
+use rtsched::Direction;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use units::{Bytes, DeviceOffset, Duration, Instant};
+
+/// A device as declared in a file of `devices/`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// What it is called.
+    pub name: String,
+    /// Where its figures come from.
+    pub source: String,
+    /// Its size in GB (10^9 bytes), above zero.
+    pub capacity_gb: u64,
+    /// What it is made of.
+    pub model: ModelSpec,
+    /// How it changes, in ascending order of time.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+}
+
+/// What a device is made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModelSpec {
+    /// Arms and platters.
+    Disk(DiskSpec),
+    /// Parallel channels without a place.
+    Flash(FlashSpec),
+}
+
+/// Disks that move their arms together: one disk, or a RAID that stripes over several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Disks that hold the data of a stripe, at least 1.
+    pub data_disks: u32,
+    /// Disks that hold its parity; the parity rotates over all disks.
+    pub parity_disks: u32,
+    /// What lies on one disk before the next disk follows, KiB.
+    pub chunk_kib: u64,
+    /// Handling of a command, milliseconds.
+    pub command_ms: f64,
+    /// The shortest seek, milliseconds.
+    pub settle_ms: f64,
+    /// A seek over the whole device, milliseconds; between, seeks take settle + (full − settle)·√distance.
+    pub full_stroke_ms: f64,
+    /// Each disk's arm takes longer by a part of the seek, drawn from 0 to this.
+    pub arm_scatter: f64,
+    /// One rotation, milliseconds: 60,000 / rpm. A disk waits for a part of it, drawn evenly.
+    pub rotation_ms: f64,
+    /// Sequential rate at the start of the device, all data disks together, MB/s (10^6 bytes).
+    pub outer_mb_per_s: f64,
+    /// The same at its end.
+    pub inner_mb_per_s: f64,
+    /// Which of the commands it holds it serves next.
+    #[serde(default)]
+    pub queueing: Queueing,
+    /// What a write takes once it leaves for the platters: length in KiB and milliseconds, ascending; between two
+    /// lengths on a straight line, beyond the last on the last line's continuation. Its mean over random places.
+    pub write_ms: Vec<(u64, f64)>,
+    /// Absent: a write completes when it is on the platters.
+    pub cache: Option<CacheSpec>,
+}
+
+/// The order in which a device serves the reads it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queueing {
+    /// As they came.
+    #[default]
+    Fifo,
+    /// Native command queueing: the nearest one, but one that eight others overtook goes first.
+    Nearest,
+}
+
+/// A write-back cache in front of the disks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSpec {
+    /// Its size, MiB. Above half of it, writing back takes turns with reads; below, reads go first.
+    pub size_mib: u64,
+    /// The link a write arrives by, MB/s (10^6 bytes).
+    pub link_mb_per_s: f64,
+    /// With a battery, what is in the cache is durable: a flush costs nothing.
+    pub battery: bool,
+    /// What is written back before the arm looks for other work, KiB.
+    pub step_kib: u64,
+    /// Contiguous dirty bytes are written back without looking for older ones up to this, MiB.
+    pub run_mib: u64,
+}
+
+/// Channels that work in parallel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlashSpec {
+    /// How many, at least 1.
+    pub channels: u32,
+    /// What lies on one channel before the next one follows, KiB.
+    pub stripe_kib: u64,
+    /// Before the first byte of a read, microseconds.
+    pub read_us: f64,
+    /// Rate of one channel's reads, MB/s (10^6 bytes).
+    pub read_channel_mb_per_s: f64,
+    /// Before a write's completion, microseconds.
+    pub write_us: f64,
+    /// Rate of one channel's writes, MB/s.
+    pub write_channel_mb_per_s: f64,
+    /// The rate of all together, MB/s.
+    pub link_mb_per_s: f64,
+    /// A flush, microseconds.
+    pub flush_us: f64,
+    /// One piece in so many meets an erase, 0: never …
+    pub erase_one_in: u32,
+    /// … which takes so many microseconds.
+    pub erase_us: f64,
+}
+
+/// From an instant on, the device is slower or faster: a rebuild, a lost disk, a repaired one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Since the start, seconds.
+    pub at_s: f64,
+    /// Multiplies seeks, rotation and access.
+    pub access_factor: f64,
+    /// Multiplies the time of transfers.
+    pub transfer_factor: f64,
+}
+
+/// Why a declaration is no device.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// No declaration of this name.
+    #[error("no device is called {name}: it is one of {known}, or the path of a .toml file")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The file cannot be read.
+    #[error("the device's declaration {path} cannot be read: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not a declaration.
+    #[error("the device's declaration is wrong: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A figure is out of range.
+    #[error("device {name}: {figure} must be {range}")]
+    Figure {
+        /// The device.
+        name: String,
+        /// Which figure.
+        figure: &'static str,
+        /// What it must be.
+        range: &'static str,
+    },
+}
+
+/// The declarations this crate comes with: name and text.
+const DECLARED: [(&str, &str); 6] = [
+    ("raid5-table5", include_str!("../devices/raid5-table5.toml")),
+    ("raid5-degrading", include_str!("../devices/raid5-degrading.toml")),
+    ("raid5-zoned", include_str!("../devices/raid5-zoned.toml")),
+    ("disk-ncq", include_str!("../devices/disk-ncq.toml")),
+    ("ssd-sata", include_str!("../devices/ssd-sata.toml")),
+    ("nvme", include_str!("../devices/nvme.toml")),
+];
+
+impl DeviceSpec {
+    /// A device that this crate declares, or (a name that ends in `.toml`) one declared in a file.
+    ///
+    /// # Errors
+    /// [`DeviceError`] says what is wrong with the name or the declaration.
+    pub fn named(name: &str) -> Result<Self, DeviceError> {
+        if name.ends_with(".toml") {
+            let text = std::fs::read_to_string(name);
+            let text = text.map_err(|source| DeviceError::File { path: name.to_owned(), source })?;
+            return Self::parse(&text);
+        }
+        match DECLARED.iter().find(|(declared, _)| *declared == name) {
+            Some((_, text)) => Self::parse(text),
+            None => {
+                let known = Self::names().collect::<Vec<_>>().join(", ");
+                Err(DeviceError::Unknown { name: name.to_owned(), known })
+            }
+        }
+    }
+
+    /// The names of the devices this crate declares.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        DECLARED.iter().map(|(name, _)| *name)
+    }
+
+    /// A declaration in TOML.
+    ///
+    /// # Errors
+    /// When it is none, or a figure is out of range.
+    pub fn parse(text: &str) -> Result<Self, DeviceError> {
+        let spec: Self = toml::from_str(text)?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Its size.
+    pub fn capacity(&self) -> Bytes {
+        Bytes(self.capacity_gb.saturating_mul(1_000_000_000))
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        let wrong = |figure, range| Err(DeviceError::Figure { name: self.name.clone(), figure, range });
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let counts = |value: f64| value.is_finite() && value >= 0.0;
+        if !(1..=1_000_000_000).contains(&self.capacity_gb) {
+            return wrong("capacity_gb", "from 1 to 10^9");
+        }
+        for phase in &self.phases {
+            if !counts(phase.at_s) || !positive(phase.access_factor) || !positive(phase.transfer_factor) {
+                return wrong("a phase's factors", "above zero");
+            }
+        }
+        if !self.phases.is_sorted_by(|one, next| one.at_s <= next.at_s) {
+            return wrong("phases", "in ascending order of at_s");
+        }
+        match &self.model {
+            ModelSpec::Disk(disk) => {
+                let times = [disk.command_ms, disk.settle_ms, disk.full_stroke_ms, disk.rotation_ms];
+                if !times.into_iter().chain([disk.arm_scatter]).all(counts) {
+                    return wrong("a time of the arm", "zero or more");
+                }
+                if disk.full_stroke_ms < disk.settle_ms {
+                    return wrong("full_stroke_ms", "at least settle_ms");
+                }
+                if !positive(disk.outer_mb_per_s) || !positive(disk.inner_mb_per_s) {
+                    return wrong("a sequential rate", "above zero");
+                }
+                if disk.data_disks == 0 || disk.data_disks > 256 || disk.parity_disks > 256 {
+                    return wrong("data_disks and parity_disks", "from 1 or 0 to 256");
+                }
+                if disk.chunk_kib == 0 || disk.chunk_kib > 1 << 20 {
+                    return wrong("chunk_kib", "from 1 to 2^20");
+                }
+                let ascending = disk.write_ms.is_sorted_by(|one, next| one.0 < next.0 && one.1 <= next.1);
+                if disk.write_ms.len() < 2 || !ascending || !disk.write_ms.iter().all(|(_, ms)| positive(*ms))
+                {
+                    return wrong("write_ms", "at least two points, ascending in both figures");
+                }
+                if let Some(cache) = &disk.cache {
+                    if cache.step_kib == 0 || cache.step_kib > cache.size_mib << 9 {
+                        return wrong("step_kib", "above zero and at most half of the cache");
+                    }
+                    if !positive(cache.link_mb_per_s) {
+                        return wrong("link_mb_per_s", "above zero");
+                    }
+                }
+            }
+            ModelSpec::Flash(flash) => {
+                let rates = [flash.read_channel_mb_per_s, flash.write_channel_mb_per_s, flash.link_mb_per_s];
+                if !rates.into_iter().all(positive) {
+                    return wrong("a rate", "above zero");
+                }
+                if ![flash.read_us, flash.write_us, flash.flush_us, flash.erase_us].into_iter().all(counts) {
+                    return wrong("a time", "zero or more");
+                }
+                if flash.channels == 0 || flash.channels > 4096 || flash.stripe_kib == 0 {
+                    return wrong("channels and stripe_kib", "from 1 on, and at most 4096 channels");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One command for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The caller's name for it, unique among the commands at the device.
+    pub tag: u64,
+    /// On whose account its time goes in [`Usage::busy`]: 0..[`OWNERS`].
+    pub owner: usize,
+    /// What to do.
+    pub direction: Direction,
+    /// First byte. What lies behind the device's end is served as if at its end.
+    pub offset: DeviceOffset,
+    /// Length; zero for a flush.
+    pub length: Bytes,
+}
+
+/// A command's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Which command.
+    pub tag: u64,
+    /// When.
+    pub at: Instant,
+}
+
+/// Accounts in [`Usage::busy`].
+pub const OWNERS: usize = 8;
+
+/// Where the device's time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time of the arm, or of the channels on average, by the owner of the command it was spent on. Writes count when
+    /// they are written back.
+    pub busy: [Duration; OWNERS],
+    /// Times the arm went elsewhere; zero for flash.
+    pub seeks: u64,
+    /// Bytes read.
+    pub read: Bytes,
+    /// Bytes written, where there is a cache: written back.
+    pub written: Bytes,
+}
+
+/// A modelled device, see the module.
+#[derive(Clone, Debug)]
+pub struct Device(Model);
+
+#[derive(Clone, Debug)]
+enum Model {
+    Disk(Box<Disk>),
+    Flash(Box<Flash>),
+}
+
+impl Device {
+    /// An idle device at instant zero. What it draws, it draws from `seed`.
+    pub fn new(spec: &DeviceSpec, seed: u64) -> Self {
+        let phases = Phases::new(&spec.phases);
+        Self(match &spec.model {
+            ModelSpec::Disk(disk) => Model::Disk(Box::new(Disk::new(disk, spec.capacity(), phases, seed))),
+            ModelSpec::Flash(flash) => Model::Flash(Box::new(Flash::new(flash, phases, seed))),
+        })
+    }
+
+    /// Takes a command. The device must have been brought up to `now` by [`advance`](Self::advance).
+    pub fn submit(&mut self, now: Instant, command: Command) {
+        match &mut self.0 {
+            Model::Disk(disk) => disk.submit(now, command),
+            Model::Flash(flash) => flash.submit(now, command),
+        }
+    }
+
+    /// When something happens in it next; `None`: it is idle.
+    pub fn next_event(&self) -> Option<Instant> {
+        match &self.0 {
+            Model::Disk(disk) => disk.next_event(),
+            Model::Flash(flash) => flash.next_event(),
+        }
+    }
+
+    /// Lets everything happen that happens by `now`; appends what completed, in order.
+    pub fn advance(&mut self, now: Instant, completions: &mut Vec<Completion>) {
+        match &mut self.0 {
+            Model::Disk(disk) => disk.advance(now, completions),
+            Model::Flash(flash) => flash.advance(now, completions),
+        }
+    }
+
+    /// Serves one command and waits for it.
+    ///
+    /// # Panics
+    /// When other commands are at the device: they might complete first, unseen.
+    pub fn service(&mut self, now: Instant, command: Command) -> Completion {
+        let mut completions = Vec::new();
+        self.advance(now, &mut completions);
+        self.submit(now, command);
+        while completions.is_empty() {
+            let next = self.next_event().expect("a command at the device completes");
+            self.advance(next, &mut completions);
+        }
+        assert!(
+            completions.len() == 1 && completions[0].tag == command.tag,
+            "another command was at the device"
+        );
+        completions[0]
+    }
+
+    /// Where its time went since the start.
+    pub fn usage(&self) -> Usage {
+        match &self.0 {
+            Model::Disk(disk) => disk.usage(),
+            Model::Flash(flash) => flash.usage(),
+        }
+    }
+}
+
+/// The factors that hold at an instant.
+#[derive(Clone, Debug)]
+struct Phases(Vec<(Instant, f64, f64)>);
+
+impl Phases {
+    fn new(phases: &[Phase]) -> Self {
+        let at = |phase: &Phase| Instant::ZERO + Duration::from_secs_f64(phase.at_s);
+        Self(phases.iter().map(|phase| (at(phase), phase.access_factor, phase.transfer_factor)).collect())
+    }
+
+    /// For access and for transfer.
+    fn factors(&self, now: Instant) -> (f64, f64) {
+        let current = self.0.iter().rev().find(|(at, ..)| *at <= now);
+        current.map_or((1.0, 1.0), |(_, access, transfer)| (*access, *transfer))
+    }
+}
+
+/// Milliseconds, zero or more, as a duration.
+fn millis(value: f64) -> Duration {
+    Duration::from_nanos((value * 1e6) as u64)
+}
+
+/// What `length` takes at a rate in MB/s, milliseconds.
+fn transfer_ms(length: Bytes, mb_per_s: f64) -> f64 {
+    length.as_u64() as f64 / (mb_per_s * 1e3)
+}

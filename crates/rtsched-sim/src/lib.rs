@@ -1,0 +1,10 @@
+//! How many streams does it carry?
+//!
+//! **For:** the scheduler before modelled devices, under declared workloads, in virtual time: an hour in seconds, the
+//! same every time. **Excludes:** data, and a scheduler of its own: it drives the `rtsched::Scheduler` that production
+//! uses. **State:** one simulation owns its device, its scheduler and its clients. **Invariants:** what happens is a
+//! function of the declarations and the seed; simulated time is the only time.
+#![forbid(unsafe_code)]
+
+pub mod calibration;
+pub mod device;
