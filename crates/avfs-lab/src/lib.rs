@@ -11,5 +11,7 @@
 pub mod calibrate;
 pub mod clock;
 pub mod histogram;
+pub mod load;
 pub mod loop_device;
 pub mod lun;
+pub mod smb;

@@ -150,7 +150,8 @@ impl Lun {
         // One thread: the device sees the requests in the order in which the kernel sends them.
         config.n_threads = Some(1);
         let refused = |source| LunError::Mount { place: mountpoint.display().to_string(), source };
-        let session = Session::new(LunFilesystem::new(Arc::clone(&shared)), mountpoint, &config).map_err(refused)?;
+        let session =
+            Session::new(LunFilesystem::new(Arc::clone(&shared)), mountpoint, &config).map_err(refused)?;
         let session = session.spawn().map_err(refused)?;
         let answering = Arc::clone(&shared);
         let answering = std::thread::Builder::new()
@@ -186,7 +187,8 @@ impl Drop for Lun {
 }
 
 fn store(options: &LunOptions) -> Result<File, LunError> {
-    let place = || options.backing.as_ref().map_or_else(|| "in memory".to_owned(), |path| path.display().to_string());
+    let place =
+        || options.backing.as_ref().map_or_else(|| "in memory".to_owned(), |path| path.display().to_string());
     let file = match &options.backing {
         Some(path) => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path),
         None => memfd_create("modelled-lun", MemfdFlags::CLOEXEC).map(File::from).map_err(io::Error::from),

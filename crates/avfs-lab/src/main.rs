@@ -96,9 +96,8 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
     };
     let cells = match device {
         Some(device) => {
-            let size = std::fs::File::open(device).and_then(|mut file| {
-                std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0))
-            })?;
+            let size = std::fs::File::open(device)
+                .and_then(|mut file| std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)))?;
             measure(device, Bytes(size))?
         }
         None => {

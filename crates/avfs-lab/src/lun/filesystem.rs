@@ -3,9 +3,9 @@
 use super::timekeeper::Asked;
 use super::{Answer, Shared};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use rtsched::Direction;
 use rustix::fs::FallocateFlags;
@@ -169,7 +169,8 @@ impl Filesystem for LunFilesystem {
                 let mut buffer = self.shared.buffer(length);
                 match self.shared.store.read_exact_at(&mut buffer, offset) {
                     Ok(()) => {
-                        self.shared.accept(asked(Direction::Read, offset, length), Answer::Read(reply, buffer));
+                        self.shared
+                            .accept(asked(Direction::Read, offset, length), Answer::Read(reply, buffer));
                     }
                     Err(_) => reply.error(Errno::EIO),
                 }
@@ -211,14 +212,22 @@ impl Filesystem for LunFilesystem {
         }
         match self.shared.store.write_all_at(&data[..length], offset) {
             Ok(()) => {
-                self.shared.accept(asked(Direction::Write, offset, length), Answer::Write(reply, length as u32));
+                self.shared
+                    .accept(asked(Direction::Write, offset, length), Answer::Write(reply, length as u32));
             }
             Err(error) if error.kind() == io::ErrorKind::StorageFull => reply.error(Errno::ENOSPC),
             Err(_) => reply.error(Errno::EIO),
         }
     }
 
-    fn fsync(&self, _request: &Request, node: INodeNo, _file: FileHandle, _data_only: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _file: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
         if node == LUN {
             self.shared.accept(asked(Direction::Flush, 0, 0), Answer::Flush(reply));
         } else {
@@ -227,7 +236,14 @@ impl Filesystem for LunFilesystem {
     }
 
     /// Closing flushes nothing: a LUN is not a file to its host.
-    fn flush(&self, _request: &Request, _node: INodeNo, _file: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        _file: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
         reply.ok();
     }
 
@@ -253,7 +269,14 @@ impl Filesystem for LunFilesystem {
         }
     }
 
-    fn readdir(&self, _request: &Request, node: INodeNo, _file: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _request: &Request,
+        node: INodeNo,
+        _file: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         if node != ROOT {
             reply.error(Errno::ENOTDIR);
             return;
