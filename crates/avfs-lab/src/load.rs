@@ -101,7 +101,7 @@ impl TransportError {
     }
 }
 
-/// The way to the files.
+/// The way to the files, for one run.
 pub trait Transport {
     /// Its time.
     fn now(&self) -> Instant;

@@ -65,6 +65,8 @@ pub struct Counters {
     pub busy_ns: u64,
     /// The largest number of requests that were at the device at once.
     pub deepest_queue: u64,
+    /// The device has something to do, if only to write back what it acknowledged.
+    pub at_work: bool,
     /// Latencies of reads.
     pub read_latency: Histogram,
     /// Latencies of writes.
@@ -165,6 +167,7 @@ impl<T> Timekeeper<T> {
         Counters {
             seeks: usage.seeks,
             destaged_bytes: usage.written.as_u64(),
+            at_work: self.device.next_event().is_some(),
             busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
             ..self.counters.clone()
         }
