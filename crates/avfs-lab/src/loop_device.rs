@@ -1,7 +1,8 @@
 //! A block device over a file.
 //!
 //! **For:** attaching a loop device with direct I/O and setting its queue. **State:** the device, which is detached when
-//! this is dropped, and also when the process is killed: it is held open and otherwise marked to clear itself.
+//! this is dropped, and also when the process is killed: it is held open and otherwise marked to clear itself. Settings
+//! of the queue belong to the device, not to the attachment, so they are put back.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,6 +32,8 @@ pub struct LoopDevice {
     path: PathBuf,
     /// Keeps it attached.
     _held: File,
+    /// Files of settings with what stood in them, in the order in which they were changed.
+    before: Vec<(PathBuf, String)>,
 }
 
 impl LoopDevice {
@@ -46,7 +49,7 @@ impl LoopDevice {
         let held = opened.map_err(|source| LoopError::Setting { place: path.display().to_string(), source });
         // Detaching a device that is open: it goes when the last one closes it.
         losetup(&["--detach".as_ref(), path.as_os_str()])?;
-        Ok(Self { path, _held: held? })
+        Ok(Self { path, _held: held?, before: Vec::new() })
     }
 
     /// The block device.
@@ -58,15 +61,20 @@ impl LoopDevice {
     ///
     /// # Errors
     /// When the kernel refuses the value.
-    pub fn set(&self, attribute: &str, value: &str) -> Result<(), LoopError> {
+    pub fn set(&mut self, attribute: &str, value: &str) -> Result<(), LoopError> {
         let name = self.path.file_name().unwrap_or_default();
         let directory = Path::new("/sys/block").join(name);
         let place = match attribute.strip_prefix("bdi/") {
             Some(attribute) => directory.join("bdi").join(attribute),
             None => directory.join("queue").join(attribute),
         };
-        std::fs::write(&place, value)
-            .map_err(|source| LoopError::Setting { place: format!("{} = {value}", place.display()), source })
+        let failed = |source| LoopError::Setting { place: format!("{} = {value}", place.display()), source };
+        let before = std::fs::read_to_string(&place).map_err(failed)?;
+        std::fs::write(&place, value).map_err(failed)?;
+        // Of a choice, the one in brackets is in force.
+        let chosen = before.split(['[', ']']).nth(1).unwrap_or(&before).trim().to_owned();
+        self.before.push((place, chosen));
+        Ok(())
     }
 
     /// Lets as many requests reach the device as a SCSI LUN takes, under an I/O scheduler: the loop device keeps the
@@ -74,10 +82,20 @@ impl LoopDevice {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn set_queue(&self, depth: u32, scheduler: &str) -> Result<(), LoopError> {
+    pub fn set_queue(&mut self, depth: u32, scheduler: &str) -> Result<(), LoopError> {
         self.set("scheduler", "none")?;
         self.set("nr_requests", &depth.to_string())?;
         self.set("scheduler", scheduler)
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        while let Some((place, value)) = self.before.pop() {
+            if let Err(error) = std::fs::write(&place, value) {
+                eprintln!("avfs-lab: {}: {error}", place.display());
+            }
+        }
     }
 }
 

@@ -121,7 +121,7 @@ impl Lun {
     /// [`LunError`] says what is missing.
     pub fn mount(options: &LunOptions, mountpoint: &Path) -> Result<Self, LunError> {
         let size = options.size;
-        if size < Bytes::from_mib(1) || size.as_u64() % 4096 != 0 {
+        if size < Bytes::from_mib(1) || !size.as_u64().is_multiple_of(4096) {
             return Err(LunError::Size(size.as_u64()));
         }
         let store = store(options)?;

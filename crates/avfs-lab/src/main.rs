@@ -43,7 +43,7 @@ enum Command {
         #[arg(long)]
         device: Option<PathBuf>,
         /// Seconds for each of the fourteen cells.
-        #[arg(long, default_value_t = 10.0)]
+        #[arg(long, default_value_t = 20.0)]
         seconds: f64,
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
@@ -262,7 +262,7 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             let scratch = Scratch::new()?;
             let mountpoint = scratch.directory("lun")?;
             let lun = Lun::mount(&options, &mountpoint)?;
-            let device = LoopDevice::attach(&mountpoint.join("lun"))?;
+            let mut device = LoopDevice::attach(&mountpoint.join("lun"))?;
             device.set_queue(32, "none")?;
             let cells = measure(device.path(), options.size);
             drop(device);

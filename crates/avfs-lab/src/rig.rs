@@ -161,8 +161,10 @@ impl Rig {
     ) -> Result<Self, RigError> {
         let place = |what: &str| scratch.directory(&format!("{what}{number}"));
         let lun = LunProcess::start(declaration, &place("lun")?)?;
-        let device = LoopDevice::attach(&lun.mountpoint.join("lun"))?;
+        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
+        // What the kernel gives a new disk: an earlier user of this loop device may have left anything.
+        device.set("read_ahead_kb", "128")?;
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;
         }

@@ -80,6 +80,14 @@ impl Pattern {
         self.stream().is_some()
     }
 
+    /// Mbit/s that it records, if it does.
+    pub fn recorded_megabits(&self) -> Option<f64> {
+        match self {
+            Self::Recorder(spec) | Self::FrameRecorder(spec) => Some(spec.megabits),
+            _ => None,
+        }
+    }
+
     fn stream(&self) -> Option<&StreamSpec> {
         match self {
             Self::Player(spec)
@@ -100,12 +108,12 @@ impl Pattern {
             if !(spec.megabits.is_finite() && spec.megabits > 0.0) {
                 return Err("megabits must be above zero".to_owned());
             }
-            if spec.unit_kib == 0 || spec.unit_kib > 1 << 20 || (whole && spec.unit_kib % 64 != 0) {
+            if spec.unit_kib == 0 || spec.unit_kib > 1 << 20 || (whole && !spec.unit_kib.is_multiple_of(64)) {
                 return Err("unit_kib must be a multiple of 64, or for frames 1 or more".to_owned());
             }
         }
         if let Self::CopyFrom(spec) | Self::CopyTo(spec) | Self::RandomReader(spec) = self {
-            if spec.request_kib == 0 || spec.request_kib % 64 != 0 || spec.request_kib > 8192 {
+            if spec.request_kib == 0 || !spec.request_kib.is_multiple_of(64) || spec.request_kib > 8192 {
                 return Err("request_kib must be a multiple of 64, at most 8192".to_owned());
             }
             if !(1..=64).contains(&spec.in_flight) {
