@@ -147,7 +147,7 @@ impl Disk {
             (Some(cache), Direction::Flush) => cache.flush(command.tag),
             _ => self.waiting.push_back((command, 0)),
         }
-        self.go_on(now);
+        self.go_on(now, false);
     }
 
     fn certain_at(&mut self, at: Instant, tag: u64) {
@@ -172,7 +172,7 @@ impl Disk {
                 let done = cache.arrived();
                 completions.extend(done.map(|tag| Completion { tag, at }));
             }
-            self.go_on(at);
+            self.go_on(at, true);
         }
     }
 
@@ -197,8 +197,8 @@ impl Disk {
         }
     }
 
-    /// Gives link and arms something to do.
-    fn go_on(&mut self, now: Instant) {
+    /// Gives link and arms something to do. `queued`: it waited while they were busy.
+    fn go_on(&mut self, now: Instant, queued: bool) {
         if let Some(cache) = &mut self.cache {
             cache.receive(now, self.spec.command_ms);
         }
@@ -211,7 +211,7 @@ impl Disk {
         if write_back {
             self.write_back(now);
         } else if let Some(command) = self.next_waiting() {
-            self.serve(now, command);
+            self.serve(now, command, queued);
             self.turn = self.spec.cache.as_ref().map_or(Bytes::ZERO, |cache| Bytes(cache.step_kib << 10));
         }
     }
@@ -233,7 +233,7 @@ impl Disk {
         Some(command)
     }
 
-    fn serve(&mut self, now: Instant, command: Command) {
+    fn serve(&mut self, now: Instant, command: Command, queued: bool) {
         let (access_factor, transfer_factor) = self.phases.factors(now);
         let continues = self.arm == command.offset && self.did == command.direction;
         let time = match command.direction {
@@ -246,7 +246,10 @@ impl Disk {
                     let (distance, disks) = (self.distance(command.offset), self.disks(&command));
                     self.positioning_ms(distance, disks) * access_factor
                 };
-                self.spec.command_ms + access + transfer
+                // Handling of a queued command overlaps with the transfer that it continues: a host that cuts a long
+                // read into several commands at once does not pay for each.
+                let handling = if continues && queued { 0.0 } else { self.spec.command_ms };
+                handling + access + transfer
             }
             Direction::Write => {
                 self.write_time(command.offset, command.length, access_factor, transfer_factor)

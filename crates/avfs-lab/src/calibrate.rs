@@ -1,0 +1,118 @@
+//! Does the block device take as long as the one that was measured?
+//!
+//! **For:** the throughput of random reads and writes of a block device, one at a time with direct I/O, beside Table 5 of
+//! the paper on rt-Samba and AVFS. **Excludes:** the table itself, which is `rtsched_sim::calibration`. **State:** none.
+//! **Invariants:** a write cell is measured when a cache of 256 MiB has been filled by the same writes.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rtsched::Direction;
+use rtsched_sim::calibration::{Cell, TABLE_5};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+use units::{Bytes, Duration};
+
+/// What a cache may hold before it slows writes down, with a reserve.
+const WARM_UP: Bytes = Bytes::from_mib(320);
+
+/// Alignment of memory and length that every device accepts for direct I/O.
+const ALIGNMENT: usize = 4096;
+
+/// Measures all cells of Table 5 on a device, which loses its content. `measured` is called after each.
+///
+/// # Errors
+/// Those of opening, reading and writing the device.
+pub fn table_5(
+    device: &Path,
+    size: Bytes,
+    seconds: Duration,
+    seed: u64,
+    mut measured: impl FnMut(&Cell),
+) -> io::Result<Vec<Cell>> {
+    let file: File =
+        rustix::fs::open(device, OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into();
+    let mut cells = Vec::new();
+    // Reads first: what the writes leave in a controller's cache is written back for seconds, at the cost of reads.
+    for direction in [Direction::Read, Direction::Write] {
+        for (kib, read, write) in TABLE_5 {
+            let published = if direction == Direction::Read { read } else { write };
+            let length = Bytes::from_kib(kib);
+            let modelled = random_megabits(&file, size, direction, length, seconds, seed)?;
+            let cell = Cell { direction, length, published, modelled };
+            measured(&cell);
+            cells.push(cell);
+        }
+    }
+    Ok(cells)
+}
+
+fn random_megabits(
+    file: &File,
+    size: Bytes,
+    direction: Direction,
+    length: Bytes,
+    seconds: Duration,
+    seed: u64,
+) -> io::Result<f64> {
+    let length_bytes = length.as_u64() as usize;
+    let mut memory = vec![0xa5_u8; length_bytes + ALIGNMENT];
+    let skip = memory.as_ptr().align_offset(ALIGNMENT);
+    let buffer = &mut memory[skip..skip + length_bytes];
+    let places = size.as_u64() / length.as_u64();
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut transfer = || {
+        let offset = random.random_range(0..places) * length.as_u64();
+        match direction {
+            Direction::Write => file.write_all_at(buffer, offset),
+            _ => file.read_exact_at(buffer, offset),
+        }
+    };
+    let warm_up = if direction == Direction::Write { WARM_UP.as_u64() / length.as_u64() } else { 2 };
+    for _ in 0..warm_up {
+        transfer()?;
+    }
+    let (start, mut count) = (Instant::now(), 0_u64);
+    while start.elapsed() < seconds {
+        transfer()?;
+        count += 1;
+    }
+    Ok((count * length.as_u64() * 8) as f64 / start.elapsed().as_secs_f64() / 1e6)
+}
+
+/// A cell in a line, for progress.
+pub fn line(cell: &Cell) -> String {
+    let direction = if cell.direction == Direction::Read { "read" } else { "write" };
+    format!(
+        "{:>6} KiB {direction:<5} {:>7.1} Mbit/s  {:+.1} %",
+        cell.length.as_u64() >> 10,
+        cell.modelled,
+        cell.error_percent()
+    )
+}
+
+/// The cells as a Markdown table beside the paper's.
+pub fn markdown(cells: &[Cell]) -> String {
+    let mut text = String::from(
+        "| KiB | direction | paper, Mbit/s | here, Mbit/s | error | |\n|--:|---|--:|--:|--:|---|\n",
+    );
+    for cell in cells {
+        let kib = cell.length.as_u64() >> 10;
+        let verdict = match (cell.holds(), cell.tolerance_percent()) {
+            (true, Some(tolerated)) => format!("within {tolerated} %"),
+            (false, Some(tolerated)) => format!("**beyond {tolerated} %**"),
+            (_, None) => "no bound".to_owned(),
+        };
+        let direction = if cell.direction == Direction::Read { "read" } else { "write" };
+        text += &format!(
+            "| {kib} | {direction} | {:.1} | {:.1} | {:+.1} % | {verdict} |\n",
+            cell.published,
+            cell.modelled,
+            cell.error_percent()
+        );
+    }
+    text
+}

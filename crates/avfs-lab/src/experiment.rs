@@ -1,0 +1,227 @@
+//! Experiments, as they are declared.
+//!
+//! **For:** what is compared with what, in a TOML file: a LUN, contenders (a filesystem and its tuning), experiments (what
+//! the clients do, beside whom). **Excludes:** carrying it out. **State:** none. **Invariants:** a declaration that was
+//! accepted can be carried out as far as it depends on the declaration.
+
+use crate::load::Pattern;
+use rtsched_sim::device::{DeviceError, DeviceSpec};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+use units::{Bytes, Duration};
+
+/// A file of experiments.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declaration {
+    /// What the report is called.
+    pub name: String,
+    /// The device of `rtsched_sim`, by name or path.
+    pub device: String,
+    /// Its size here, GiB.
+    pub size_gib: u64,
+    /// Each point is measured for so many seconds, once all clients have started.
+    pub seconds: u64,
+    /// How often each number is searched, at least once.
+    pub repeats: u32,
+    /// A clip's length, MiB: long enough that nobody reads the same twice in a run.
+    pub clip_mib: u64,
+    /// Measure each number of clients up to one beyond the largest, as curves need it.
+    #[serde(default)]
+    pub curves: bool,
+    /// Who is compared.
+    #[serde(rename = "contender")]
+    pub contenders: Vec<Contender>,
+    /// In what.
+    #[serde(rename = "experiment")]
+    pub experiments: Vec<Experiment>,
+}
+
+/// A filesystem and its tuning.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contender {
+    /// As the report calls it.
+    pub name: String,
+    /// As mount(8) and `mkfs.` call it.
+    pub filesystem: String,
+    /// Arguments of mkfs.
+    #[serde(default)]
+    pub mkfs: Vec<String>,
+    /// Options of mount.
+    #[serde(default)]
+    pub mount: Vec<String>,
+    /// The text of a configuration file; its path is given to mount as `config=`.
+    pub config: Option<String>,
+    /// The host's I/O scheduler.
+    #[serde(default = "default_scheduler")]
+    pub scheduler: String,
+    /// Attributes of the device's queue, such as `read_ahead_kb`.
+    #[serde(default)]
+    pub queue: BTreeMap<String, String>,
+    /// A command line for the new volume; `{}` stands for where it is mounted.
+    #[serde(default)]
+    pub prepare: Vec<String>,
+    /// Settings of the share.
+    #[serde(default)]
+    pub share: BTreeMap<String, String>,
+}
+
+fn default_scheduler() -> String {
+    // What distributions choose for a disk.
+    "mq-deadline".to_owned()
+}
+
+/// What clients do.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// As the report calls it.
+    pub name: String,
+    /// How they get at the files.
+    #[serde(default)]
+    pub access: Access,
+    /// What each of those that are counted does.
+    pub client: Pattern,
+    /// Who works beside them.
+    #[serde(default)]
+    pub background: Vec<Pattern>,
+    /// No more clients than this.
+    pub most: u32,
+    /// Where the search begins.
+    pub guess: u32,
+}
+
+/// How clients get at the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Through stock smbd.
+    #[default]
+    Smb,
+    /// As processes of the server.
+    Local,
+}
+
+/// Why a declaration is none.
+#[derive(Debug, Error)]
+pub enum DeclarationError {
+    /// Not TOML, or not these words.
+    #[error("the declaration is wrong: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// No such device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A figure.
+    #[error("{place}: {problem}")]
+    Figure {
+        /// Which part.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl Declaration {
+    /// Reads a declaration.
+    ///
+    /// # Errors
+    /// In one line what is wrong.
+    pub fn parse(text: &str) -> Result<Self, DeclarationError> {
+        let declaration: Self = toml::from_str(text)?;
+        declaration.device()?;
+        declaration.check()?;
+        Ok(declaration)
+    }
+
+    /// The model.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub fn device(&self) -> Result<DeviceSpec, DeviceError> {
+        DeviceSpec::named(&self.device)
+    }
+
+    /// A clip's length.
+    pub fn clip(&self) -> Bytes {
+        Bytes::from_mib(self.clip_mib)
+    }
+
+    /// For how long a point is measured.
+    pub fn measured(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+
+    fn check(&self) -> Result<(), DeclarationError> {
+        let wrong =
+            |place: &str, problem: String| Err(DeclarationError::Figure { place: place.to_owned(), problem });
+        if self.repeats == 0 || self.seconds == 0 || self.clip_mib == 0 || self.size_gib == 0 {
+            return wrong(
+                &self.name,
+                "repeats, seconds, clip_mib and size_gib must be above zero".to_owned(),
+            );
+        }
+        if self.contenders.is_empty() || self.experiments.is_empty() {
+            return wrong(&self.name, "needs at least one contender and one experiment".to_owned());
+        }
+        let mut names = BTreeSet::new();
+        let all =
+            self.contenders.iter().map(|one| &one.name).chain(self.experiments.iter().map(|one| &one.name));
+        for name in all {
+            if !names.insert(name) {
+                return wrong(name, "two have this name".to_owned());
+            }
+        }
+        for experiment in &self.experiments {
+            if !(1..=experiment.most).contains(&experiment.guess) || experiment.most > 200 {
+                return wrong(&experiment.name, "guess must be from 1 to most, most up to 200".to_owned());
+            }
+            if !experiment.client.is_stream() {
+                return wrong(&experiment.name, "its clients must be of a kind that can be late".to_owned());
+            }
+            for pattern in experiment.background.iter().chain([&experiment.client]) {
+                if let Err(problem) = pattern.check() {
+                    return wrong(&experiment.name, problem);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The declarations this crate comes with: name and text.
+pub const DECLARED: [(&str, &str); 3] = [
+    ("paper", include_str!("../experiments/paper.toml")),
+    ("paper-quick", include_str!("../experiments/paper-quick.toml")),
+    ("smoke", include_str!("../experiments/smoke.toml")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_declarations_of_this_crate_can_be_carried_out() {
+        for (name, text) in DECLARED {
+            let declaration = Declaration::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(declaration.name, name);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_place() {
+        let smoke = DECLARED[2].1;
+        for (from, to, told) in [
+            ("repeats = 1", "repeats = 0", "repeats"),
+            ("guess = 2", "guess = 0", "guess must be"),
+            ("unit_kib = 1024", "unit_kib = 1000", "unit_kib must be"),
+            ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
+            ("seconds = 4", "secnods = 4", "secnods"),
+        ] {
+            assert!(smoke.contains(from), "{from} is not in it");
+            let error = Declaration::parse(&smoke.replacen(from, to, 1)).expect_err(to).to_string();
+            assert!(error.contains(told), "{to}: {error}");
+        }
+    }
+}

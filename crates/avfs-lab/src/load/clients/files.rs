@@ -1,0 +1,264 @@
+//! Those who are in nobody's time: copies, random readers, an office.
+
+use super::{CopySpec, Desk};
+use crate::load::content::STAMPED;
+use crate::load::{Answer, Operation};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use units::{Bytes, Duration, Instant};
+
+/// Reads or writes files from end to end, one after the other.
+#[derive(Debug)]
+pub(super) struct Files {
+    files: Vec<(String, Bytes)>,
+    copy: CopySpec,
+    write: bool,
+    repeat: bool,
+    /// Files begun.
+    begun: usize,
+    stage: Stage,
+    position: u64,
+    requests: BTreeMap<u64, (Instant, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Closed,
+    Making,
+    Opening,
+    Open(u64),
+    Closing,
+    Finished,
+}
+
+impl Files {
+    pub(super) fn new(files: Vec<(String, Bytes)>, copy: CopySpec, write: bool, repeat: bool) -> Self {
+        let stage = if files.is_empty() { Stage::Finished } else { Stage::Closed };
+        Self { files, copy, write, repeat, begun: 0, stage, position: 0, requests: BTreeMap::new() }
+    }
+
+    fn current(&self) -> &(String, Bytes) {
+        &self.files[self.begun % self.files.len()]
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.stage == Stage::Finished
+    }
+
+    pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
+        match self.stage {
+            Stage::Closed => {
+                let name = self.current().0.clone();
+                match name.rsplit_once('/') {
+                    Some((directory, _)) if self.write => {
+                        desk.ask(Operation::MakeDirectory { name: directory.to_owned() });
+                        self.stage = Stage::Making;
+                    }
+                    _ => self.open(desk),
+                }
+            }
+            Stage::Open(file) => self.transfer(now, file, desk),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, desk: &mut Desk) {
+        desk.ask(Operation::Open { name: self.current().0.clone(), write: self.write });
+        self.stage = Stage::Opening;
+        self.position = 0;
+    }
+
+    fn transfer(&mut self, now: Instant, file: u64, desk: &mut Desk) {
+        let length = self.current().1.as_u64();
+        let request = (self.copy.request_kib << 10).min(u64::from(desk.largest));
+        while self.requests.len() < self.copy.in_flight as usize {
+            if self.position >= length && self.repeat && !self.write {
+                self.position = 0;
+            }
+            let piece = request.min(length.saturating_sub(self.position));
+            if piece == 0 {
+                break;
+            }
+            let (offset, length) = (self.position, piece as u32);
+            let operation = if self.write {
+                Operation::Write { file, offset, length }
+            } else {
+                Operation::Read { file, offset, length }
+            };
+            let tag = desk.ask(operation);
+            self.requests.insert(tag, (now, piece));
+            self.position += piece;
+        }
+        if self.requests.is_empty() {
+            desk.ask(Operation::Close { file });
+            self.stage = Stage::Closing;
+        }
+    }
+
+    pub(super) fn completed(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        answer: Result<Answer, String>,
+        desk: &mut Desk,
+    ) {
+        let answer = desk.note(answer);
+        if let Some((asked, length)) = self.requests.remove(&tag) {
+            desk.report.latency.record(now.saturating_since(asked));
+            desk.report.bytes += if answer.is_some() { length } else { 0 };
+            return;
+        }
+        match (self.stage, answer) {
+            (Stage::Making, _) => self.open(desk),
+            (Stage::Opening, Some(Answer::Opened { file, .. })) => self.stage = Stage::Open(file),
+            // What cannot be opened is not tried again: the failure is in the report.
+            (Stage::Opening, _) => self.stage = Stage::Finished,
+            (Stage::Closing, _) => {
+                desk.report.units += 1;
+                self.begun += 1;
+                let more = self.repeat || self.begun < self.files.len();
+                self.stage = if more { Stage::Closed } else { Stage::Finished };
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads anywhere in a file.
+#[derive(Debug)]
+pub(super) struct RandomReader {
+    name: String,
+    copy: CopySpec,
+    clip: Bytes,
+    random: SmallRng,
+    begun: bool,
+    file: Option<u64>,
+    requests: BTreeMap<u64, Instant>,
+}
+
+impl RandomReader {
+    pub(super) fn new(name: String, copy: CopySpec, clip: Bytes, seed: f64) -> Self {
+        let random = SmallRng::seed_from_u64(seed.to_bits());
+        Self { name, copy, clip, random, begun: false, file: None, requests: BTreeMap::new() }
+    }
+
+    pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
+        if !self.begun {
+            self.begun = true;
+            desk.ask(Operation::Open { name: self.name.clone(), write: false });
+        }
+        let Some(file) = self.file else { return };
+        let length = (self.copy.request_kib << 10).min(u64::from(desk.largest)).min(self.clip.as_u64());
+        while self.requests.len() < self.copy.in_flight as usize {
+            let places = (self.clip.as_u64() - length) / STAMPED + 1;
+            let offset = self.random.random_range(0..places) * STAMPED;
+            let tag = desk.ask(Operation::Read { file, offset, length: length as u32 });
+            self.requests.insert(tag, now);
+        }
+    }
+
+    pub(super) fn completed(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        answer: Result<Answer, String>,
+        desk: &mut Desk,
+    ) {
+        let answer = desk.note(answer);
+        match (self.requests.remove(&tag), answer) {
+            (Some(asked), Some(_)) => {
+                desk.report.latency.record(now.saturating_since(asked));
+                desk.report.bytes += (self.copy.request_kib << 10).min(u64::from(desk.largest));
+                desk.report.units += 1;
+            }
+            (None, Some(Answer::Opened { file, .. })) => self.file = Some(file),
+            _ => {}
+        }
+    }
+}
+
+/// Saves documents and reads them again.
+#[derive(Debug)]
+pub(super) struct Office {
+    directory: String,
+    pause: Duration,
+    document: u64,
+    step: u32,
+    file: u64,
+    busy: bool,
+    next: Option<Instant>,
+    begun: Instant,
+}
+
+/// A document, bytes.
+const DOCUMENT: u32 = 48 << 10;
+
+/// Documents before the first is saved again.
+const DOCUMENTS: u64 = 64;
+
+impl Office {
+    pub(super) fn new(directory: &str, pause: Duration) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            pause,
+            document: 0,
+            step: 0,
+            file: 0,
+            busy: false,
+            next: None,
+            begun: Instant::ZERO,
+        }
+    }
+
+    pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
+        if self.busy || self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        let name = format!("{}/document.{:02}", self.directory, self.document % DOCUMENTS);
+        let file = self.file;
+        if self.step <= 1 {
+            self.begun = now;
+        }
+        let operation = match self.step {
+            0 => Operation::MakeDirectory { name: self.directory.clone() },
+            1 => Operation::Open { name, write: true },
+            2 => Operation::Write { file, offset: 0, length: DOCUMENT },
+            4 => Operation::Open { name, write: false },
+            5 => Operation::Read { file, offset: 0, length: DOCUMENT },
+            _ => Operation::Close { file },
+        };
+        desk.ask(operation);
+        self.busy = true;
+    }
+
+    pub(super) fn completed(
+        &mut self,
+        now: Instant,
+        _tag: u64,
+        answer: Result<Answer, String>,
+        desk: &mut Desk,
+    ) {
+        self.busy = false;
+        match desk.note(answer) {
+            Some(Answer::Opened { file, .. }) => self.file = file,
+            Some(Answer::Done) => {}
+            // The next document is another chance.
+            None => self.step = 6,
+        }
+        if self.step < 6 {
+            self.step += 1;
+            return;
+        }
+        self.step = 1;
+        self.document += 1;
+        desk.report.units += 1;
+        desk.report.bytes += 2 * u64::from(DOCUMENT);
+        desk.report.latency.record(now.saturating_since(self.begun));
+        self.next = Some(now + self.pause);
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.next.filter(|_| !self.busy)
+    }
+}

@@ -1,0 +1,279 @@
+//! A modelled LUN: a file that takes its time.
+//!
+//! **For:** a device of `rtsched_sim::device` in real time, as a file over FUSE, which a loop device with direct I/O makes
+//! a block device. The mount holds `lun`, the device; `control`, into which `modelled` or `fast` is written; and
+//! `counters`, which tells in JSON what happened. **Excludes:** the model, and the loop device. **State:** the data, in
+//! a sparse file or in memory; the timekeeper; requests that wait for their time. **Invariants:** a write is in the
+//! store when it is answered; an answer is never early; nobody waits by spinning.
+//!
+//! Two threads: one takes requests from the kernel, moves data between kernel and store at once, and hands the request
+//! to the timekeeper; the other sleeps until the next request is due and answers it.
+
+mod filesystem;
+mod log;
+mod timekeeper;
+
+pub use timekeeper::Counters;
+
+use filesystem::LunFilesystem;
+use fuser::{BackgroundSession, Config, MountOption, ReplyData, ReplyEmpty, ReplyWrite, Session, SessionACL};
+use log::RequestLog;
+use parking_lot::{Condvar, Mutex};
+use rtsched_sim::device::DeviceSpec;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use thiserror::Error;
+use timekeeper::{Asked, Due, Timekeeper};
+use units::Bytes;
+
+use crate::clock::Clock;
+
+/// What a LUN is made of.
+#[derive(Clone, Debug)]
+pub struct LunOptions {
+    /// The model. Its capacity is replaced by `size`: a small LUN is a small disk with the same arm, so seeks keep their
+    /// share of the whole stroke.
+    pub spec: DeviceSpec,
+    /// Size in bytes, at least 1 MiB, a multiple of 4096.
+    pub size: Bytes,
+    /// Where the data are, a sparse file; `None`: in memory.
+    pub backing: Option<PathBuf>,
+    /// Where each request is logged, one JSON line each; `None`: nowhere.
+    pub log: Option<PathBuf>,
+    /// Of what the model draws.
+    pub seed: u64,
+}
+
+/// Why there is no LUN.
+#[derive(Debug, Error)]
+pub enum LunError {
+    /// The size is no LUN's.
+    #[error("a LUN has at least 1 MiB and a multiple of 4096 bytes, not {0} bytes")]
+    Size(u64),
+    /// The data have no place.
+    #[error("the backing {place} cannot be used: {source}")]
+    Backing {
+        /// Where.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The log cannot be written.
+    #[error("the log {place} cannot be written: {source}")]
+    Log {
+        /// Where.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// FUSE refuses.
+    #[error("the LUN cannot be mounted on {place}: {source}")]
+    Mount {
+        /// Where.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("no thread for the LUN: {0}")]
+    Thread(io::Error),
+}
+
+/// The reply that a request waits for.
+enum Answer {
+    Read(ReplyData, Vec<u8>),
+    Write(ReplyWrite, u32),
+    Flush(ReplyEmpty),
+}
+
+struct State {
+    keeper: Timekeeper<Answer>,
+    modelled: bool,
+    stopping: bool,
+    /// Buffers of answered reads, for the next ones.
+    buffers: Vec<Vec<u8>>,
+}
+
+struct Shared {
+    clock: Clock,
+    state: Mutex<State>,
+    changed: Condvar,
+    store: File,
+    size: Bytes,
+    log: Option<RequestLog>,
+}
+
+/// A mounted LUN; dropping it unmounts.
+pub struct Lun {
+    shared: Arc<Shared>,
+    session: Option<BackgroundSession>,
+    answering: Option<JoinHandle<()>>,
+}
+
+impl Lun {
+    /// Mounts a LUN on the directory `mountpoint`, modelled from the start.
+    ///
+    /// # Errors
+    /// [`LunError`] says what is missing.
+    pub fn mount(options: &LunOptions, mountpoint: &Path) -> Result<Self, LunError> {
+        let size = options.size;
+        if size < Bytes::from_mib(1) || !size.as_u64().is_multiple_of(4096) {
+            return Err(LunError::Size(size.as_u64()));
+        }
+        let store = store(options)?;
+        let log = options.log.as_ref().map(|path| {
+            RequestLog::create(path)
+                .map_err(|source| LunError::Log { place: path.display().to_string(), source })
+        });
+        let spec = DeviceSpec { capacity_gb: size.as_u64().div_ceil(1_000_000_000), ..options.spec.clone() };
+        let state = State {
+            keeper: Timekeeper::new(&spec, options.seed),
+            modelled: true,
+            stopping: false,
+            buffers: Vec::new(),
+        };
+        let shared = Arc::new(Shared {
+            clock: Clock::start(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            store,
+            size,
+            log: log.transpose()?,
+        });
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("modelled-lun".to_owned())];
+        config.acl = SessionACL::Owner;
+        // One thread: the device sees the requests in the order in which the kernel sends them.
+        config.n_threads = Some(1);
+        let refused = |source| LunError::Mount { place: mountpoint.display().to_string(), source };
+        let session =
+            Session::new(LunFilesystem::new(Arc::clone(&shared)), mountpoint, &config).map_err(refused)?;
+        let session = session.spawn().map_err(refused)?;
+        let answering = Arc::clone(&shared);
+        let answering = std::thread::Builder::new()
+            .name("lun-answers".to_owned())
+            .spawn(move || answering.answer_when_due())
+            .map_err(LunError::Thread)?;
+        Ok(Self { shared, session: Some(session), answering: Some(answering) })
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.state.lock().keeper.counters()
+    }
+
+    /// Waits until somebody else unmounts it.
+    ///
+    /// # Errors
+    /// When the connection with the kernel broke.
+    pub fn serve(mut self) -> io::Result<()> {
+        self.session.take().map_or(Ok(()), BackgroundSession::join)
+    }
+}
+
+impl Drop for Lun {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.session.take().map(BackgroundSession::umount_and_join) {
+            eprintln!("avfs-lab: the LUN did not unmount: {error}");
+        }
+        self.shared.state.lock().stopping = true;
+        self.shared.changed.notify_one();
+        let _ = self.answering.take().map(JoinHandle::join);
+    }
+}
+
+fn store(options: &LunOptions) -> Result<File, LunError> {
+    let place =
+        || options.backing.as_ref().map_or_else(|| "in memory".to_owned(), |path| path.display().to_string());
+    let file = match &options.backing {
+        Some(path) => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path),
+        None => memfd_create("modelled-lun", MemfdFlags::CLOEXEC).map(File::from).map_err(io::Error::from),
+    };
+    let sized = file.and_then(|file| file.set_len(options.size.as_u64()).map(|()| file));
+    sized.map_err(|source| LunError::Backing { place: place(), source })
+}
+
+impl Shared {
+    /// Answers now, or lets it wait for its time.
+    fn accept(&self, asked: Asked, answer: Answer) {
+        let mut state = self.state.lock();
+        let now = self.clock.now();
+        if !state.modelled || state.stopping {
+            drop(state);
+            self.reply(answer);
+            return;
+        }
+        let mut due = Vec::new();
+        state.keeper.collect(now, &mut due);
+        state.keeper.arrive(now, asked, answer);
+        drop(state);
+        self.changed.notify_one();
+        self.deliver(due);
+    }
+
+    fn answer_when_due(&self) {
+        let mut due = Vec::new();
+        loop {
+            let mut state = self.state.lock();
+            state.keeper.collect(self.clock.now(), &mut due);
+            if due.is_empty() {
+                let next = state.keeper.next_event();
+                if state.stopping {
+                    return;
+                }
+                match next.and_then(|next| self.clock.system(next)) {
+                    Some(next) => {
+                        self.changed.wait_until(&mut state, next);
+                    }
+                    None => self.changed.wait(&mut state),
+                }
+                continue;
+            }
+            drop(state);
+            self.deliver(std::mem::take(&mut due));
+        }
+    }
+
+    fn deliver(&self, due: Vec<Due<Answer>>) {
+        for due in due {
+            if let Some(log) = &self.log {
+                log.record(due.asked, due.arrived, due.at, due.queue_depth);
+            }
+            let at = due.at;
+            self.reply(due.answer);
+            let now = self.clock.now();
+            self.state.lock().keeper.delivered(at, now);
+        }
+    }
+
+    fn reply(&self, answer: Answer) {
+        /// As many as a deep queue of the largest requests of a loop device.
+        const BUFFERS_KEPT: usize = 64;
+        match answer {
+            Answer::Write(reply, length) => reply.written(length),
+            Answer::Flush(reply) => reply.ok(),
+            Answer::Read(reply, buffer) => {
+                reply.data(&buffer);
+                let mut state = self.state.lock();
+                if state.buffers.len() < BUFFERS_KEPT {
+                    state.buffers.push(buffer);
+                }
+            }
+        }
+    }
+
+    fn buffer(&self, length: usize) -> Vec<u8> {
+        let mut buffer = self.state.lock().buffers.pop().unwrap_or_default();
+        buffer.resize(length, 0);
+        buffer
+    }
+
+    /// Switches the model on or off. What is at the device stays there until it is due.
+    fn set_modelled(&self, modelled: bool) {
+        self.state.lock().modelled = modelled;
+    }
+}
