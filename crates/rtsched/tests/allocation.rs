@@ -69,7 +69,7 @@ impl Load {
         let direction = if id % 16 == 9 { Direction::Write } else { Direction::Read };
         let offset = DeviceOffset(offset << 18);
         let length = Bytes(length);
-        let deadline = (id % 3 == 0).then(|| self.now + Duration::from_millis(200));
+        let deadline = id.is_multiple_of(3).then(|| self.now + Duration::from_millis(200));
         let request = Request { id: RequestId(id), class, stream, direction, offset, length, deadline };
         self.scheduler.enqueue(self.now, request);
     }
