@@ -82,6 +82,8 @@ pub struct StreamOutcome {
     pub on_time: u64,
     /// Frames late, or lost, while it had a guarantee.
     pub late: u64,
+    /// Of these, those of visits in which it lost its guarantee, before or after.
+    pub late_demoted: u64,
     /// Frames in time without a guarantee.
     pub unpromised_on_time: u64,
     /// Frames late without a guarantee.
@@ -110,6 +112,7 @@ impl StreamOutcome {
             demoted: tally.demoted,
             on_time: tally.on_time,
             late: tally.late,
+            late_demoted: tally.late_demoted,
             unpromised_on_time: tally.unpromised_on_time,
             unpromised_late: tally.unpromised_late,
             tardiness_max_ms: tally.tardiness_max_ms,
@@ -119,18 +122,21 @@ impl StreamOutcome {
         }
     }
 
-    /// It was admitted, kept to its rate, and had no reason to lose its guarantee: none of its frames may be late.
-    pub fn is_promised(&self) -> bool {
-        self.behaves && self.admitted > 0 && (self.demoted == 0 || !self.may_be_demoted)
+    /// Frames late that were promised: of visits in which it kept its guarantee, and where it had no reason to lose it, of
+    /// the others, too; also those after it lost it, unless it was refused at times, when they cannot be told apart.
+    pub fn broken_promises(&self) -> u64 {
+        match (self.behaves, self.may_be_demoted) {
+            (false, _) => 0,
+            (true, true) => self.late - self.late_demoted,
+            (true, false) => {
+                self.late + if self.demoted > 0 && self.refused == 0 { self.unpromised_late } else { 0 }
+            }
+        }
     }
 
-    /// Frames late that were promised, also those after it lost its guarantee without reason. Where it was also refused at
-    /// times, the latter cannot be told from those.
-    fn broken_promises(&self) -> u64 {
-        match self.is_promised() {
-            true => self.late + if self.demoted > 0 && self.refused == 0 { self.unpromised_late } else { 0 },
-            false => 0,
-        }
+    /// It was admitted and never lost its guarantee, and no frame was late.
+    pub fn is_clean(&self) -> bool {
+        self.behaves && self.admitted > 0 && self.demoted == 0 && self.late == 0
     }
 }
 
@@ -164,8 +170,7 @@ impl Outcome {
 
     /// Streams that were admitted and stayed clean.
     pub fn clean(&self) -> usize {
-        let clean = |stream: &&StreamOutcome| stream.is_promised() && stream.demoted == 0 && stream.late == 0;
-        self.streams.iter().filter(clean).count()
+        self.streams.iter().filter(|stream| stream.is_clean()).count()
     }
 
     /// What is not as it was declared, and as it must always be; empty: all is well.

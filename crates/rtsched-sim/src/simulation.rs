@@ -334,7 +334,7 @@ impl Simulation<'_> {
         }
         for stream in &mut self.streams {
             if !stream.is_away() {
-                stream.close(&mut self.stage);
+                stream.leave(&mut self.stage);
             }
         }
         let usage = self.device.usage(self.stage.now);

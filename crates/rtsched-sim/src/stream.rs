@@ -45,6 +45,9 @@ pub(crate) struct Stream {
     /// It was admitted when it came.
     came_admitted: bool,
     visits: u64,
+    /// Frames late, and whether it was demoted, since it came.
+    visit_late: u64,
+    visit_demoted: bool,
     jumps: u64,
     /// When it may ask for its first bytes.
     starts: Instant,
@@ -92,6 +95,8 @@ pub(crate) struct Tally {
     /// Frames while it was admitted.
     pub(crate) on_time: u64,
     pub(crate) late: u64,
+    /// Of the late ones those of visits in which it was demoted, before or after.
+    pub(crate) late_demoted: u64,
     /// Frames while it was not.
     pub(crate) unpromised_on_time: u64,
     pub(crate) unpromised_late: u64,
@@ -139,6 +144,8 @@ impl Stream {
             admitted: false,
             came_admitted: false,
             visits: 0,
+            visit_late: 0,
+            visit_demoted: false,
             jumps: 0,
             starts: Instant::ZERO,
             anchor: Instant::ZERO,
@@ -198,6 +205,11 @@ impl Stream {
 
     pub(crate) fn leave(&mut self, stage: &mut Stage<'_>) {
         self.close(stage);
+        let late = std::mem::take(&mut self.visit_late);
+        if std::mem::take(&mut self.visit_demoted) {
+            self.tally.late_demoted += late;
+        }
+        self.tally.late += late;
         self.state = State::Away;
         self.admitted = false;
     }
@@ -243,7 +255,9 @@ impl Stream {
         if self.state == State::Away {
             return;
         }
-        self.tally.demoted += u32::from(self.admitted && grant.is_none());
+        let demoted = self.admitted && grant.is_none();
+        self.tally.demoted += u32::from(demoted);
+        self.visit_demoted |= demoted;
         self.admitted = grant.is_some();
         if let Some(grant) = grant {
             self.shape = grant;
@@ -416,7 +430,8 @@ impl Stream {
     fn count(&mut self, on_time: u64, late: u64) {
         let tally = &mut self.tally;
         if self.admitted {
-            (tally.on_time, tally.late) = (tally.on_time + on_time, tally.late + late);
+            tally.on_time += on_time;
+            self.visit_late += late;
         } else {
             tally.unpromised_on_time += on_time;
             tally.unpromised_late += late;

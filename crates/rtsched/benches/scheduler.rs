@@ -33,7 +33,7 @@ impl Load {
         let mut scheduler = Scheduler::new(config);
         for stream in 0..streams {
             let spec = StreamSpec::reader(Bitrate::from_megabits(8));
-            std::mem::forget(scheduler.admit(Instant::ZERO, StreamId(stream), &spec).expect("it fits"));
+            let _ = scheduler.admit(Instant::ZERO, StreamId(stream), &spec).expect("it fits");
         }
         let window = FLASH.of(Bytes::from_kib(64)) * 2 * (queued as u32 + 1);
         let mut load = Self {

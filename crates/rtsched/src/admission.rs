@@ -292,7 +292,7 @@ fn fits(tasks: &[Task], is_new: bool, others: Others) -> Result<(), Why> {
     // Behind this point the average settles it: demand(t) ≤ U·t + Σ U_j·max(P_j − D_j, 0) + B.
     let ahead: u128 = tasks.iter().map(|task| task.burst() + 1).sum();
     let spare = usable.saturating_sub(share);
-    let settled = if spare == 0 { u128::MAX } else { (ahead + blocking) * BILLION / spare + 1 };
+    let settled = ((ahead + blocking) * BILLION).checked_div(spare).map_or(u128::MAX, |time| time + 1);
     let mut time = u64::try_from(settled).unwrap_or(1 << 62).max(shortest + 1);
     let deadline_before = |time: u64| tasks.iter().filter_map(|task| task.deadline_before(time)).max();
     time = deadline_before(time).unwrap_or(shortest);

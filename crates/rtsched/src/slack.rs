@@ -180,7 +180,7 @@ mod tests {
                 slack = slack.min(match expected {
                     None => near.until(key.0) - near.spent(start) - sum,
                     Some(Expected { horizon, demand }) => {
-                        let share = (near.until(horizon) - far.spent(horizon)) as i128;
+                        let share = i128::from(near.until(horizon) - far.spent(horizon));
                         let of_others = near.until(key.0) - far.until(key.0);
                         let later = i64::try_from(i128::from(of_others) - share).unwrap();
                         near.until(key.0) - near.spent(start) - sum - demand - later

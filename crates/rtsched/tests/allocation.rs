@@ -69,7 +69,7 @@ impl Load {
         let direction = if id % 16 == 9 { Direction::Write } else { Direction::Read };
         let offset = DeviceOffset(offset << 18);
         let length = Bytes(length);
-        let deadline = (id % 3 == 0).then(|| self.now + Duration::from_millis(200));
+        let deadline = id.is_multiple_of(3).then(|| self.now + Duration::from_millis(200));
         let request = Request { id: RequestId(id), class, stream, direction, offset, length, deadline };
         self.scheduler.enqueue(self.now, request);
     }
@@ -121,7 +121,7 @@ fn steady_state_allocates_nothing() {
     // Two of the four streams hold a reservation.
     for stream in 0..2 {
         let spec = StreamSpec::reader(Bitrate::from_megabits(100));
-        std::mem::forget(load.scheduler.admit(load.now, StreamId(stream), &spec).expect("it fits"));
+        let _ = load.scheduler.admit(load.now, StreamId(stream), &spec).expect("it fits");
     }
     (0..1000).for_each(|_| load.enqueue());
     // Until every pool has its size.

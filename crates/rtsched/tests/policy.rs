@@ -719,7 +719,7 @@ fn run(calls: &[Call], config: &Config) -> Vec<Dispatch> {
                     length: if flush { Bytes::ZERO } else { Bytes::from_mib(blocks) },
                     deadline: deadline.map(|millis| now + Duration::from_millis(millis)),
                 };
-                requests.insert(id, request.clone());
+                requests.insert(id, request);
                 waiting.insert(id);
                 scheduler.enqueue(now, request);
             }

@@ -594,7 +594,7 @@ fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) 
                 for _ in 0..count {
                     next += 1;
                     let length = lab.scheduler.terms(StreamId(stream)).map_or(UNIT, |terms| terms.request);
-                    let request = of_stream(stream, next, next % 64 << 30, length);
+                    let request = of_stream(stream, next, (next % 64) << 30, length);
                     let deadline = wish.map(|millis| now + Duration::from_millis(millis));
                     lab.enqueue(Request { deadline, ..request });
                     waiting.insert(next);
@@ -604,7 +604,7 @@ fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) 
             Life::Other { class, mebibytes } => {
                 next += 1;
                 let class = [Class::RealTime, Class::Metadata, Class::BestEffort, Class::Idle][class];
-                lab.enqueue(request(next, class, next % 64 << 30, Bytes::from_mib(mebibytes), None));
+                lab.enqueue(request(next, class, (next % 64) << 30, Bytes::from_mib(mebibytes), None));
                 waiting.insert(next);
             }
             Life::Seek(stream) => {
