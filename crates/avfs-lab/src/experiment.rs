@@ -25,7 +25,7 @@ pub struct Declaration {
     pub seconds: u64,
     /// How often each number is searched, at least once.
     pub repeats: u32,
-    /// A clip's length, MiB: long enough that nobody reads the same twice in a run.
+    /// A player's clip, MiB: long enough that nobody reads the same twice in a run.
     pub clip_mib: u64,
     /// Measure each number of clients up to one beyond the largest, as curves need it.
     #[serde(default)]
@@ -69,8 +69,8 @@ pub struct Contender {
 }
 
 fn default_scheduler() -> String {
-    // What distributions choose for a disk.
-    "mq-deadline".to_owned()
+    // What the kernel gives a LUN behind a host adapter with several queues, and a loop device.
+    "none".to_owned()
 }
 
 /// What clients do.

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use thiserror::Error;
+use units::Bytes;
 
 /// Why there is no loop device.
 #[derive(Debug, Error)]
@@ -57,23 +58,40 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Sets an attribute of its queue, such as `read_ahead_kb`, or of its writeback (`bdi/…`).
+    /// Sets an attribute of its queue, such as `read_ahead_kb`.
     ///
     /// # Errors
     /// When the kernel refuses the value.
     pub fn set(&mut self, attribute: &str, value: &str) -> Result<(), LoopError> {
-        let name = self.path.file_name().unwrap_or_default();
-        let directory = Path::new("/sys/block").join(name);
-        let place = match attribute.strip_prefix("bdi/") {
-            Some(attribute) => directory.join("bdi").join(attribute),
-            None => directory.join("queue").join(attribute),
-        };
-        let failed = |source| LoopError::Setting { place: format!("{} = {value}", place.display()), source };
-        let before = std::fs::read_to_string(&place).map_err(failed)?;
-        std::fs::write(&place, value).map_err(failed)?;
+        let place = self.settings("queue").join(attribute);
+        self.remember(&place)?;
+        write(&place, value)
+    }
+
+    /// Holds the kernel's dirty pages of this device to so many bytes.
+    ///
+    /// # Errors
+    /// When the kernel refuses the value.
+    pub fn limit_dirty(&mut self, limit: Bytes) -> Result<(), LoopError> {
+        let settings = self.settings("bdi");
+        // The limit is a ratio underneath; what it reads as in bytes is not always taken back.
+        self.remember(&settings.join("max_ratio"))?;
+        self.remember(&settings.join("strict_limit"))?;
+        write(&settings.join("max_bytes"), &limit.as_u64().to_string())?;
+        write(&settings.join("strict_limit"), "1")
+    }
+
+    fn settings(&self, group: &str) -> PathBuf {
+        Path::new("/sys/block").join(self.path.file_name().unwrap_or_default()).join(group)
+    }
+
+    fn remember(&mut self, place: &Path) -> Result<(), LoopError> {
+        let text = std::fs::read_to_string(place);
+        let text =
+            text.map_err(|source| LoopError::Setting { place: place.display().to_string(), source })?;
         // Of a choice, the one in brackets is in force.
-        let chosen = before.split(['[', ']']).nth(1).unwrap_or(&before).trim().to_owned();
-        self.before.push((place, chosen));
+        let chosen = text.split(['[', ']']).nth(1).unwrap_or(&text).trim().to_owned();
+        self.before.push((place.to_owned(), chosen));
         Ok(())
     }
 
@@ -97,6 +115,11 @@ impl Drop for LoopDevice {
             }
         }
     }
+}
+
+fn write(place: &Path, value: &str) -> Result<(), LoopError> {
+    std::fs::write(place, value)
+        .map_err(|source| LoopError::Setting { place: format!("{} = {value}", place.display()), source })
 }
 
 fn losetup(arguments: &[&std::ffi::OsStr]) -> Result<String, LoopError> {

@@ -168,8 +168,7 @@ impl Rig {
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;
         }
-        device.set("bdi/max_bytes", &DIRTY.as_u64().to_string())?;
-        device.set("bdi/strict_limit", "1")?;
+        device.limit_dirty(DIRTY)?;
         let samba = place("samba")?;
         let config = contender.config.as_ref().map(|text| {
             let path = samba.join("volume.toml");

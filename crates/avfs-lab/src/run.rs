@@ -24,6 +24,9 @@ use units::{Bytes, Duration};
 /// Clients start one after the other.
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// Who reads as fast as he can gets through so many players' clips in a run; what he read before would come from memory.
+const GREEDY_CLIPS: u64 = 12;
+
 /// What recorders produce must reach the platters at this part of its rate, or the run would have failed had it been
 /// longer.
 const KEEPS_UP: f64 = 0.95;
