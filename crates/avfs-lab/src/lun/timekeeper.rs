@@ -160,7 +160,7 @@ impl<T> Timekeeper<T> {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let usage = self.device.usage();
+        let usage = self.device.usage(self.reached);
         let busy: Duration = usage.busy.iter().sum();
         Counters {
             seeks: usage.seeks,
