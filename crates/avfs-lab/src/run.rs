@@ -251,9 +251,11 @@ fn clients(
         position: position(index),
     };
     let counted = (0..number).map(|index| spec(format!("client{index:02}"), &experiment.client, index));
-    let beside = experiment.background.iter().enumerate().map(|(index, pattern)| ClientSpec {
-        start_after: Duration::ZERO,
-        ..spec(format!("beside{index:02}"), pattern, index as u32)
+    let beside = experiment.background.iter().enumerate().map(|(index, pattern)| {
+        let spec = spec(format!("beside{index:02}"), pattern, index as u32);
+        let reads = matches!(pattern, Pattern::CopyFrom(_) | Pattern::RandomReader(_));
+        let clip = Bytes(spec.clip.as_u64() * if reads { GREEDY_CLIPS } else { 1 });
+        ClientSpec { start_after: Duration::ZERO, clip, ..spec }
     });
     (counted.chain(beside).collect(), number as usize)
 }
