@@ -513,8 +513,10 @@ impl Core {
         let spec = (clients > 0).then(|| StreamSpec {
             direction,
             rate: Bitrate(rate.0.saturating_mul(u64::from(clients))),
-            request: None,
-            deadline: policy.deadline_window,
+            // What is asked for and by when, see `load` and `ranking`.
+            request: Some(Bytes(MAX_BUFFER as u64)),
+            deadline: Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW)),
+            place: None,
             priority: StreamSpec::DEFAULT_PRIORITY,
         });
         self.outbox.streams.push((stream_of(ino, direction), spec));
