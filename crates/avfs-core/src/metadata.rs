@@ -5,6 +5,7 @@
 //! **Invariants:** facts change only in [`Metadata::apply`]; what is derived (directory indexes, orphans, counters,
 //! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
 
+use crate::acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::allocator::BlockRun;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
@@ -73,10 +74,16 @@ pub struct Metadata {
     orphans: BTreeSet<Ino>,
     /// An inode has or had a security label: while false, none has.
     labelled: bool,
+    /// The same of ACLs.
+    has_acls: bool,
 }
 
 /// The extended attribute in which SELinux keeps labels.
 pub(crate) const LABEL_XATTR: &[u8] = b"security.selinux";
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_XATTR || name == DEFAULT_XATTR
+}
 
 fn shard_of(ino: Ino) -> u64 {
     ino.0 / SHARD_INODES
@@ -185,6 +192,11 @@ impl Metadata {
     /// False while no inode has a security label; not false again when the last one goes.
     pub fn is_labelled(&self) -> bool {
         self.labelled
+    }
+
+    /// False while no inode has an ACL; not false again when the last one goes.
+    pub fn has_acls(&self) -> bool {
+        self.has_acls
     }
 
     /// The number of the last record.
@@ -342,7 +354,10 @@ impl Metadata {
             Record::Remove { ino } => {
                 self.orphans.remove(ino);
             }
-            Record::SetXattr { name, .. } => self.labelled |= **name == *LABEL_XATTR,
+            Record::SetXattr { name, .. } => {
+                self.labelled |= **name == *LABEL_XATTR;
+                self.has_acls |= is_acl(name);
+            }
             _ => {}
         }
     }
@@ -372,8 +387,12 @@ impl Metadata {
             .filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT)
             .map(|(ino, _)| ino)
             .collect();
-        let labelled = self.iter().any(|(_, inode)| inode.xattr(LABEL_XATTR).is_some());
-        self.labelled = labelled;
+        let (mut labelled, mut has_acls) = (false, false);
+        for xattr in self.iter().flat_map(|(_, inode)| inode.xattrs.iter().flat_map(|all| all.iter())) {
+            labelled |= *xattr.name == *LABEL_XATTR;
+            has_acls |= is_acl(&xattr.name);
+        }
+        (self.labelled, self.has_acls) = (labelled, has_acls);
         for (ino, name) in names {
             if !self.enter(ino, name.parent, &name.name) {
                 lost.push((ino, name));

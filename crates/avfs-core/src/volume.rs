@@ -642,9 +642,9 @@ impl Volume {
         self.shared.change(|core, now| core.set_xattr(now, ino, name, value, flags))
     }
 
-    /// See getxattr(2).
-    pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        self.with(|core| core.get_xattr(ino, name).map(Into::into))
+    /// See getxattr(2) and [`Core::get_xattr_as`].
+    pub fn get_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
+        self.with(|core| core.get_xattr_as(caller, ino, name).map(Into::into))
     }
 
     /// NUL-terminated names, one after the other.

@@ -660,8 +660,8 @@ impl Filesystem for Fuse {
         self.empty("setxattr", ino(node), reply, result);
     }
 
-    fn getxattr(&self, _request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let sent = match self.volume.get_xattr(ino(node), name.as_bytes()) {
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let sent = match self.volume.get_xattr(caller(request), ino(node), name.as_bytes()) {
             Ok(value) => send_value(reply, &value, size),
             Err(error) => Err((reply, error)),
         };

@@ -220,6 +220,40 @@ fn labels_are_unsupported_until_somebody_sets_one() {
     check(&SimVolume::mount(disk, &pool, Config::default(), 6).unwrap());
 }
 
+/// The same of ACLs, but for the owner only: to others the kernel's question decides about access, and "unsupported" would
+/// be a refusal.
+#[test]
+fn acls_are_unsupported_to_the_owner_until_there_is_one() {
+    const ACCESS: &[u8] = b"system.posix_acl_access";
+    // u::rw-,u:1000:r--,g::r--,m::r--,o::r--
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (0x10, 4, u32::MAX), (0x20, 4, u32::MAX)];
+    let mut value = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        value.extend([&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let mut volume = volume(192);
+    let (one, _) = volume.create(Ino::ROOT, b"one").unwrap();
+    let (other, _) = volume.create(Ino::ROOT, b"other").unwrap();
+    let uid = volume.core().attributes(one).unwrap().uid;
+    let owner = Caller { uid, gid: 0 };
+    let somebody = Caller { uid: uid + 1, gid: 0 };
+    let asked =
+        |volume: &SimVolume, caller, ino| volume.core().get_xattr_as(caller, ino, ACCESS).map(<[u8]>::to_vec);
+    assert_eq!(asked(&volume, owner, one), Err(Error::Unsupported));
+    assert_eq!(asked(&volume, somebody, one), Err(Error::NoAttribute));
+    volume.with(|core, now| core.set_xattr(now, one, ACCESS, &value, XattrFlags::empty())).unwrap();
+    let check = |volume: &SimVolume| {
+        assert_eq!(asked(volume, owner, one), Ok(value.clone()));
+        assert_eq!(asked(volume, owner, other), Err(Error::NoAttribute));
+        assert_eq!(asked(volume, somebody, other), Err(Error::NoAttribute));
+    };
+    check(&volume);
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    check(&SimVolume::mount(disk, &pool, Config::default(), 6).unwrap());
+}
+
 /// Open files with a configured rate hold reservations, readers and writers of one file apart, each as many times as
 /// there are clients; a volume cannot be talked into more than its device carries, nor a client be refused.
 #[test]

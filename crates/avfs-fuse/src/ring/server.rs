@@ -193,7 +193,7 @@ impl Server {
                     protocol::xattr_flags(flags).and_then(|flags| volume.set_xattr(node, name, value, flags));
                 self.empty(reply, "setxattr", node, result);
             }
-            Operation::GetXattr { room, name } => match volume.get_xattr(node, name) {
+            Operation::GetXattr { room, name } => match volume.get_xattr(caller, node, name) {
                 Ok(value) => self.attribute(reply, "getxattr", node, &value, room),
                 Err(error) => self.refuse(reply, "getxattr", node, error),
             },
