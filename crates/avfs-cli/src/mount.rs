@@ -101,6 +101,9 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if options.remount {
         return if arguments.fake { Ok(()) } else { remount(&directory, &options) };
     }
+    if is_mounted_as_fstab_says(&arguments.device, &directory) {
+        return Ok(());
+    }
     let config = configuration(&options)?;
     let claim = Claim::take(&arguments.device, NAME, || {
         eprintln!(
@@ -134,6 +137,20 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Side::Daemon(ready) => std::process::exit(job.serve_as_daemon(ready)),
     }
+}
+
+/// True when there is nothing left to do for an entry of fstab(5). `mount -a` passes over what is mounted, but does not
+/// recognise a mount that shows a directory of its filesystem, as those of AVFS do.
+fn is_mounted_as_fstab_says(device: &Path, directory: &Path) -> bool {
+    let Ok(device) = device.canonicalize() else { return false };
+    let mounted = mount::mounts().is_ok_and(|mounts| {
+        mounts.iter().any(|entry| {
+            entry.filesystem == mount::FILESYSTEM_TYPE
+                && entry.directory == directory
+                && entry.source == device
+        })
+    });
+    mounted && mount::is_in_fstab(directory)
 }
 
 /// Reads the configuration and lets the options override it.

@@ -175,6 +175,24 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
     Ok(table.split(|&byte| byte == b'\n').filter_map(MountEntry::parse).collect())
 }
 
+/// Whether fstab(5) has an AVFS volume for `directory`. False when the table cannot be read.
+pub fn is_in_fstab(directory: &Path) -> bool {
+    fs::read("/etc/fstab").is_ok_and(|table| fstab_names(&table, directory))
+}
+
+fn fstab_names(table: &[u8], directory: &Path) -> bool {
+    table.split(|&byte| byte == b'\n').any(|line| {
+        let mut fields = line.split(|&byte| byte == b' ' || byte == b'\t').filter(|field| !field.is_empty());
+        let spec = fields.next();
+        let named = fields.next().is_some_and(|field| unescape(field) == directory);
+        let filesystem = fields.next();
+        spec.is_some_and(|spec| !spec.starts_with(b"#"))
+            && named
+            && filesystem
+                .is_some_and(|filesystem| filesystem == b"avfs" || filesystem == FILESYSTEM_TYPE.as_bytes())
+    })
+}
+
 /// Where `device`, the `st_dev` of a mounted filesystem, is mounted, if it is.
 ///
 /// # Errors
@@ -191,6 +209,21 @@ pub fn printable(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let table = b"# /dev/sdb /commented avfs defaults 0 0\n\nUUID=1 / ext4 defaults 0 1\n\
+            \tLABEL=season\t/srv/my\\040media avfs noatime\n/dev/sdc /srv/other fuse.avfs\n/dev/sdd /srv/xfs xfs";
+        for (directory, named) in [
+            ("/srv/my media", true),
+            ("/srv/other", true),
+            ("/srv/xfs", false),
+            ("/commented", false),
+            ("/", false),
+        ] {
+            assert_eq!(fstab_names(table, Path::new(directory)), named, "{directory}");
+        }
+    }
 
     #[test]
     fn a_line_of_mountinfo_is_understood() {
