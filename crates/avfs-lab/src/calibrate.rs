@@ -19,6 +19,12 @@ use units::{Bytes, Duration};
 /// What a cache may hold before it slows writes down, with a reserve.
 const WARM_UP: Bytes = Bytes::from_mib(320);
 
+/// A cell of reads is measured until the standard error of its mean is below this part of it, …
+const EXACT: f64 = 0.006;
+
+/// … or so long.
+const LONGEST: Duration = Duration::from_secs(60);
+
 /// Alignment of memory and length that every device accepts for direct I/O.
 const ALIGNMENT: usize = 4096;
 
@@ -75,12 +81,45 @@ fn random_megabits(
     for _ in 0..warm_up {
         transfer()?;
     }
-    let (start, mut count) = (Instant::now(), 0_u64);
-    while start.elapsed() < seconds {
+    let (start, mut moments) = (Instant::now(), Moments::default());
+    let mut before = start;
+    // Writes depend on each other through the cache; reads do not, so it is known how exact their mean is.
+    let exact = |moments: &Moments, elapsed| {
+        direction == Direction::Write || moments.relative_error() < EXACT || elapsed > LONGEST
+    };
+    while start.elapsed() < seconds || !exact(&moments, start.elapsed()) {
         transfer()?;
-        count += 1;
+        let now = Instant::now();
+        moments.count((now - before).as_secs_f64());
+        before = now;
     }
-    Ok((count * length.as_u64() * 8) as f64 / start.elapsed().as_secs_f64() / 1e6)
+    Ok((moments.count * length.as_u64() * 8) as f64 / (before - start).as_secs_f64() / 1e6)
+}
+
+/// Mean and spread of durations, Welford 1962.
+#[derive(Default)]
+struct Moments {
+    count: u64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn count(&mut self, value: f64) {
+        self.count += 1;
+        let difference = value - self.mean;
+        self.mean += difference / self.count as f64;
+        self.squares += difference * (value - self.mean);
+    }
+
+    /// Standard error of the mean, as a part of it; infinite before the second value.
+    fn relative_error(&self) -> f64 {
+        if self.count < 2 {
+            return f64::INFINITY;
+        }
+        let count = self.count as f64;
+        (self.squares / (count - 1.0) / count).sqrt() / self.mean
+    }
 }
 
 /// A cell in a line, for progress.
@@ -115,4 +154,34 @@ pub fn markdown(cells: &[Cell]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_standard_error_is_the_textbooks() {
+        let mut moments = Moments::default();
+        assert_eq!(moments.relative_error(), f64::INFINITY);
+        for value in [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0] {
+            moments.count(value);
+        }
+        // Sum of squares 32, sample variance 32 / 7, mean 5.
+        let expected = (32.0_f64 / 7.0 / 8.0).sqrt() / 5.0;
+        assert!((moments.relative_error() - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_table_tells_which_cells_hold() {
+        let cell = |length, modelled| Cell {
+            direction: Direction::Read,
+            length: Bytes::from_kib(length),
+            published: 100.0,
+            modelled,
+        };
+        let text = markdown(&[cell(64, 101.0), cell(512, 95.0)]);
+        assert!(text.contains("| 64 | read | 100.0 | 101.0 | +1.0 % | within 3 % |"), "{text}");
+        assert!(text.contains("| 512 | read | 100.0 | 95.0 | -5.0 % | **beyond 3 %** |"), "{text}");
+    }
 }

@@ -42,8 +42,8 @@ enum Command {
         /// A block device to measure instead of a modelled LUN. Its content is lost.
         #[arg(long)]
         device: Option<PathBuf>,
-        /// Seconds for each of the fourteen cells.
-        #[arg(long, default_value_t = 20.0)]
+        /// Seconds for each of the fourteen cells, at least; the small reads take longer to be known well enough.
+        #[arg(long, default_value_t = 12.0)]
         seconds: f64,
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
