@@ -16,6 +16,11 @@ pub const ACCESS_XATTR: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute with the ACL that what is made in a directory inherits.
 pub const DEFAULT_XATTR: &[u8] = b"system.posix_acl_default";
 
+/// True for the names of the extended attributes that hold ACLs.
+pub(crate) fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_XATTR || name == DEFAULT_XATTR
+}
+
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;

@@ -5,7 +5,7 @@
 //! **Invariants:** facts change only in [`Metadata::apply`]; what is derived (directory indexes, orphans, counters,
 //! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
 
-use crate::acl::{ACCESS_XATTR, DEFAULT_XATTR};
+use crate::acl::is_acl;
 use crate::allocator::BlockRun;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
@@ -80,10 +80,6 @@ pub struct Metadata {
 
 /// The extended attribute in which SELinux keeps labels.
 pub(crate) const LABEL_XATTR: &[u8] = b"security.selinux";
-
-fn is_acl(name: &[u8]) -> bool {
-    name == ACCESS_XATTR || name == DEFAULT_XATTR
-}
 
 fn shard_of(ino: Ino) -> u64 {
     ino.0 / SHARD_INODES

@@ -4,7 +4,7 @@
 //! asks is checked here.
 
 use super::{Core, Handle, Touched};
-use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR};
+use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
 use crate::directory::equal_without_case;
 use crate::error::{Error, Result};
 use crate::extent::ExtentMap;
@@ -605,7 +605,7 @@ impl Core {
         let mut attributes = inode.attributes;
         attributes.ctime = now.wall.into();
         let mut stored = Some(value.to_vec());
-        if name == ACCESS_XATTR || name == DEFAULT_XATTR {
+        if is_acl(name) {
             let acl = Acl::parse(value).map_err(|_| Error::InvalidArgument)?;
             if inode.kind == FileKind::Symlink {
                 return Err(Error::Unsupported);
@@ -650,10 +650,11 @@ impl Core {
     /// else may hear it: the kernel asks in the name of whoever wants access, keeps "none" and takes "unsupported" for a
     /// refusal; but the owner's access does not depend on ACLs, so that it never asks in the owner's name.
     pub fn get_xattr_as(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<&[u8]> {
-        let is_acl = name == ACCESS_XATTR || name == DEFAULT_XATTR;
         match self.get_xattr(ino, name) {
             Err(Error::NoAttribute)
-                if is_acl && !self.metadata.has_acls() && self.inode(ino)?.attributes.uid == caller.uid =>
+                if is_acl(name)
+                    && !self.metadata.has_acls()
+                    && self.inode(ino)?.attributes.uid == caller.uid =>
             {
                 Err(Error::Unsupported)
             }
@@ -690,8 +691,7 @@ impl Core {
         check_xattr_name(name)?;
         if self.inode(ino)?.xattr(name).is_none() {
             // An ACL that says no more than the mode is not kept; taking it away is no mistake.
-            let is_acl = name == ACCESS_XATTR || name == DEFAULT_XATTR;
-            return if is_acl { Ok(()) } else { Err(Error::NoAttribute) };
+            return if is_acl(name) { Ok(()) } else { Err(Error::NoAttribute) };
         }
         let records = [Record::RemoveXattr { ino, name: name.into() }, self.touch_inode(now, ino)?];
         self.transact(now, &records)
@@ -839,9 +839,8 @@ fn is_bare_namespace(name: &[u8]) -> bool {
 }
 
 fn check_xattr_name(name: &[u8]) -> Result<()> {
-    let fits = name == ACCESS_XATTR
-        || name == DEFAULT_XATTR
-        || NAMESPACES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
+    let fits =
+        is_acl(name) || NAMESPACES.iter().any(|prefix| name.len() > prefix.len() && name.starts_with(prefix));
     match name.len() {
         0 => Err(Error::InvalidArgument),
         length if length > MAX_NAME => Err(Error::BufferTooSmall),
