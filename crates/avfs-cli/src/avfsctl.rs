@@ -1,4 +1,6 @@
-//! `avfsctl`: asks the daemon of a mounted volume.
+//! `avfsctl`: asks the daemon of a mounted volume, and sets policies on it.
+
+mod policy;
 
 use crate::fail;
 use avfs_core::types::{ExtentReport, StreamReport};
@@ -15,7 +17,7 @@ use units::Bytes;
 
 const NAME: &str = "avfsctl";
 
-/// Ask the daemon of a mounted AVFS volume.
+/// Ask the daemon of a mounted AVFS volume, and set policies of its files.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, max_term_width = 100)]
 struct Arguments {
@@ -41,6 +43,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Set, show and explain what files are worth
+    #[command(subcommand)]
+    Policy(policy::Command),
     /// Write everything that was accepted so far to the device
     Sync {
         /// Any file or directory of the volume
@@ -54,10 +59,20 @@ enum CtlError {
     Path { path: String, error: io::Error },
     #[error("{path}: {error}")]
     Daemon { path: String, error: ClientError },
+    #[error("--{option}: {message}")]
+    Value { option: String, message: String },
+    #[error("{path}: `{setting}` is not set; `avfsctl policy get` shows what is")]
+    NotSet { path: String, setting: String },
     #[error("the daemon answered something else than was asked: is it of another version?")]
     OtherAnswer,
     #[error("cannot write the answer: {0}")]
     Output(#[from] io::Error),
+}
+
+impl CtlError {
+    fn path(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self::Path { path: printable(path), error: error.into() }
+    }
 }
 
 /// Runs the command. Exit codes: 0 done, 1 not done, 2 wrong usage.
@@ -86,6 +101,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
             Answer::Info(info) => print_info(&mut output, &info)?,
             _ => return Err(CtlError::OtherAnswer),
         },
+        Command::Policy(command) => policy::run(&mut output, command)?,
         Command::Sync { path } => match ask(path, &metadata(path)?, &Request::Sync {})? {
             Answer::Done {} => {}
             _ => return Err(CtlError::OtherAnswer),
@@ -95,7 +111,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
 }
 
 fn metadata(path: &Path) -> Result<Metadata, CtlError> {
-    path.symlink_metadata().map_err(|error| CtlError::Path { path: printable(path), error })
+    path.symlink_metadata().map_err(|error| CtlError::path(path, error))
 }
 
 fn ask(path: &Path, metadata: &Metadata, request: &Request) -> Result<Answer, CtlError> {

@@ -589,6 +589,112 @@ fn a_client_that_waits_is_told_when_the_daemon_dies() {
     succeed(rig.umount());
 }
 
+fn policy(arguments: &[&str], path: &Path) -> Output {
+    let (command, options) = arguments.split_first().unwrap();
+    let mut avfsctl = Command::new(env!("CARGO_BIN_EXE_avfsctl"));
+    run(avfsctl.args(["policy", command]).arg(path).args(options))
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn said_in_json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&said(output)).unwrap()
+}
+
+#[test]
+fn policies_are_set_shown_listed_explained_and_cleared() {
+    let Some(rig) = Rig::mounted() else { return };
+    fs::create_dir_all(rig.path("shots/day 1")).unwrap();
+    rig.write("shots/day 1/a.mov", b"x");
+    let (shots, day, file) = (rig.path("shots"), rig.path("shots/day 1"), rig.path("shots/day 1/a.mov"));
+    succeed(policy(&["set", "--bitrate", "100 Mbit/s", "--class", "real-time"], &shots));
+    succeed(policy(&["set", "--deadline-window", "500 ms"], &day));
+    succeed(policy(&["set", "--frames-per-second", "24"], &file));
+    assert_eq!(
+        said(&policy(&["get"], &shots)),
+        "bitrate            100 Mbit/s\nclass              real-time\n"
+    );
+    let listed = said_in_json(&policy(&["list", "--json"], &rig.mount_point()));
+    let paths: Vec<_> = listed.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, [&shots, &day, &file].map(|path| path.to_str().unwrap()));
+    assert_eq!(listed[2]["settings"], serde_json::json!({ "frames_per_second": "24" }));
+
+    let explained = said_in_json(&policy(&["explain", "--json"], &file));
+    let row = |name: &str| {
+        let rows = explained["settings"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap().clone()
+    };
+    assert_eq!(explained["path"], "/shots/day 1/a.mov");
+    assert_eq!(row("rate")["decided_by"], "own");
+    assert_eq!(row("class")["decided_by"]["directory"]["path"], "/shots");
+    assert_eq!(row("deadline_window")["decided_by"]["directory"]["path"], "/shots/day 1");
+    assert_eq!(row("when_full")["decided_by"], "default");
+    let text = said(&policy(&["explain"], &file));
+    assert!(text.contains("\nrate               24 frames per second     its own attributes\n"), "{text}");
+    assert!(text.contains("    directory /shots: 100 Mbit/s, outranked by its own attributes\n"), "{text}");
+
+    // The other way to say the rate takes the place of this one.
+    succeed(policy(&["set", "--bitrate", "1 Gbit/s"], &file));
+    assert_eq!(said(&policy(&["get"], &file)), "bitrate            1 Gbit/s\n");
+    succeed(policy(&["clear", "class"], &shots));
+    assert_eq!(said(&policy(&["get"], &shots)), "bitrate            100 Mbit/s\n");
+    refuse(policy(&["clear", "class"], &shots), 1, "`class` is not set");
+    succeed(policy(&["clear"], &shots));
+    succeed(rig.umount());
+    succeed(rig.mount(""));
+    let listed = said_in_json(&policy(&["list", "--json"], &rig.path("shots")));
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_mistake_in_a_policy_is_one_line_and_einval() {
+    let Some(rig) = Rig::new() else { return };
+    let log = rig.directory.path().join("log");
+    succeed(rig.mount(&format!("log={}", log.display())));
+    rig.write("file", b"");
+    let file = rig.path("file");
+    refuse(policy(&["set", "--bitrate", "fast"], &file), 1, "--bitrate: \"fast\": expected a bitrate");
+    refuse(policy(&["set", "--deadline-window", "1 us"], &file), 1, "is outside of 1ms to 60s");
+    refuse(policy(&["set", "--class", "idle"], rig.directory.path()), 1, "no AVFS volume is mounted there");
+    let set = |name: &str, value: &str| {
+        rustix::fs::setxattr(&file, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
+    };
+    for (name, value) in [("user.avfs.bitrat", "1 Mbit/s"), ("user.avfs.bitrate", "fast")] {
+        assert_eq!(set(name, value), Err(rustix::io::Errno::INVAL));
+    }
+    let said = fs::read_to_string(&log).unwrap();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("is refused")).collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(
+        lines[0].contains("\"/file\": user.avfs.bitrat = \"1 Mbit/s\" is refused: there is no such setting")
+    );
+    assert_eq!(set("user.avfs.class", "idle"), Ok(()));
+    assert_eq!(said_in_json(&policy(&["get", "--json"], &file))["settings"]["class"], "idle");
+}
+
+#[test]
+fn who_refuses_more_than_the_device_carries_refuses_at_open() {
+    let Some(rig) = Rig::mounted() else { return };
+    fs::create_dir(rig.path("scans")).unwrap();
+    let scans = rig.path("scans");
+    rig.write("scans/a", b"x");
+    succeed(policy(&["set", "--bitrate", "900 Gbit/s", "--when-full", "refuse"], &scans));
+    for opened in [File::open(rig.path("scans/a")), File::create(rig.path("scans/b"))] {
+        assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    }
+    assert_eq!(rig.info()["streams"], serde_json::json!([]));
+    succeed(policy(&["set", "--when-full", "demote"], &scans));
+    let file = File::open(rig.path("scans/a")).unwrap();
+    assert_eq!(rig.info()["streams"][0]["state"], "waiting");
+    drop(file);
+    succeed(policy(&["set", "--bitrate", "1 Mbit/s", "--when-full", "refuse"], &scans));
+    let _file = File::open(rig.path("scans/a")).unwrap();
+    assert_eq!(rig.info()["streams"][0]["state"], "admitted");
+}
+
 /// A shared mapping of the start of a file.
 struct Mapping {
     address: *mut u8,

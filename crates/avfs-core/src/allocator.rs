@@ -81,6 +81,9 @@ pub struct Request {
     pub owner: Owner,
     /// The block behind the file's previous run, if it has one: the best place is there.
     pub after: Option<u64>,
+    /// Length of the owner's windows in units, at least 1 (what the volume's fill allows of it); `None`: growing from
+    /// 4 to 128.
+    pub window_units: Option<usize>,
 }
 
 /// A run that should have been free is used in part, or lies outside the volume.
@@ -243,7 +246,12 @@ impl Allocator {
         if nothing_free || request.wanted == 0 {
             return None;
         }
-        let Request { wanted, purpose, owner, after } = *request;
+        let Request { wanted, purpose, owner, after, window_units } = *request;
+        if purpose == Purpose::Stream
+            && let Some(units) = window_units
+        {
+            self.windows.writer(owner).next_units = units.max(1);
+        }
         // Behind the volume's last block nothing goes on.
         let after = after.filter(|block| *block < self.space.total_blocks());
         let run = loop {

@@ -8,8 +8,10 @@
 
 mod pattern;
 mod quantity;
+mod settings;
 
 pub use pattern::{Pattern, PatternError};
+pub use settings::{Rate, Setting, Settings, WhenFull};
 
 use rtsched::Class;
 use serde::Deserialize;
@@ -131,15 +133,6 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// How fast a stream is read or written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// A file that holds many frames, at so many bits per second: 1 kbit/s to 1 Tbit/s.
-    Bitrate(Bitrate),
-    /// A sequence with one file for each frame; the time of one frame, 1 ms to 1 s.
-    FramePeriod(Duration),
-}
-
 /// `[[stream]]`: what the files under a pattern are worth.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "StreamTable")]
@@ -148,12 +141,8 @@ pub struct StreamPolicy {
     pub path: Pattern,
     /// Upper and lower case are the same.
     pub case_insensitive: bool,
-    /// The rate; `None`: it is to be observed.
-    pub rate: Option<Rate>,
-    /// Real-time, best-effort or idle.
-    pub class: Class,
-    /// How long before its deadline a request is made, 1 ms to 60 s; `None`: the reader's or writer's own choice.
-    pub deadline_window: Option<Duration>,
+    /// What it says of them; always a class.
+    pub settings: Settings,
 }
 
 /// A `[[stream]]` table as written.
@@ -167,38 +156,38 @@ struct StreamTable {
     bitrate: Option<Bitrate>,
     #[serde(default, deserialize_with = "quantity::frame_period")]
     frames_per_second: Option<Duration>,
-    #[serde(default = "real_time", deserialize_with = "quantity::class")]
-    class: Class,
+    #[serde(default, deserialize_with = "quantity::class")]
+    class: Option<Class>,
     #[serde(default, deserialize_with = "quantity::deadline_window")]
     deadline_window: Option<Duration>,
-}
-
-fn real_time() -> Class {
-    Class::RealTime
+    #[serde(default, deserialize_with = "quantity::prefetch_depth")]
+    prefetch_depth: Option<Bytes>,
+    #[serde(default, deserialize_with = "quantity::when_full")]
+    when_full: Option<WhenFull>,
+    #[serde(default, deserialize_with = "quantity::allocation_window")]
+    allocation_window: Option<Bytes>,
 }
 
 impl TryFrom<StreamTable> for StreamPolicy {
     type Error = &'static str;
 
     fn try_from(table: StreamTable) -> Result<Self, Self::Error> {
-        let rate = match (table.bitrate, table.frames_per_second) {
-            (Some(_), Some(_)) => {
-                return Err(
-                    "bitrate and frames_per_second in one [[stream]]: keep bitrate for files of many \
-                            frames, frames_per_second for sequences of one file a frame",
-                );
-            }
-            (Some(bitrate), None) => Some(Rate::Bitrate(bitrate)),
-            (None, Some(period)) => Some(Rate::FramePeriod(period)),
-            (None, None) => None,
-        };
-        Ok(Self {
-            path: table.path,
-            case_insensitive: table.case_insensitive,
-            rate,
-            class: table.class,
+        if table.bitrate.is_some() && table.frames_per_second.is_some() {
+            return Err(
+                "bitrate and frames_per_second in one [[stream]]: keep bitrate for files of many frames, \
+                        frames_per_second for sequences of one file a frame",
+            );
+        }
+        let rate = table.bitrate.map(Rate::Bitrate);
+        let settings = Settings {
+            class: table.class.or(Some(Class::RealTime)),
+            rate: rate.or(table.frames_per_second.map(Rate::FramePeriod)),
             deadline_window: table.deadline_window,
-        })
+            prefetch_depth: table.prefetch_depth,
+            when_full: table.when_full,
+            allocation_window: table.allocation_window,
+        };
+        Ok(Self { path: table.path, case_insensitive: table.case_insensitive, settings })
     }
 }
 
@@ -231,10 +220,11 @@ impl Config {
         })
     }
 
-    /// The first policy whose pattern matches a path relative to the root of the volume, with or without a leading
-    /// slash.
-    pub fn policy_for(&self, path: &[u8]) -> Option<&StreamPolicy> {
-        self.streams.iter().find(|policy| policy.path.matches(path, policy.case_insensitive))
+    /// The policies whose patterns match a path relative to the root of the volume, with or without a leading slash,
+    /// each with its number from 1; the first decides.
+    pub fn policies_for(&self, path: &[u8]) -> impl Iterator<Item = (usize, &StreamPolicy)> {
+        let matches = move |policy: &StreamPolicy| policy.path.matches(path, policy.case_insensitive);
+        (1..).zip(&self.streams).filter(move |(_, policy)| matches(policy))
     }
 }
 

@@ -12,7 +12,9 @@ mod commit;
 mod data;
 mod file;
 mod names;
+mod policies;
 mod reads;
+mod streams;
 mod writeback;
 mod writes;
 
@@ -38,6 +40,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
 pub(crate) use names::MAX_XATTR_BYTES;
+pub use policies::Informant;
 pub use writes::{WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
@@ -313,6 +316,7 @@ impl Core {
             mmp_sequence: 1,
             next_aging: Instant::FAR_FUTURE,
         };
+        core.report_policy_mistakes();
         if !core.dormant {
             core.keep_spares();
             core.clear_interrupted(now);

@@ -19,6 +19,7 @@ pub mod inode;
 pub mod journal;
 pub mod metadata;
 pub mod mkfs;
+pub mod policy;
 mod ranges;
 pub mod record;
 pub mod recovery;

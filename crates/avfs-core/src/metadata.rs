@@ -11,6 +11,7 @@ use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
 use crate::format::{SHARD_INODES, ShardLocation};
 use crate::inode::{Body, CoreAttributes, Inode};
+use crate::policy::is_policy;
 use crate::record::Record;
 use crate::types::FileKind;
 use std::collections::BTreeSet;
@@ -76,6 +77,8 @@ pub struct Metadata {
     labelled: bool,
     /// The same of ACLs.
     has_acls: bool,
+    /// The same of policies.
+    has_policies: bool,
 }
 
 /// The extended attribute in which SELinux keeps labels.
@@ -193,6 +196,11 @@ impl Metadata {
     /// False while no inode has an ACL; not false again when the last one goes.
     pub fn has_acls(&self) -> bool {
         self.has_acls
+    }
+
+    /// The same of policies.
+    pub(crate) fn has_policies(&self) -> bool {
+        self.has_policies
     }
 
     /// The number of the last record.
@@ -353,6 +361,7 @@ impl Metadata {
             Record::SetXattr { name, .. } => {
                 self.labelled |= **name == *LABEL_XATTR;
                 self.has_acls |= is_acl(name);
+                self.has_policies |= is_policy(name);
             }
             _ => {}
         }
@@ -383,12 +392,13 @@ impl Metadata {
             .filter(|(ino, inode)| inode.names.is_empty() && *ino != Ino::ROOT)
             .map(|(ino, _)| ino)
             .collect();
-        let (mut labelled, mut has_acls) = (false, false);
+        let (mut labelled, mut has_acls, mut has_policies) = (false, false, false);
         for xattr in self.iter().flat_map(|(_, inode)| inode.xattrs.iter().flat_map(|all| all.iter())) {
             labelled |= *xattr.name == *LABEL_XATTR;
             has_acls |= is_acl(&xattr.name);
+            has_policies |= is_policy(&xattr.name);
         }
-        (self.labelled, self.has_acls) = (labelled, has_acls);
+        (self.labelled, self.has_acls, self.has_policies) = (labelled, has_acls, has_policies);
         for (ino, name) in names {
             if !self.enter(ino, name.parent, &name.name) {
                 lost.push((ino, name));

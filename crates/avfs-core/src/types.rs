@@ -2,8 +2,9 @@
 
 use avfs_io::pool::Buffer;
 use bitflags::bitflags;
+use rtsched::StreamId;
 use smallvec::SmallVec;
-use units::{Ino, Timestamp};
+use units::{Bitrate, Ino, Timestamp};
 
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,6 +164,17 @@ pub struct Opened {
     pub handle: HandleId,
     /// Who caches.
     pub cache: CacheMode,
+    /// It may stay open only if there is room for this stream; for whoever can wait for the answer to see to.
+    pub admission: Option<WantedStream>,
+}
+
+/// A stream for which there must be room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedStream {
+    /// Which.
+    pub stream: StreamId,
+    /// The rate of all its clients together.
+    pub rate: Bitrate,
 }
 
 /// What fallocate(2) is to do.
@@ -382,4 +394,97 @@ impl std::fmt::Display for StreamService {
             Self::Waiting => "waiting",
         })
     }
+}
+
+/// What holds for a file, setting by setting, for `avfsctl policy explain`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PolicyReport {
+    /// Which file.
+    pub ino: u64,
+    /// The name that counts, from the root of the volume, or one of a directory that holds it; absent when it has none.
+    pub path: Option<String>,
+    /// In the order in which they are to be shown.
+    pub settings: Vec<SettingReport>,
+}
+
+/// One setting that holds.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SettingReport {
+    /// What it is called.
+    pub name: String,
+    /// What holds.
+    pub value: String,
+    /// Who said so.
+    pub decided_by: PolicySource,
+    /// Everybody who was asked, the highest first.
+    pub sources: Vec<SourceReport>,
+}
+
+/// What one source says of a setting.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SourceReport {
+    /// Who.
+    pub source: PolicySource,
+    /// What, if anything.
+    pub value: Option<String>,
+    /// What came of it.
+    pub verdict: SourceVerdict,
+}
+
+/// Who says something of a file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicySource {
+    /// Its own attributes.
+    Own,
+    /// The attributes of a directory above it.
+    Directory {
+        /// From the root of the volume.
+        path: String,
+    },
+    /// A `[[stream]]` of the configuration.
+    Configuration {
+        /// Counted from 1.
+        entry: usize,
+        /// Its pattern.
+        path: String,
+    },
+    /// The configuration, of which no pattern matches.
+    NoConfiguration,
+    /// What was found inside the file.
+    Container,
+    /// What its clients were observed to do.
+    Observation,
+    /// Nobody.
+    Default,
+}
+
+impl std::fmt::Display for PolicySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Own => f.write_str("its own attributes"),
+            Self::Directory { path } => write!(f, "directory {path}"),
+            Self::Configuration { entry, path } => write!(f, "configuration, [[stream]] {entry} \"{path}\""),
+            Self::NoConfiguration => f.write_str("configuration"),
+            Self::Container => f.write_str("container"),
+            Self::Observation => f.write_str("observation"),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// What came of what a source says.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceVerdict {
+    /// It holds.
+    Decides,
+    /// A higher source says it too.
+    Outranked,
+    /// An earlier entry of the configuration matches too, and only the first is heard.
+    Shadowed,
+    /// It does not say anything of this setting.
+    Silent,
+    /// What it says cannot be understood, for this reason.
+    Invalid(String),
 }

@@ -458,7 +458,16 @@ impl Volume {
         umask: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags))
+        let made =
+            self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags));
+        let (entry, opened) = made?;
+        match self.admit(opened) {
+            Ok(opened) => Ok((entry, opened)),
+            Err(error) => {
+                self.forget(entry.attributes.ino, 1);
+                Err(error)
+            }
+        }
     }
 
     /// Adds a name.
@@ -507,7 +516,24 @@ impl Volume {
 
     /// Opens a file.
     pub fn open_file(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        self.shared.run(|state| state.core.open(ino, flags))
+        let opened = self.shared.run(|state| state.core.open(ino, flags))?;
+        self.admit(opened)
+    }
+
+    /// Closes a file again for which there is no room and whose policy then wants no client. Waits for the engine's
+    /// thread, not for the device.
+    fn admit(&self, opened: Opened) -> Result<Opened> {
+        let Some(wanted) = opened.admission else { return Ok(opened) };
+        let declared = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
+        let admitted = declared
+            .iter()
+            .find(|declared| declared.stream == wanted.stream)
+            .is_some_and(|declared| declared.admitted.is_some() && declared.spec.rate >= wanted.rate);
+        if admitted {
+            return Ok(opened);
+        }
+        self.release(opened.handle);
+        Err(Error::Busy)
     }
 
     /// The handle is not used any more.
@@ -672,6 +698,11 @@ impl Volume {
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         self.with(Core::report)
+    }
+
+    /// What holds for a file or directory, and who says so.
+    pub fn explain_policy(&self, ino: Ino) -> Result<PolicyReport> {
+        self.with(|core| core.explain_policy(ino))
     }
 
     /// The streams that open files are.

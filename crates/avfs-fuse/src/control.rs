@@ -1,13 +1,14 @@
 //! The control socket of a mounted volume: one line of JSON asks, one line of JSON answers.
 //!
-//! **For:** what the kernel has no request for: extents of a file, figures of the volume, remounting. **State:** a
-//! thread with a single-threaded runtime owns socket and connections. **Invariants:** whatever bytes arrive, the
-//! answer is a line of JSON or the end of the connection; no connection can hold more than a line in memory.
+//! **For:** what the kernel has no request for: extents of a file, why which policy holds for it, figures of the volume,
+//! remounting. **State:** a thread with a single-threaded runtime owns socket and connections. **Invariants:**
+//! whatever bytes arrive, the answer is a line of JSON or the end of the connection; no connection can hold more than
+//! a line in memory.
 //!
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{ExtentReport, StreamReport, VolumeReport};
+use avfs_core::types::{ExtentReport, PolicyReport, StreamReport, VolumeReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -40,6 +41,11 @@ pub enum Request {
     },
     /// Figures of the volume and of the daemon.
     Info {},
+    /// What holds for a file or directory, and who says so.
+    ExplainPolicy {
+        /// Its inode number.
+        ino: u64,
+    },
     /// Refuse writes, after everything accepted is durable, or accept them again.
     Remount {
         /// Whether to refuse.
@@ -59,6 +65,8 @@ pub enum Answer {
     Extents(Vec<ExtentReport>),
     /// To [`Request::Info`].
     Info(Box<Info>),
+    /// To [`Request::ExplainPolicy`].
+    Policy(PolicyReport),
     /// It is done.
     Done {},
     /// It is not; one line for the operator.

@@ -312,6 +312,7 @@ fn answer(
     let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
     match request {
         Request::Extents { ino } => volume.extents(Ino(ino)).map_or_else(refuse, Answer::Extents),
+        Request::ExplainPolicy { ino } => volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy),
         Request::Info {} => Answer::Info(Box::new(Info {
             volume: volume.report(),
             connected: mount::is_connected(kernel),

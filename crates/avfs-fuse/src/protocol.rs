@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn only_writers_are_asked_at_close() {
-        let opened = Opened { handle: HandleId(1), cache: CacheMode::Direct };
+        let opened = Opened { handle: HandleId(1), cache: CacheMode::Direct, admission: None };
         let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
         assert_eq!(OpenReply::file(&opened, OpenFlags::WRITE), direct);
         assert_eq!(OpenReply::file(&opened, OpenFlags::READ), direct | OpenReply::NO_FLUSH);

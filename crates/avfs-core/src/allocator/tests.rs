@@ -8,7 +8,7 @@ const GIB_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES;
 const MIB_PER_BLOCK: f64 = BLOCK_BYTES as f64 / (1 << 20) as f64;
 
 fn request(purpose: Purpose, owner: u64, wanted: u64, after: Option<u64>) -> Request {
-    Request { wanted, purpose, owner: Owner(owner), after }
+    Request { wanted, purpose, owner: Owner(owner), after, window_units: None }
 }
 
 fn run(start: u64, count: u64) -> BlockRun {

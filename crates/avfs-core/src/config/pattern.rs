@@ -1,6 +1,7 @@
 //! Patterns for paths: `*` within a name, `**` for any number of directories, `?` for one character.
 
 use serde::Deserialize;
+use std::fmt;
 
 /// Why a text is not a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +28,15 @@ pub enum PatternError {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Pattern {
+    text: Box<str>,
     parts: Box<[Part]>,
+}
+
+/// As it was written.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// What lies between two slashes.
@@ -68,7 +77,7 @@ impl Pattern {
             text.split('/').filter(|part| !part.is_empty()).map(Part::new).collect();
         match parts? {
             parts if parts.is_empty() => Err(PatternError::Empty),
-            parts => Ok(Self { parts }),
+            parts => Ok(Self { text: text.into(), parts }),
         }
     }
 

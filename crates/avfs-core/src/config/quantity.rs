@@ -1,5 +1,6 @@
 //! Single values: numbers with units in text, each within its range.
 
+use super::settings::WhenFull;
 use rtsched::Class;
 use serde::de::{Deserializer, Error, Visitor};
 use std::fmt::{self, Display};
@@ -32,6 +33,12 @@ const BITS_PER_SECOND: Units = &[
     ("MiB/s", 8 << 20),
     ("GiB/s", 8 << 30),
 ];
+
+/// The names of the classes that a file can have.
+const CLASSES: [(&str, Class); 3] =
+    [("real-time", Class::RealTime), ("best-effort", Class::BestEffort), ("idle", Class::Idle)];
+
+const WHEN_FULL: [(&str, WhenFull); 2] = [("demote", WhenFull::Demote), ("refuse", WhenFull::Refuse)];
 
 const NANOSECONDS: Units = &[("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
 
@@ -135,9 +142,13 @@ fn integer<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<u32>) -> R
     within(wide, wide_range, i64::to_string).and_then(|value| u32::try_from(value).map_err(D::Error::custom))
 }
 
-pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Bytes, D::Error> {
+fn size<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<Bytes>) -> Result<Bytes, D::Error> {
     let bytes = Bytes(value(input, BYTES, true, "a size such as \"512 MiB\" or a number of bytes")?);
-    within(bytes, Bytes::from_mib(64)..=Bytes::from_mib(16 << 20), Bytes::to_string)
+    within(bytes, range, Bytes::to_string)
+}
+
+pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Bytes, D::Error> {
+    size(input, Bytes::from_mib(64)..=Bytes::from_mib(16 << 20))
 }
 
 pub(super) fn commit_age<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
@@ -187,16 +198,77 @@ pub(super) fn frame_period<'de, D: Deserializer<'de>>(input: D) -> Result<Option
     Ok(Some(Duration::from_secs_f64(1.0 / frames_per_second)))
 }
 
-pub(super) fn class<'de, D: Deserializer<'de>>(input: D) -> Result<Class, D::Error> {
-    let expected = "\"real-time\", \"best-effort\" or \"idle\"";
+/// Reads one of some words.
+fn word<'de, D: Deserializer<'de>, T: Copy>(
+    input: D,
+    words: &[(&str, T)],
+    expected: &'static str,
+) -> Result<Option<T>, D::Error> {
+    let refused = |found: &dyn Display| D::Error::custom(format_args!("{found}: expected {expected}"));
     match input.deserialize_any(ScalarVisitor { expected })? {
-        Scalar::Text(text) => match text.as_str() {
-            "real-time" => Ok(Class::RealTime),
-            "best-effort" => Ok(Class::BestEffort),
-            "idle" => Ok(Class::Idle),
-            _ => Err(D::Error::custom(format_args!("{text:?}: expected {expected}"))),
-        },
-        Scalar::Integer(integer) => Err(D::Error::custom(format_args!("{integer}: expected {expected}"))),
-        Scalar::Float(float) => Err(D::Error::custom(format_args!("{float}: expected {expected}"))),
+        Scalar::Text(text) => {
+            let found = words.iter().find(|(word, _)| *word == text);
+            found.map(|&(_, value)| Some(value)).ok_or_else(|| refused(&format_args!("{text:?}")))
+        }
+        Scalar::Integer(integer) => Err(refused(&integer)),
+        Scalar::Float(float) => Err(refused(&float)),
     }
+}
+
+pub(super) fn class<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Class>, D::Error> {
+    word(input, &CLASSES, "\"real-time\", \"best-effort\" or \"idle\"")
+}
+
+pub(super) fn when_full<'de, D: Deserializer<'de>>(input: D) -> Result<Option<WhenFull>, D::Error> {
+    word(input, &WHEN_FULL, "\"demote\" or \"refuse\"")
+}
+
+pub(super) fn prefetch_depth<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bytes>, D::Error> {
+    size(input, Bytes::ZERO..=Bytes::from_mib(1024)).map(Some)
+}
+
+pub(super) fn allocation_window<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bytes>, D::Error> {
+    size(input, Bytes::from_mib(8)..=Bytes::from_mib(1024)).map(Some)
+}
+
+// The other way.
+
+fn show_word<T: PartialEq>(words: &'static [(&'static str, T)], value: &T) -> &'static str {
+    words.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word)
+}
+
+/// "" for metadata, which no file is.
+pub(super) fn show_class(class: Class) -> &'static str {
+    show_word(&CLASSES, &class)
+}
+
+pub(super) fn show_when_full(what: WhenFull) -> &'static str {
+    show_word(&WHEN_FULL, &what)
+}
+
+/// In the largest of the `units` that takes no decimals, or with decimals in the smallest.
+fn show(value: u64, units: &[(&str, u64)]) -> String {
+    let whole = units.iter().filter(|(_, factor)| value.is_multiple_of(*factor));
+    match whole.max_by_key(|(_, factor)| *factor) {
+        Some((unit, factor)) if value > 0 => format!("{} {unit}", value / factor),
+        Some(_) => format!("0 {}", units[0].0),
+        None => format!("{}.{:03} {}", value / units[0].1, value % units[0].1, units[0].0),
+    }
+}
+
+pub(super) fn show_bytes(bytes: Bytes) -> String {
+    show(bytes.0, &BYTES[..5])
+}
+
+pub(super) fn show_bitrate(rate: Bitrate) -> String {
+    show(rate.0, &BITS_PER_SECOND[..4])
+}
+
+pub(super) fn show_duration(duration: Duration) -> String {
+    show(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &NANOSECONDS[..3])
+}
+
+pub(super) fn show_frames_per_second(period: Duration) -> String {
+    let rounded = format!("{:.3}", 1.0 / period.as_secs_f64());
+    rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -40,18 +40,22 @@ fn the_example_says_every_setting() {
 fn the_disabled_examples_are_right() {
     let config = Config::parse(&enabled_example()).unwrap();
     assert_eq!(config.streams.len(), 4);
+    let settings_for = |path: &[u8]| config.policies_for(path).next().map(|(_, policy)| policy.settings);
 
-    let policy = config.policy_for(b"Projects/Film/A001.MXF").unwrap();
+    let policy = settings_for(b"Projects/Film/A001.MXF").unwrap();
     assert_eq!(policy.rate, Some(Rate::Bitrate(Bitrate::from_megabits(185))));
-    assert_eq!(policy.class, Class::RealTime);
+    assert_eq!(policy.class, Some(Class::RealTime));
     assert_eq!(policy.deadline_window, Some(Duration::from_millis(500)));
     // The first that matches decides.
-    assert_eq!(config.policy_for(b"Projects/Proxies/A001.mxf").unwrap().class, Class::BestEffort);
-    let scan = config.policy_for(b"/Scans/reel 1/000001.dpx").unwrap();
+    let numbers: Vec<_> =
+        config.policies_for(b"Projects/Proxies/A001.mxf").map(|(number, _)| number).collect();
+    assert_eq!(numbers, [1, 2]);
+    assert_eq!(settings_for(b"Projects/Proxies/A001.mxf").unwrap().class, Some(Class::BestEffort));
+    let scan = settings_for(b"/Scans/reel 1/000001.dpx").unwrap();
     assert_eq!(scan.rate, Some(Rate::FramePeriod(Duration::from_nanos(41_666_667))));
-    assert_eq!(config.policy_for(b"Archive/2019/x").unwrap().class, Class::Idle);
-    assert_eq!(config.policy_for(b"Scans/reel 1/000001.DPX"), None);
-    assert_eq!(config.policy_for(b""), None);
+    assert_eq!(settings_for(b"Archive/2019/x").unwrap().class, Some(Class::Idle));
+    assert_eq!(settings_for(b"Scans/reel 1/000001.DPX"), None);
+    assert_eq!(settings_for(b""), None);
 }
 
 #[test]
@@ -67,7 +71,7 @@ fn quantities_with_units() {
 
     let rate = |line: &str| {
         let text = format!("[[stream]]\npath = \"**\"\n{line}");
-        Config::parse(&text).unwrap().streams[0].rate.unwrap()
+        Config::parse(&text).unwrap().streams[0].settings.rate.unwrap()
     };
     assert_eq!(rate("bitrate = \"100 Mbit/s\""), Rate::Bitrate(Bitrate(100_000_000)));
     assert_eq!(rate("bitrate = 100_000_000"), Rate::Bitrate(Bitrate(100_000_000)));
@@ -108,6 +112,69 @@ fn a_mistake_is_one_line_with_its_place() {
         let complaint = complaint(&text);
         assert!(complaint.starts_with(expected), "{text:?}: {complaint}");
         assert!(complaint.len() > "line 1: ".len() && !complaint.contains('\n'), "{complaint}");
+    }
+}
+
+/// What a `[[stream]]` with this line says, but for the class that it has without saying so.
+fn settings_in(line: &str) -> Option<Settings> {
+    let config = Config::parse(&format!("[[stream]]\npath = \"**\"\n{line}")).ok()?;
+    let mut settings = config.streams[0].settings;
+    if !line.starts_with("class") {
+        assert_eq!(settings.class.take(), Some(Class::RealTime));
+    }
+    Some(settings)
+}
+
+#[test]
+fn an_attribute_is_read_as_the_same_line_of_the_configuration() {
+    let values = [
+        (Setting::Class, &["real-time", "best-effort", "idle"][..]),
+        (Setting::Bitrate, &["100 Mbit/s", "1.485 Gbit/s", "25 MB/s", "100000000", "1000"]),
+        (Setting::FramesPerSecond, &["24", "23.976", "1000", "1"]),
+        (Setting::DeadlineWindow, &["500 ms", "1 ms", "60 s", "1.5 s", "1 min"]),
+        (Setting::PrefetchDepth, &["0", "32 MiB", "1 GiB", "500 MB"]),
+        (Setting::WhenFull, &["demote", "refuse"]),
+        (Setting::AllocationWindow, &["8 MiB", "1 GiB"]),
+    ];
+    assert_eq!(values.map(|(setting, _)| setting), Setting::ALL);
+    for (setting, texts) in values {
+        for text in texts {
+            let quoted = if text.parse::<f64>().is_ok() { (*text).to_owned() } else { format!("{text:?}") };
+            let settings = setting.parse(text).unwrap();
+            assert!(!settings.is_empty());
+            assert_eq!(Some(settings), settings_in(&format!("{} = {quoted}", setting.name())), "{text}");
+            assert_eq!(setting.parse(&format!(" {text}\n")), Ok(settings));
+            // What is shown says the same.
+            assert_eq!(setting.parse(&setting.show(&settings).unwrap()), Ok(settings), "{text}");
+        }
+        assert_eq!(Setting::named(setting.name().as_bytes()), Some(setting));
+    }
+    assert_eq!(Setting::named(b"path"), None);
+    assert_eq!(Setting::named(b"Class"), None);
+}
+
+#[test]
+fn a_wrong_value_of_an_attribute_is_refused_in_one_line() {
+    let mistakes = [
+        (Setting::Class, "realtime", "\"realtime\": expected \"real-time\""),
+        (Setting::Class, "1", "1: expected \"real-time\""),
+        (Setting::Bitrate, "100 Mbps", "\"100 Mbps\": expected a bitrate"),
+        (Setting::Bitrate, "999", "999 bit/s is outside of"),
+        (Setting::Bitrate, "1000.1 Gbit/s", "1000100000000 bit/s is outside of"),
+        (Setting::FramesPerSecond, "nan", "NaN is outside of 1 to 1000"),
+        (Setting::FramesPerSecond, "0.999", "0.999 is outside of 1 to 1000"),
+        (Setting::FramesPerSecond, "24 fps", "\"24 fps\": expected a number of frames per second"),
+        (Setting::DeadlineWindow, "999 us", "999µs is outside of 1ms to 60s"),
+        (Setting::DeadlineWindow, "500", "500: expected a time"),
+        (Setting::PrefetchDepth, "1025 MiB", "1025 MiB is outside of"),
+        (Setting::PrefetchDepth, "-1", "-1: expected a size"),
+        (Setting::WhenFull, "wait", "\"wait\": expected \"demote\" or \"refuse\""),
+        (Setting::AllocationWindow, "7 MiB", "7 MiB is outside of"),
+        (Setting::AllocationWindow, "", "\"\": expected a size"),
+    ];
+    for (setting, text, expected) in mistakes {
+        let complaint = setting.parse(text).unwrap_err();
+        assert!(complaint.starts_with(expected) && !complaint.contains('\n'), "{text:?}: {complaint}");
     }
 }
 
@@ -203,7 +270,7 @@ proptest! {
     #[test]
     fn any_text_is_a_config_or_a_complaint(text in "\\PC*", path in proptest::collection::vec(any::<u8>(), 0..40)) {
         if let Ok(config) = Config::parse(&text) {
-            let _ = config.policy_for(&path);
+            let _ = config.policies_for(&path).count();
         }
     }
 
@@ -222,10 +289,33 @@ proptest! {
         match Config::parse(&chars.into_iter().collect::<String>()) {
             Ok(config) => {
                 prop_assert!((1..=1024).contains(&config.scheduler.queue_depth));
-                let _ = config.policy_for(&path);
+                let _ = config.policies_for(&path).count();
             }
             Err(error) => prop_assert!(!error.to_string().contains('\n')),
         }
+    }
+
+    #[test]
+    fn any_value_is_read_or_refused_in_one_line(number in 0usize..7, text in "[0-9.]{0,6} ?(\\PC{0,3}|[kMG]i?[Bb](it)?(/s)?|m?s)") {
+        match Setting::ALL[number].parse(&text) {
+            Ok(settings) => prop_assert!(Setting::ALL[number].show(&settings).is_some()),
+            Err(message) => prop_assert!(!message.contains('\n')),
+        }
+    }
+
+    /// Rates and sizes to the bit and byte, times to the nanosecond.
+    #[test]
+    fn a_value_that_is_shown_is_read_as_itself(bits in 1_000u64..=1_000_000_000_000, bytes in (8u64 << 20)..=(1 << 30), nanoseconds in 1_000_000u64..=60_000_000_000) {
+        let settings = Settings {
+            rate: Some(Rate::Bitrate(Bitrate(bits))),
+            prefetch_depth: Some(Bytes(bytes)),
+            allocation_window: Some(Bytes(bytes)),
+            deadline_window: Some(Duration::from_nanos(nanoseconds)),
+            ..Settings::default()
+        };
+        let shown = [Setting::Bitrate, Setting::DeadlineWindow, Setting::PrefetchDepth, Setting::AllocationWindow]
+            .map(|setting| setting.parse(&setting.show(&settings).unwrap()).unwrap());
+        prop_assert_eq!(shown.into_iter().fold(Settings::default(), Settings::or), settings);
     }
 
     #[test]

@@ -181,8 +181,13 @@ impl Core {
     }
 
     fn metadata_unit(&mut self) -> Option<u64> {
-        let request =
-            Request { wanted: UNIT_BLOCKS, purpose: SpaceFor::Metadata, owner: Owner(0), after: None };
+        let request = Request {
+            wanted: UNIT_BLOCKS,
+            purpose: SpaceFor::Metadata,
+            owner: Owner(0),
+            after: None,
+            window_units: None,
+        };
         self.allocator.allocate(&request).map(|run| run.start)
     }
 

@@ -349,6 +349,7 @@ impl Core {
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
         self.allocator.unclaim(wanted);
+        let window_units = self.files.get(&ino).and_then(|file| file.policy().window_units());
         let mut records = Vec::new();
         for gap in gaps {
             let mut at = gap.start;
@@ -360,6 +361,7 @@ impl Core {
                     purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
                     owner: Owner(ino.0),
                     after,
+                    window_units,
                 };
                 let Some(run) = self.allocator.allocate(&request) else {
                     self.fail("claimed space is not there");

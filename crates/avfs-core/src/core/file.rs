@@ -2,8 +2,10 @@
 
 use super::Ticket;
 use super::cache::BlockId;
-use crate::config::StreamPolicy;
+use super::policies::Told;
+use crate::policy::Policy;
 use crate::ranges::RangeSet;
+use crate::types::OpenFlags;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -120,9 +122,9 @@ pub(super) struct FileState {
     pub(super) read_end: u64,
     /// Reads in a row that continued the one before.
     pub(super) sequential_reads: u32,
-    /// Its rate and class, from the configuration.
-    pub(super) policy: Option<Box<StreamPolicy>>,
-    pub(super) policy_known: bool,
+    /// What held for it when it was opened last; absent: nobody says anything of it.
+    pub(super) policy: Option<Box<Policy>>,
+    pub(super) told: Option<Box<Told>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +134,17 @@ pub(super) struct Touched {
 }
 
 impl FileState {
+    /// What holds for it.
+    pub(super) fn policy(&self) -> Policy {
+        self.policy.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Somebody opened it with these flags (+1), or closed it (-1).
+    pub(super) fn count_client(&mut self, flags: OpenFlags, change: i32) {
+        let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
+        *count = count.saturating_add_signed(change);
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.loads == 0 && self.writes == 0
     }

@@ -3,6 +3,7 @@
 //! What a caller may do was checked by the kernel before it asked (`default_permissions`); what is impossible whoever
 //! asks is checked here.
 
+use super::streams::direction_of;
 use super::{Core, Handle, Touched};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
 use crate::directory::equal_without_case;
@@ -11,9 +12,9 @@ use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
 use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
 use crate::metadata::LABEL_XATTR;
+use crate::policy::stored_name;
 use crate::record::Record;
 use crate::types::*;
-use rtsched::Direction;
 use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
@@ -576,7 +577,7 @@ impl Core {
 
     // Extended attributes.
 
-    /// See setxattr(2).
+    /// See setxattr(2). `user.avfs.*` is for policies alone: other names and values than theirs are refused.
     pub fn set_xattr(
         &mut self,
         now: Now,
@@ -590,6 +591,7 @@ impl Core {
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
+        let name = &*stored_name(name);
         let inode = self.inode(ino)?;
         let old = inode.xattr(name);
         if flags.contains(XattrFlags::CREATE) && old.is_some() {
@@ -602,6 +604,7 @@ impl Core {
         if grown - old.map_or(0, |old| old.len() + name.len()) > MAX_XATTR_BYTES {
             return Err(Error::NoSpace);
         }
+        self.check_policy(ino, inode, name, value)?;
         let mut attributes = inode.attributes;
         attributes.ctime = now.wall.into();
         let mut stored = Some(value.to_vec());
@@ -637,7 +640,7 @@ impl Core {
             return self.real_name(ino, wanted);
         }
         check_xattr_name(name)?;
-        match self.inode(ino)?.xattr(name) {
+        match self.inode(ino)?.xattr(&stored_name(name)) {
             Some(value) => Ok(value),
             // Said once, `ls -l` believes it of the whole device; else it asks for each file, and each is a request.
             None if name == LABEL_XATTR && !self.metadata.is_labelled() => Err(Error::Unsupported),
@@ -689,6 +692,7 @@ impl Core {
     pub fn remove_xattr(&mut self, now: Now, ino: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
         check_xattr_name(name)?;
+        let name = &*stored_name(name);
         if self.inode(ino)?.xattr(name).is_none() {
             // An ACL that says no more than the mode is not kept; taking it away is no mistake.
             return if is_acl(name) { Ok(()) } else { Err(Error::NoAttribute) };
@@ -711,26 +715,20 @@ impl Core {
             self.check_writable()?;
         }
         self.learn_policy(ino);
+        self.change_streams(ino, |core| core.file_mut(ino).count_client(flags, 1));
         let file = self.file_mut(ino);
-        let small = file.size <= PAGE_CACHE_LIMIT && file.policy.is_none();
-        let cache = if flags.contains(OpenFlags::WRITE) {
-            file.writers += 1;
-            CacheMode::Direct
+        let small = file.size <= PAGE_CACHE_LIMIT && !file.policy().is_media();
+        let cache = if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {
+            let keep = file.kernel_pages;
+            file.kernel_pages = true;
+            CacheMode::PageCache { keep }
         } else {
-            file.readers += 1;
-            if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {
-                let keep = file.kernel_pages;
-                file.kernel_pages = true;
-                CacheMode::PageCache { keep }
-            } else {
-                CacheMode::Direct
-            }
+            CacheMode::Direct
         };
-        self.declare_stream(ino, direction_of(flags));
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
         self.handles.insert(handle.0, Handle { ino, flags });
-        Ok(Opened { handle, cache })
+        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction_of(flags)) })
     }
 
     /// Makes and opens a file.
@@ -753,52 +751,14 @@ impl Core {
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
         let Some(Handle { ino, flags }) = self.handles.remove(&handle.0) else { return };
+        self.change_streams(ino, |core| core.file_mut(ino).count_client(flags, -1));
         let file = self.file_mut(ino);
-        if flags.contains(OpenFlags::WRITE) {
-            file.writers -= 1;
-        } else {
-            file.readers -= 1;
-        }
         if file.writers == 0 && file.delayed.is_empty() {
             self.allocator.release_window(crate::allocator::Owner(ino.0));
         }
-        self.declare_stream(ino, direction_of(flags));
         self.reap(now, ino);
         self.rest(ino);
         self.pump(now);
-    }
-
-    /// Finds the configured rate of a file, by its first name.
-    fn learn_policy(&mut self, ino: Ino) {
-        if self.files.get(&ino).is_some_and(|file| file.policy_known) {
-            return;
-        }
-        let policy = match self.path(ino) {
-            Some(path) => self.options.config.policy_for(&path).cloned().map(Box::new),
-            None => None,
-        };
-        let file = self.file_mut(ino);
-        file.policy = policy;
-        file.policy_known = true;
-    }
-
-    /// Path from the root, without a leading slash; `None` for an inode without a name.
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        let mut parts = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT {
-            let name = self.metadata.get(at)?.names.first()?;
-            parts.push(&name.name);
-            at = name.parent;
-        }
-        let mut path = Vec::new();
-        for part in parts.into_iter().rev() {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(part);
-        }
-        Some(path)
     }
 
     /// A read or write of a file happened: its times change, in memory for now.
@@ -808,11 +768,6 @@ impl Core {
         *touched = Some(Touched { atime: atime.or(old.atime), mtime: mtime.or(old.mtime) });
         self.dirty_files.insert(ino);
     }
-}
-
-/// Who may write records; what such a client reads is not what it plays.
-fn direction_of(flags: OpenFlags) -> Direction {
-    if flags.contains(OpenFlags::WRITE) { Direction::Write } else { Direction::Read }
 }
 
 /// Permissions without setuid, and without setgid where it means privilege and not mandatory locking.

@@ -4,70 +4,18 @@ use super::cache::BlockId;
 use super::file::FileState;
 use super::{Core, Progress, Purpose, Ticket};
 use crate::allocator::BlockRun;
-use crate::config::Rate;
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
-use avfs_io::{DeclaredStream, IoError, IoOperation, Segment};
-use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState};
+use avfs_io::{IoError, IoOperation, Segment};
+use rtsched::Direction;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
-use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
+use units::{Bytes, Ino, Now};
 
-/// A stream's read without a configured window completes within this.
-const DEFAULT_WINDOW: Duration = Duration::from_millis(500);
-/// Blocks read ahead of a reader that goes on where it was.
-const READAHEAD_BLOCKS: u64 = 2;
 /// relatime: a file's access time is renewed when it is older than this.
 const ATIME_AGE_SECONDS: i64 = 24 * 3600;
-
-/// How requests of a file are ranked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ranking {
-    pub(super) class: Class,
-    pub(super) stream: Option<StreamId>,
-    /// From when a client needs the bytes to when they must be there.
-    pub(super) window: Option<Duration>,
-    /// The stream's rate, if it is known.
-    pub(super) rate: Option<Bitrate>,
-}
-
-impl Ranking {
-    /// Deadline of a request whose bytes are needed `ahead` bytes after those that are needed now.
-    pub(super) fn deadline(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
-        let lead = self.rate.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
-        self.window.map(|window| now + window + lead)
-    }
-}
-
-/// The name of the stream that a file's readers are, or its writers.
-pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
-    StreamId(ino.0 << 1 | u64::from(direction == Direction::Write))
-}
-
-impl From<DeclaredStream> for StreamReport {
-    fn from(declared: DeclaredStream) -> Self {
-        let status = declared.admitted;
-        let microseconds = |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
-        Self {
-            ino: declared.stream.0 >> 1,
-            writes: declared.spec.direction == Direction::Write,
-            bits_per_second: declared.spec.rate.0,
-            state: match status.map(|status| status.state) {
-                Some(StreamState::Active) => StreamService::Admitted,
-                Some(StreamState::Paused) => StreamService::Paused,
-                Some(StreamState::Demoted) => StreamService::Demoted,
-                None => StreamService::Waiting,
-            },
-            request_bytes: status.map_or(0, |status| status.terms.request.0),
-            completed: status.map_or(0, |status| status.completed),
-            bytes: status.map_or(0, |status| status.bytes.0),
-            missed: status.map_or(0, |status| status.missed),
-            tardiness_microseconds: status.map_or(0, |status| microseconds(status.tardiness)),
-        }
-    }
-}
 
 pub(super) fn page_floor(at: u64) -> u64 {
     at / BLOCK * BLOCK
@@ -196,7 +144,8 @@ impl Core {
 
     fn is_sequential(&self, ino: Ino, offset: u64) -> bool {
         self.files.get(&ino).is_some_and(|file| {
-            file.policy.is_some() || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
+            file.policy().is_media()
+                || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
         })
     }
 
@@ -204,11 +153,13 @@ impl Core {
     fn read_ahead(&mut self, now: Now, ino: Ino, end: u64) {
         let Some(file) = self.files.get(&ino) else { return };
         let block = MAX_BUFFER as u64;
-        if file.sequential_reads < 2 || file.size <= block || file.exclusive > 0 {
+        // What is read ahead may not push out what was read ahead before it.
+        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4).next_multiple_of(block);
+        if file.sequential_reads < 2 || file.size <= block || file.exclusive > 0 || depth == 0 {
             return;
         }
         let next = end / block * block;
-        let until = file.size.min(next + (READAHEAD_BLOCKS + 1) * block);
+        let until = file.size.min(next + block + depth);
         let mut at = next;
         while at < until {
             let block_end = (at + block).min(until);
@@ -482,44 +433,6 @@ impl Core {
             block.buffer.zero(past as usize, (gap.end - past) as usize);
             block.valid.insert(gap);
         }
-    }
-
-    /// Class, stream and window of a file's requests, from its policy.
-    pub(super) fn ranking(&self, ino: Ino, direction: Direction) -> Ranking {
-        let none = Ranking { class: Class::BestEffort, stream: None, window: None, rate: None };
-        let Some(policy) = self.files.get(&ino).and_then(|file| file.policy.as_ref()) else { return none };
-        let rate = match policy.rate {
-            Some(Rate::Bitrate(rate)) => Some(rate),
-            _ => None,
-        };
-        let stream = Some(stream_of(ino, direction));
-        match policy.class {
-            Class::RealTime => {
-                let window = Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW));
-                Ranking { class: Class::RealTime, stream, window, rate }
-            }
-            class => Ranking { class, ..none },
-        }
-    }
-
-    /// Tells the scheduler of the stream that the file's readers or writers are together, if its rate is known.
-    pub(super) fn declare_stream(&mut self, ino: Ino, direction: Direction) {
-        let Some(file) = self.files.get(&ino) else { return };
-        let Some(policy) = file.policy.as_ref().filter(|policy| policy.class == Class::RealTime) else {
-            return;
-        };
-        let Some(Rate::Bitrate(rate)) = policy.rate else { return };
-        let clients = if direction == Direction::Write { file.writers } else { file.readers };
-        let spec = (clients > 0).then(|| StreamSpec {
-            direction,
-            rate: Bitrate(rate.0.saturating_mul(u64::from(clients))),
-            // What is asked for and by when, see `load` and `ranking`.
-            request: Some(Bytes(MAX_BUFFER as u64)),
-            deadline: Some(policy.deadline_window.unwrap_or(DEFAULT_WINDOW)),
-            place: None,
-            priority: StreamSpec::DEFAULT_PRIORITY,
-        });
-        self.outbox.streams.push((stream_of(ino, direction), spec));
     }
 
     /// Where data or a hole begins, at or after `offset`.

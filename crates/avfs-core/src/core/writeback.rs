@@ -212,6 +212,7 @@ impl Core {
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
             owner: Owner(ino.0),
             after,
+            window_units: file.policy().window_units(),
         };
         let run = self.allocator.allocate(&request)?;
         let released = run.count.min(file.claimed);

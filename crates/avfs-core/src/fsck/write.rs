@@ -41,6 +41,7 @@ impl Place<'_> {
                         purpose: Purpose::Metadata,
                         owner: Owner(0),
                         after: None,
+                        window_units: None,
                     };
                     *unit = self.allocator.allocate(&request).ok_or(FsckError::Full)?.start;
                 }

@@ -1,0 +1,172 @@
+//! Finding out what holds for a file: who is asked, in which order, and when.
+
+use super::Core;
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::policy::{self, Level, Policy, Source};
+use crate::types::*;
+use units::Ino;
+
+/// Who tells of a file what nobody wrote down as a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Informant {
+    /// Whoever reads the container's headers.
+    Container,
+    /// Whoever watches what its clients do.
+    Observation,
+}
+
+/// What was told of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    container: Settings,
+    observation: Settings,
+}
+
+/// Mistakes that are named when a volume is mounted; a log is not to be filled with them.
+const NAMED_MISTAKES: usize = 10;
+
+impl Core {
+    /// Finds out what holds for a file: at each open, so that a policy that was changed holds from the next one on.
+    pub(super) fn learn_policy(&mut self, ino: Ino) {
+        let told = self.files.get(&ino).is_some_and(|file| file.told.is_some());
+        let anybody = told || self.metadata.has_policies() || !self.options.config.streams.is_empty();
+        let policy = if anybody { Policy::new(&self.levels(ino)) } else { Policy::default() };
+        let file = self.file_mut(ino);
+        if file.policy() != policy {
+            let policy = (policy != Policy::default()).then(|| Box::new(policy));
+            self.change_streams(ino, |core| core.file_mut(ino).policy = policy);
+        }
+    }
+
+    /// Everybody who may say something of a file, the highest first: its own attributes, those of the directories above
+    /// it from the nearest to the root, the configuration, the container, what was observed.
+    ///
+    /// Of a file with several names only one counts: that which it has had for longest without a change.
+    fn levels(&self, ino: Ino) -> Vec<Level> {
+        let source = |at| if at == ino { Source::Own } else { Source::Directory(at) };
+        let mut levels: Vec<_> =
+            self.line_to_root(ino).map(|(at, inode)| Level::of_inode(source(at), inode)).collect();
+        let path = self.path(ino);
+        let matching = path.iter().flat_map(|path| self.options.config.policies_for(path));
+        let entries =
+            matching.map(|(entry, policy)| Level::new(Source::Configuration(Some(entry)), policy.settings));
+        let first = levels.len();
+        levels.extend(entries);
+        match levels.get_mut(first + 1..) {
+            Some(others) => others.iter_mut().for_each(|level| level.shadowed = true),
+            None => levels.push(Level::new(Source::Configuration(None), Settings::default())),
+        }
+        let told = self.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default();
+        levels.push(Level::new(Source::Container, told.container));
+        levels.push(Level::new(Source::Observation, told.observation));
+        levels
+    }
+
+    /// What holds for a file or directory, and who says so.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]: there is no such inode.
+    pub fn explain_policy(&self, ino: Ino) -> Result<PolicyReport> {
+        self.metadata.get(ino).ok_or(Error::Stale)?;
+        let describe = |source| match source {
+            Source::Own => PolicySource::Own,
+            Source::Directory(ino) => {
+                PolicySource::Directory { path: self.shown_path(ino).unwrap_or_else(|| "?".to_owned()) }
+            }
+            Source::Configuration(None) => PolicySource::NoConfiguration,
+            Source::Configuration(Some(entry)) => PolicySource::Configuration {
+                entry,
+                path: self.options.config.streams[entry - 1].path.to_string(),
+            },
+            Source::Container => PolicySource::Container,
+            Source::Observation => PolicySource::Observation,
+        };
+        let inode_of = |source| match source {
+            Source::Own => self.metadata.get(ino),
+            Source::Directory(ino) => self.metadata.get(ino),
+            _ => None,
+        };
+        let settings = policy::explain(&self.levels(ino), describe, inode_of);
+        Ok(PolicyReport { ino: ino.0, path: self.shown_path(ino), settings })
+    }
+
+    /// Somebody found out something of a file that is open; it is known until nobody uses the file any more. Takes
+    /// effect at once, below what policies and configuration say.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]: nobody uses such a file.
+    pub fn inform(&mut self, ino: Ino, informant: Informant, settings: Settings) -> Result<()> {
+        let file = self.files.get_mut(&ino).ok_or(Error::Stale)?;
+        let told = file.told.get_or_insert_default();
+        match informant {
+            Informant::Container => told.container = settings,
+            Informant::Observation => told.observation = settings,
+        }
+        self.learn_policy(ino);
+        Ok(())
+    }
+
+    /// Refuses an attribute that no policy can have, and says why in the log: errno has only one word for it.
+    pub(super) fn check_policy(&self, ino: Ino, inode: &Inode, name: &[u8], value: &[u8]) -> Result<()> {
+        if !policy::is_policy(name) {
+            return Ok(());
+        }
+        policy::check(inode, name, value).map_err(|why| {
+            let path = self.shown_path(ino).unwrap_or_default();
+            let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+            tracing::warn!("{path:?}: {name} = {value:?} is refused: {why}");
+            Error::InvalidArgument
+        })
+    }
+
+    /// Names what is kept as a policy and cannot be understood, once for each mount: it says nothing.
+    pub(super) fn report_policy_mistakes(&self) {
+        if !self.metadata.has_policies() {
+            return;
+        }
+        let all =
+            self.metadata.iter().flat_map(|(ino, inode)| policy::mistakes(inode).map(move |one| (ino, one)));
+        let mut count = 0;
+        for (ino, (xattr, why)) in all {
+            count += 1;
+            if count <= NAMED_MISTAKES {
+                let path = self.shown_path(ino).unwrap_or_default();
+                let (name, value) =
+                    (String::from_utf8_lossy(&xattr.name), String::from_utf8_lossy(&xattr.value));
+                tracing::warn!("{path:?}: {name} = {value:?} is ignored: {why}");
+            }
+        }
+        if count > NAMED_MISTAKES {
+            tracing::warn!("{} more attributes of policies are ignored", count - NAMED_MISTAKES);
+        }
+    }
+
+    /// An inode, the directory that holds it, and so on to the root, or to where a name is missing. Ends even where
+    /// directories of a damaged volume stand in one another.
+    fn line_to_root(&self, ino: Ino) -> impl Iterator<Item = (Ino, &Inode)> {
+        let at = |ino| Some((ino, self.metadata.get(ino)?));
+        let parent = move |&(_, inode): &(Ino, &Inode)| at(inode.names.first()?.parent);
+        let longest = usize::try_from(self.metadata.inodes()).unwrap_or(usize::MAX);
+        std::iter::successors(at(ino), parent).take(longest)
+    }
+
+    /// Path from the root, without a leading slash; `None` for an inode without a name.
+    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
+        let line: Vec<_> = self.line_to_root(ino).collect();
+        let ((Ino::ROOT, _), below) = line.split_last()? else { return None };
+        let mut path = Vec::new();
+        for (_, inode) in below.iter().rev() {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&inode.names.first()?.name);
+        }
+        Some(path)
+    }
+
+    fn shown_path(&self, ino: Ino) -> Option<String> {
+        self.path(ino).map(|path| format!("/{}", String::from_utf8_lossy(&path)))
+    }
+}

@@ -1,0 +1,372 @@
+//! What holds for a file, and who says so.
+//!
+//! **For:** the extended attributes in which policies are kept on the volume, the order of precedence among all who
+//! say something of a file, and the explanation of what came of it. **Excludes:** the grammar of values
+//! (`config/settings.rs`); finding the sources and acting on what holds (`core/policies.rs`). **State:** none.
+//! **Invariants:** the order of precedence is that of the levels' list, setting by setting, and stands nowhere else.
+
+use crate::config::{Rate, Setting, Settings, WhenFull};
+use crate::format::UNIT;
+use crate::inode::{Inode, Xattr};
+use crate::types::{PolicySource, SettingReport, SourceReport, SourceVerdict};
+use rtsched::Class;
+use std::borrow::Cow;
+use units::{Bitrate, Bytes, Duration, Ino};
+
+/// What the names of a policy's attributes begin with.
+pub const PREFIX: &str = "user.avfs.";
+
+/// A real-time request without a window of its own completes within this.
+const DEADLINE_WINDOW: Duration = Duration::from_millis(500);
+/// How far is read ahead of a reader that goes on where it was.
+const PREFETCH_DEPTH: Bytes = Bytes::from_mib(16);
+
+/// True for the name of an attribute that only a policy may have.
+pub(crate) fn is_policy(name: &[u8]) -> bool {
+    name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes()))
+}
+
+/// The name under which an attribute is kept. Those of policies are small letters, however they are spelt: Windows
+/// writes the names of attributes in capitals, which Samba passes on.
+pub(crate) fn stored_name(name: &[u8]) -> Cow<'_, [u8]> {
+    if is_policy(name) { name.to_ascii_lowercase().into() } else { name.into() }
+}
+
+/// What one attribute says, by its stored name.
+///
+/// # Errors
+/// One line: what is wrong with name or value.
+pub(crate) fn read(name: &[u8], value: &[u8]) -> Result<Settings, String> {
+    let Some(setting) = name.strip_prefix(PREFIX.as_bytes()).and_then(Setting::named) else {
+        let known: Vec<_> = Setting::ALL.iter().map(|setting| setting.name()).collect();
+        return Err(format!("there is no such setting; there are {}", known.join(", ")));
+    };
+    match std::str::from_utf8(value) {
+        Ok(text) => setting.parse(text),
+        Err(_) => Err("the value is not text".to_owned()),
+    }
+}
+
+/// Whether an attribute may be set beside those that the inode has, by its stored name.
+///
+/// # Errors
+/// One line that says why not.
+pub(crate) fn check(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(), String> {
+    let settings = read(name, value)?;
+    let twin = match settings.rate {
+        Some(Rate::Bitrate(_)) => Setting::FramesPerSecond,
+        Some(Rate::FramePeriod(_)) => Setting::Bitrate,
+        None => return Ok(()),
+    };
+    match inode.xattr(format!("{PREFIX}{}", twin.name()).as_bytes()) {
+        Some(_) => {
+            Err(format!("there is a {} already, which is the other way to say it: remove that", twin.name()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn attributes(inode: &Inode) -> impl Iterator<Item = &Xattr> {
+    let all = inode.xattrs.iter().flat_map(|all| all.iter());
+    all.filter(|xattr| xattr.name.starts_with(PREFIX.as_bytes()))
+}
+
+/// What an inode's own attributes say; those that say nothing that can be understood say nothing.
+fn own_settings(inode: &Inode) -> Settings {
+    let all = attributes(inode).filter_map(|xattr| read(&xattr.name, &xattr.value).ok());
+    all.fold(Settings::default(), Settings::or)
+}
+
+/// The policy's attributes that cannot be understood, and why.
+pub(crate) fn mistakes(inode: &Inode) -> impl Iterator<Item = (&Xattr, String)> {
+    attributes(inode).filter_map(|xattr| Some((xattr, read(&xattr.name, &xattr.value).err()?)))
+}
+
+/// Who says something of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Its own attributes.
+    Own,
+    /// Those of a directory above it.
+    Directory(Ino),
+    /// A `[[stream]]` of the configuration, counted from 1; `None`: no pattern matches.
+    Configuration(Option<usize>),
+    /// What was found inside the file.
+    Container,
+    /// What its clients were observed to do.
+    Observation,
+}
+
+/// What one source says. Lists of levels begin with the highest.
+#[derive(Clone, Debug)]
+pub(crate) struct Level {
+    pub(crate) source: Source,
+    pub(crate) settings: Settings,
+    /// Another entry of the configuration matches before: this one says nothing, whatever it says.
+    pub(crate) shadowed: bool,
+}
+
+impl Level {
+    pub(crate) fn new(source: Source, settings: Settings) -> Self {
+        Self { source, settings, shadowed: false }
+    }
+
+    pub(crate) fn of_inode(source: Source, inode: &Inode) -> Self {
+        Self::new(source, own_settings(inode))
+    }
+
+    fn effective(&self) -> Settings {
+        if self.shadowed { Settings::default() } else { self.settings }
+    }
+}
+
+/// What holds for a file, with defaults for what nobody said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Policy(Settings);
+
+impl Policy {
+    /// Each setting as the highest level has it that says it.
+    pub(crate) fn new(levels: &[Level]) -> Self {
+        Self(levels.iter().fold(Settings::default(), |held, level| held.or(level.effective())))
+    }
+
+    /// Real-time where somebody names a rate or a window and nobody a class.
+    pub(crate) fn class(&self) -> Class {
+        let is_timed = self.0.rate.is_some() || self.0.deadline_window.is_some();
+        self.0.class.unwrap_or(if is_timed { Class::RealTime } else { Class::BestEffort })
+    }
+
+    /// Of one stream; `None`: not known, or of a sequence with a file for each frame.
+    pub(crate) fn bitrate(&self) -> Option<Bitrate> {
+        match self.0.rate {
+            Some(Rate::Bitrate(rate)) => Some(rate),
+            _ => None,
+        }
+    }
+
+    /// From when a client needs bytes to when they must be there.
+    pub(crate) fn deadline_window(&self) -> Duration {
+        self.0.deadline_window.unwrap_or(DEADLINE_WINDOW)
+    }
+
+    /// How far is read ahead of a reader that goes on where it was.
+    pub(crate) fn prefetch_depth(&self) -> Bytes {
+        self.0.prefetch_depth.unwrap_or(PREFETCH_DEPTH)
+    }
+
+    /// Whether a client for whose rate there is no room is turned away.
+    pub(crate) fn refuses_when_full(&self) -> bool {
+        self.0.when_full == Some(WhenFull::Refuse)
+    }
+
+    /// Length of a recorder's windows in units, rounded up; `None`: the allocator's own choice.
+    pub(crate) fn window_units(&self) -> Option<usize> {
+        self.0.allocation_window.map(|window| window.0.div_ceil(UNIT) as usize)
+    }
+
+    /// True when it says how the file is read or written: it is media, whatever its size.
+    pub(crate) fn is_media(&self) -> bool {
+        let Settings { class, rate, deadline_window, prefetch_depth, .. } = self.0;
+        class.is_some() || rate.is_some() || deadline_window.is_some() || prefetch_depth.is_some()
+    }
+}
+
+/// What is explained in a row of its own, with the names of those that say it.
+const ROWS: [(&str, &[Setting]); 6] = [
+    ("class", &[Setting::Class]),
+    ("rate", &[Setting::Bitrate, Setting::FramesPerSecond]),
+    ("deadline_window", &[Setting::DeadlineWindow]),
+    ("prefetch_depth", &[Setting::PrefetchDepth]),
+    ("when_full", &[Setting::WhenFull]),
+    ("allocation_window", &[Setting::AllocationWindow]),
+];
+
+fn value(row: &[Setting], settings: &Settings) -> Option<String> {
+    row.iter().find_map(|setting| {
+        let text = setting.show(settings)?;
+        Some(if *setting == Setting::FramesPerSecond { format!("{text} frames per second") } else { text })
+    })
+}
+
+/// What holds where nobody says anything.
+fn default_value(name: &str, policy: &Policy) -> String {
+    let settings = Settings {
+        class: Some(policy.class()),
+        deadline_window: Some(DEADLINE_WINDOW),
+        prefetch_depth: Some(PREFETCH_DEPTH),
+        when_full: Some(WhenFull::Demote),
+        ..Settings::default()
+    };
+    match name {
+        "rate" => "unknown".to_owned(),
+        "allocation_window" => "growing from 32 MiB to 1 GiB".to_owned(),
+        _ => Setting::named(name.as_bytes()).and_then(|setting| setting.show(&settings)).unwrap_or_default(),
+    }
+}
+
+/// For each setting what holds, who decided it, and why the others did not. `describe` says who a source is,
+/// `inode_of` whose attributes it has.
+pub(crate) fn explain<'a>(
+    levels: &[Level],
+    describe: impl Fn(Source) -> PolicySource,
+    inode_of: impl Fn(Source) -> Option<&'a Inode>,
+) -> Vec<SettingReport> {
+    let policy = Policy::new(levels);
+    let explain_row = |(name, row): (&str, &[Setting])| {
+        let mut decided = None;
+        let mut sources = Vec::with_capacity(levels.len());
+        for level in levels {
+            let value = value(row, &level.settings);
+            let mistake = || {
+                let mut all = inode_of(level.source).into_iter().flat_map(mistakes);
+                all.find(|(xattr, _)| is_of(row, &xattr.name)).map(|(_, why)| SourceVerdict::Invalid(why))
+            };
+            let verdict = match &value {
+                None => mistake().unwrap_or(SourceVerdict::Silent),
+                Some(_) if level.shadowed => SourceVerdict::Shadowed,
+                Some(_) if decided.is_some() => SourceVerdict::Outranked,
+                Some(text) => {
+                    decided = Some((describe(level.source), text.clone()));
+                    SourceVerdict::Decides
+                }
+            };
+            sources.push(SourceReport { source: describe(level.source), value, verdict });
+        }
+        let (decided_by, value) =
+            decided.unwrap_or_else(|| (PolicySource::Default, default_value(name, &policy)));
+        SettingReport { name: name.to_owned(), value, decided_by, sources }
+    };
+    ROWS.into_iter().map(explain_row).collect()
+}
+
+/// True when the attribute of this stored name says one of these settings.
+fn is_of(row: &[Setting], name: &[u8]) -> bool {
+    name.strip_prefix(PREFIX.as_bytes())
+        .and_then(Setting::named)
+        .is_some_and(|setting| row.contains(&setting))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::CoreAttributes;
+    use crate::types::FileKind;
+    use proptest::prelude::*;
+
+    fn settings() -> impl Strategy<Value = Settings> {
+        let class = prop::option::of(prop_oneof![Just(Class::RealTime), Just(Class::Idle)]);
+        let rate = prop::option::of(prop_oneof![
+            (1u64..9).prop_map(|n| Rate::Bitrate(Bitrate::from_megabits(n))),
+            Just(Rate::FramePeriod(Duration::from_millis(40))),
+        ]);
+        let window = prop::option::of((1u64..9).prop_map(Duration::from_secs));
+        let bytes = || prop::option::of((1u64..9).prop_map(|n| Bytes::from_mib(8 * n)));
+        let full = prop::option::of(prop_oneof![Just(WhenFull::Demote), Just(WhenFull::Refuse)]);
+        (class, rate, window, bytes(), full, bytes()).prop_map(
+            |(class, rate, deadline_window, prefetch_depth, when_full, allocation_window)| Settings {
+                class,
+                rate,
+                deadline_window,
+                prefetch_depth,
+                when_full,
+                allocation_window,
+            },
+        )
+    }
+
+    proptest! {
+        /// Each setting is that of the first level that has it, and the explanation says so.
+        #[test]
+        fn the_first_level_that_says_a_setting_decides_it(
+            all in prop::collection::vec((settings(), prop::bool::weighted(0.2)), 0..6),
+        ) {
+            let levels: Vec<Level> = (1..)
+                .zip(&all)
+                .map(|(number, &(settings, shadowed))| Level {
+                    source: Source::Configuration(Some(number)),
+                    settings,
+                    shadowed,
+                })
+                .collect();
+            let heard = || levels.iter().filter(|level| !level.shadowed).map(|level| level.settings);
+            let Policy(held) = Policy::new(&levels);
+            prop_assert_eq!(held.class, heard().find_map(|one| one.class));
+            prop_assert_eq!(held.rate, heard().find_map(|one| one.rate));
+            prop_assert_eq!(held.deadline_window, heard().find_map(|one| one.deadline_window));
+            prop_assert_eq!(held.prefetch_depth, heard().find_map(|one| one.prefetch_depth));
+            prop_assert_eq!(held.when_full, heard().find_map(|one| one.when_full));
+            prop_assert_eq!(held.allocation_window, heard().find_map(|one| one.allocation_window));
+
+            let describe = |source| match source {
+                Source::Configuration(Some(entry)) => PolicySource::Configuration { entry, path: String::new() },
+                _ => PolicySource::Own,
+            };
+            for report in explain(&levels, describe, |_| None) {
+                let row = ROWS.into_iter().find(|(name, _)| *name == report.name).unwrap().1;
+                let deciding: Vec<_> = report
+                    .sources
+                    .iter()
+                    .filter(|source| source.verdict == SourceVerdict::Decides)
+                    .collect();
+                match value(row, &held) {
+                    Some(text) => {
+                        prop_assert_eq!(&report.value, &text);
+                        prop_assert_eq!(deciding.len(), 1);
+                        prop_assert_eq!(&deciding[0].source, &report.decided_by);
+                    }
+                    None => {
+                        prop_assert_eq!(&report.decided_by, &PolicySource::Default);
+                        prop_assert!(deciding.is_empty() && !report.value.is_empty());
+                    }
+                }
+                prop_assert_eq!(report.sources.len(), levels.len());
+            }
+        }
+    }
+
+    /// As an older version, or somebody who writes to the device, may have left them.
+    #[test]
+    fn what_cannot_be_understood_says_nothing_and_is_explained() {
+        let mut inode =
+            Inode::new(FileKind::Regular, 0, CoreAttributes::default(), Inode::empty_body(FileKind::Regular));
+        inode.set_xattr(b"user.avfs.bitrate", b"fast");
+        inode.set_xattr(b"user.avfs.class", b"\xff");
+        inode.set_xattr(b"user.avfs.colour", b"red");
+        inode.set_xattr(b"user.avfs.deadline_window", b"2 s");
+        inode.set_xattr(b"user.comment", b"red");
+        let level = Level::of_inode(Source::Own, &inode);
+        let expected = Settings { deadline_window: Some(Duration::from_secs(2)), ..Settings::default() };
+        assert_eq!(level.settings, expected);
+        let names: Vec<_> = mistakes(&inode).map(|(xattr, _)| String::from_utf8_lossy(&xattr.name)).collect();
+        assert_eq!(names, ["user.avfs.bitrate", "user.avfs.class", "user.avfs.colour"]);
+        let report = explain(&[level], |_| PolicySource::Own, |_| Some(&inode));
+        let verdicts: Vec<_> = report.iter().map(|row| &row.sources[0].verdict).collect();
+        assert!(matches!(verdicts[0], SourceVerdict::Invalid(why) if why == "the value is not text"));
+        assert!(matches!(verdicts[1], SourceVerdict::Invalid(why) if why.starts_with("\"fast\": expected")));
+        assert_eq!(verdicts[2..4], [&SourceVerdict::Decides, &SourceVerdict::Silent]);
+    }
+
+    /// Both ways to say the rate are not set together; should they be there, one of them decides.
+    #[test]
+    fn of_two_rates_the_bitrate_is_heard() {
+        let mut inode =
+            Inode::new(FileKind::Regular, 0, CoreAttributes::default(), Inode::empty_body(FileKind::Regular));
+        inode.set_xattr(b"user.avfs.frames_per_second", b"24");
+        assert!(check(&inode, b"user.avfs.bitrate", b"1 Mbit/s").unwrap_err().contains("frames_per_second"));
+        inode.set_xattr(b"user.avfs.bitrate", b"1 Mbit/s");
+        let rate = Level::of_inode(Source::Own, &inode).settings.rate;
+        assert_eq!(rate, Some(Rate::Bitrate(Bitrate::from_megabits(1))));
+    }
+
+    #[test]
+    fn whoever_names_a_rate_means_real_time_unless_somebody_says_otherwise() {
+        let rate = Settings { rate: Some(Rate::Bitrate(Bitrate::from_megabits(1))), ..Settings::default() };
+        let idle = Settings { class: Some(Class::Idle), ..Settings::default() };
+        let policy = |all: &[Settings]| {
+            Policy::new(&all.iter().map(|one| Level::new(Source::Own, *one)).collect::<Vec<_>>())
+        };
+        assert_eq!(policy(&[]).class(), Class::BestEffort);
+        assert_eq!(policy(&[rate]).class(), Class::RealTime);
+        assert_eq!(policy(&[rate, idle]).class(), Class::Idle);
+    }
+}

@@ -1,0 +1,490 @@
+//! Policies on the volume: who decides what for which file, against the definition; and what that does to streams.
+
+use avfs_core::Error;
+use avfs_core::config::{Config, Rate, Settings};
+use avfs_core::core::Informant;
+use avfs_core::simulation::{SimVolume, formatted};
+use avfs_core::types::*;
+use avfs_io::pool::Pool;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::collections::BTreeMap;
+use units::{Bitrate, Bytes, Duration, Ino};
+
+fn mount(config: &str) -> SimVolume {
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    SimVolume::mount(formatted(Bytes::from_mib(256)), &pool, Config::parse(config).unwrap(), 5).unwrap()
+}
+
+fn make_directory(volume: &mut SimVolume, parent: Ino, name: &str) -> Ino {
+    let made = volume
+        .with(|core, now| core.make_directory(now, Caller::default(), parent, name.as_bytes(), 0o755, 0))
+        .unwrap();
+    made.attributes.ino
+}
+
+fn make_file(volume: &mut SimVolume, parent: Ino, name: &str) -> Ino {
+    let (ino, handle) = volume.create(parent, name.as_bytes()).unwrap();
+    volume.with(|core, now| core.release(now, handle));
+    ino
+}
+
+fn set(volume: &mut SimVolume, ino: Ino, name: &str, value: &str) -> Result<(), Error> {
+    let name = format!("user.avfs.{name}");
+    volume.with(|core, now| core.set_xattr(now, ino, name.as_bytes(), value.as_bytes(), XattrFlags::empty()))
+}
+
+fn remove(volume: &mut SimVolume, ino: Ino, name: &str) -> Result<(), Error> {
+    let name = format!("user.avfs.{name}");
+    volume.with(|core, now| core.remove_xattr(now, ino, name.as_bytes()))
+}
+
+fn rename(volume: &mut SimVolume, from: (Ino, &str), to: (Ino, &str)) -> Result<(), Error> {
+    let flags = RenameFlags::empty();
+    volume.with(|core, now| core.rename(now, from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags))
+}
+
+/// What holds for a file: setting → (value, who said so).
+fn held(volume: &SimVolume, ino: Ino) -> BTreeMap<String, (String, PolicySource)> {
+    let report = volume.core().explain_policy(ino).unwrap();
+    report.settings.into_iter().map(|row| (row.name, (row.value, row.decided_by))).collect()
+}
+
+fn decided(volume: &SimVolume, ino: Ino, setting: &str) -> (String, PolicySource) {
+    held(volume, ino).remove(setting).unwrap()
+}
+
+fn directory(path: &str) -> PolicySource {
+    PolicySource::Directory { path: path.to_owned() }
+}
+
+/// Megabits per second and state of the streams of a file's readers, with one reader.
+fn played(volume: &mut SimVolume, ino: Ino) -> Option<u64> {
+    let opened = volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap();
+    let streams = volume.streams();
+    volume.with(|core, now| core.release(now, opened.handle));
+    streams.iter().find(|stream| stream.ino == ino.0).map(|stream| stream.bits_per_second / 1_000_000)
+}
+
+#[test]
+fn the_nearest_directory_decides_setting_by_setting() {
+    let mut volume =
+        mount("[[stream]]\npath = \"**/*.mxf\"\nbitrate = \"50 Mbit/s\"\nprefetch_depth = \"8 MiB\"");
+    let outer = make_directory(&mut volume, Ino::ROOT, "outer");
+    let inner = make_directory(&mut volume, outer, "inner");
+    let file = make_file(&mut volume, inner, "a.mxf");
+    assert_eq!(played(&mut volume, file), Some(50));
+    set(&mut volume, outer, "class", "best-effort").unwrap();
+    set(&mut volume, outer, "bitrate", "10 Mbit/s").unwrap();
+    // Best effort holds no reservation, whatever its rate.
+    assert_eq!(played(&mut volume, file), None);
+    set(&mut volume, inner, "bitrate", "20 Mbit/s").unwrap();
+    assert_eq!(decided(&volume, file, "rate"), ("20 Mbit/s".to_owned(), directory("/outer/inner")));
+    assert_eq!(decided(&volume, file, "class"), ("best-effort".to_owned(), directory("/outer")));
+    let pattern = PolicySource::Configuration { entry: 1, path: "**/*.mxf".to_owned() };
+    assert_eq!(decided(&volume, file, "prefetch_depth"), ("8 MiB".to_owned(), pattern));
+    assert_eq!(decided(&volume, file, "when_full"), ("demote".to_owned(), PolicySource::Default));
+    set(&mut volume, file, "class", "real-time").unwrap();
+    assert_eq!(decided(&volume, file, "class"), ("real-time".to_owned(), PolicySource::Own));
+    assert_eq!(played(&mut volume, file), Some(20));
+    remove(&mut volume, inner, "bitrate").unwrap();
+    assert_eq!(played(&mut volume, file), Some(10));
+}
+
+#[test]
+fn a_change_holds_from_the_next_open_on() {
+    let mut volume = mount("");
+    let shots = make_directory(&mut volume, Ino::ROOT, "shots");
+    let file = make_file(&mut volume, shots, "a.mov");
+    let rates = |volume: &SimVolume| -> Vec<_> {
+        volume.streams().iter().map(|stream| (stream.writes, stream.bits_per_second / 1_000_000)).collect()
+    };
+    let open = |volume: &mut SimVolume, flags| volume.with(|core, _| core.open(file, flags)).unwrap().handle;
+    let first = open(&mut volume, OpenFlags::READ);
+    set(&mut volume, shots, "bitrate", "30 Mbit/s").unwrap();
+    assert_eq!(rates(&volume), []);
+    // One policy for the whole file: the client that was there before is part of the stream.
+    let second = open(&mut volume, OpenFlags::READ);
+    assert_eq!(rates(&volume), [(false, 60)]);
+    set(&mut volume, shots, "bitrate", "40 Mbit/s").unwrap();
+    let third = open(&mut volume, OpenFlags::WRITE);
+    assert_eq!(rates(&volume), [(false, 80), (true, 40)]);
+    // Another window is another reservation.
+    set(&mut volume, shots, "deadline_window", "2 s").unwrap();
+    let fourth = open(&mut volume, OpenFlags::READ);
+    assert_eq!(rates(&volume), [(false, 120), (true, 40)]);
+    remove(&mut volume, shots, "bitrate").unwrap();
+    volume.with(|core, now| core.release(now, fourth));
+    assert_eq!(rates(&volume), [(false, 80), (true, 40)]);
+    let fifth = open(&mut volume, OpenFlags::READ);
+    assert_eq!(rates(&volume), []);
+    for handle in [first, second, third, fifth] {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    assert_eq!(rates(&volume), []);
+}
+
+/// The directory of the name that a file has had for longest counts; a rename makes a name new.
+#[test]
+fn of_several_names_the_oldest_counts() {
+    let mut volume = mount("");
+    let one = make_directory(&mut volume, Ino::ROOT, "one");
+    let other = make_directory(&mut volume, Ino::ROOT, "other");
+    set(&mut volume, one, "bitrate", "10 Mbit/s").unwrap();
+    set(&mut volume, other, "bitrate", "20 Mbit/s").unwrap();
+    let file = make_file(&mut volume, one, "a");
+    volume.with(|core, now| core.link(now, file, other, b"b")).unwrap();
+    assert_eq!(played(&mut volume, file), Some(10));
+    rename(&mut volume, (one, "a"), (one, "c")).unwrap();
+    assert_eq!(decided(&volume, file, "rate").1, directory("/other"));
+    assert_eq!(played(&mut volume, file), Some(20));
+    volume.with(|core, now| core.unlink(now, other, b"b")).unwrap();
+    assert_eq!(played(&mut volume, file), Some(10));
+    // A directory that moves takes what is below it along.
+    rename(&mut volume, (Ino::ROOT, "one"), (other, "one")).unwrap();
+    remove(&mut volume, one, "bitrate").unwrap();
+    assert_eq!(decided(&volume, file, "rate"), ("20 Mbit/s".to_owned(), directory("/other")));
+    // A file without a name has its own attributes only.
+    let opened = volume.with(|core, _| core.open(file, OpenFlags::READ)).unwrap();
+    volume.with(|core, now| core.unlink(now, one, b"c")).unwrap();
+    assert_eq!(decided(&volume, file, "rate").1, PolicySource::Default);
+    assert_eq!(volume.core().explain_policy(file).unwrap().path, None);
+    volume.with(|core, now| core.release(now, opened.handle));
+}
+
+#[test]
+fn mistakes_are_refused_and_change_nothing() {
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a");
+    for (name, value) in [
+        ("bitrate", "fast"),
+        ("class", ""),
+        ("bitrat", "1 Mbit/s"),
+        ("path", "**"),
+        ("", "x"),
+        ("class.", "idle"),
+    ] {
+        assert_eq!(set(&mut volume, file, name, value), Err(Error::InvalidArgument), "{name}");
+    }
+    let not_text =
+        volume.with(|core, now| core.set_xattr(now, file, b"user.avfs.class", b"\xff", XattrFlags::empty()));
+    assert_eq!(not_text, Err(Error::InvalidArgument));
+    // One rate, said in one way.
+    set(&mut volume, file, "frames_per_second", "24").unwrap();
+    assert_eq!(set(&mut volume, file, "bitrate", "1 Mbit/s"), Err(Error::InvalidArgument));
+    set(&mut volume, file, "frames_per_second", "25").unwrap();
+    assert_eq!(volume.core().list_xattrs(file).unwrap(), b"user.avfs.frames_per_second\0");
+    assert_eq!(decided(&volume, file, "rate"), ("25 frames per second".to_owned(), PolicySource::Own));
+    remove(&mut volume, file, "frames_per_second").unwrap();
+    assert_eq!(remove(&mut volume, file, "frames_per_second"), Err(Error::NoAttribute));
+}
+
+/// As Windows spells the names of attributes.
+#[test]
+fn capitals_in_the_name_of_an_attribute_mean_nothing() {
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a");
+    let flags = XattrFlags::empty();
+    volume.with(|core, now| core.set_xattr(now, file, b"user.AVFS.CLASS", b"idle", flags)).unwrap();
+    assert_eq!(volume.core().list_xattrs(file).unwrap(), b"user.avfs.class\0");
+    assert_eq!(volume.core().get_xattr(file, b"user.Avfs.Class"), Ok(&b"idle"[..]));
+    volume.with(|core, now| core.set_xattr(now, file, b"user.other", b"x", flags)).unwrap();
+    assert_eq!(volume.core().get_xattr(file, b"user.OTHER"), Err(Error::NoAttribute));
+    volume.with(|core, now| core.remove_xattr(now, file, b"user.AVFS.class")).unwrap();
+    assert_eq!(volume.core().list_xattrs(file).unwrap(), b"user.other\0");
+}
+
+#[test]
+fn policies_are_there_after_a_remount() {
+    let mut volume = mount("");
+    let shots = make_directory(&mut volume, Ino::ROOT, "shots");
+    let file = make_file(&mut volume, shots, "a.mov");
+    set(&mut volume, shots, "bitrate", "30 Mbit/s").unwrap();
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::default(), 6).unwrap();
+    assert_eq!(played(&mut volume, file), Some(30));
+}
+
+/// Below everything that somebody wrote down.
+#[test]
+fn what_was_found_in_a_file_is_heard_last_and_at_once() {
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a.mov");
+    let rate = |megabits| Settings {
+        rate: Some(Rate::Bitrate(Bitrate::from_megabits(megabits))),
+        ..Settings::default()
+    };
+    let inform = |volume: &mut SimVolume, informant, settings| {
+        volume.with(|core, _| core.inform(file, informant, settings))
+    };
+    assert_eq!(inform(&mut volume, Informant::Container, rate(10)), Err(Error::Stale));
+    let opened = volume.with(|core, _| core.open(file, OpenFlags::READ)).unwrap();
+    inform(&mut volume, Informant::Observation, rate(5)).unwrap();
+    assert_eq!(decided(&volume, file, "rate"), ("5 Mbit/s".to_owned(), PolicySource::Observation));
+    inform(&mut volume, Informant::Container, rate(10)).unwrap();
+    assert_eq!(decided(&volume, file, "rate"), ("10 Mbit/s".to_owned(), PolicySource::Container));
+    assert_eq!(volume.streams()[0].bits_per_second, 10_000_000);
+    set(&mut volume, Ino::ROOT, "bitrate", "20 Mbit/s").unwrap();
+    assert_eq!(played(&mut volume, file), Some(40), "two readers of 20 Mbit/s");
+    volume.with(|core, now| core.release(now, opened.handle));
+}
+
+/// The bytes that a reader who begins at the start makes the device deliver.
+fn delivered_ahead(config: &str) -> u64 {
+    let mut volume = mount(config);
+    let (ino, handle) = volume.create(Ino::ROOT, b"a.mov").unwrap();
+    for mebibyte in 0..64 {
+        volume.write(handle, mebibyte << 20, &[7; 1 << 20]).unwrap();
+    }
+    volume.fsync(ino).unwrap();
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();
+    let handle = volume.open(ino).unwrap();
+    for request in 0..3 {
+        volume.read(handle, request << 20, 1 << 20).unwrap();
+    }
+    volume.pass(Duration::from_millis(500));
+    volume.core().report().cache_used_bytes >> 20
+}
+
+#[test]
+fn a_reader_has_what_its_policy_says_read_ahead() {
+    let entry = |depth: &str| format!("[[stream]]\npath = \"**\"\nprefetch_depth = \"{depth}\"");
+    assert_eq!(delivered_ahead(&entry("0 B")), 8);
+    assert_eq!(delivered_ahead(&entry("8 MiB")), 16);
+    assert_eq!(delivered_ahead(&entry("9 MiB")), 24);
+    assert_eq!(delivered_ahead(&entry("32 MiB")), 40);
+    // A quarter of the cache at the most.
+    assert_eq!(delivered_ahead(&entry("1 GiB")), 64);
+    assert_eq!(delivered_ahead(""), 24);
+}
+
+/// A recorder that stops and another one beside it: how far they are apart is the window.
+#[test]
+fn a_recorder_keeps_the_free_space_ahead_that_its_policy_says() {
+    let apart = |window: &str| {
+        let mut volume = mount("");
+        set(&mut volume, Ino::ROOT, "allocation_window", window).unwrap();
+        let mut starts = Vec::new();
+        for name in [b"a", b"b"] {
+            let (ino, handle) = volume.create(Ino::ROOT, name).unwrap();
+            for mebibyte in 0..9 {
+                volume.write(handle, mebibyte << 20, &[7; 1 << 20]).unwrap();
+            }
+            volume.fsync(ino).unwrap();
+            starts.push(volume.core().extents(ino).unwrap()[0].device_offset >> 20);
+        }
+        starts[1] - starts[0]
+    };
+    let (narrow, wide) = (apart("16 MiB"), apart("64 MiB"));
+    assert_eq!((narrow, wide), (16, 64));
+}
+
+#[test]
+fn a_file_whose_policy_refuses_says_for_what_there_must_be_room() {
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a");
+    let admission = |volume: &mut SimVolume| {
+        let opened = volume.with(|core, _| core.open(file, OpenFlags::READ)).unwrap();
+        volume.with(|core, now| core.release(now, opened.handle));
+        opened.admission.map(|wanted| wanted.rate)
+    };
+    set(&mut volume, file, "when_full", "refuse").unwrap();
+    assert_eq!(admission(&mut volume), None, "without a rate there is nothing to have room for");
+    set(&mut volume, file, "bitrate", "1 Mbit/s").unwrap();
+    assert_eq!(admission(&mut volume), Some(Bitrate::from_megabits(1)));
+    set(&mut volume, file, "when_full", "demote").unwrap();
+    assert_eq!(admission(&mut volume), None);
+}
+
+/// What the definition says, of a tree of names.
+#[derive(Default)]
+struct Definition {
+    nodes: BTreeMap<Ino, Node>,
+}
+
+#[derive(Default)]
+struct Node {
+    is_directory: bool,
+    /// The oldest first.
+    names: Vec<(Ino, String)>,
+    settings: BTreeMap<&'static str, String>,
+}
+
+impl Definition {
+    fn path(&self, ino: Ino) -> String {
+        match self.nodes[&ino].names.first() {
+            Some((Ino::ROOT, name)) => format!("/{name}"),
+            Some((parent, name)) => format!("{}/{name}", self.path(*parent)),
+            None => "/".to_owned(),
+        }
+    }
+
+    fn is_within(&self, ino: Ino, ancestor: Ino) -> bool {
+        ino == ancestor
+            || self.nodes[&ino].names.first().is_some_and(|(parent, _)| self.is_within(*parent, ancestor))
+    }
+
+    fn decided(&self, ino: Ino, setting: &str) -> Option<(String, PolicySource)> {
+        if let Some(value) = self.nodes[&ino].settings.get(setting) {
+            return Some((value.clone(), PolicySource::Own));
+        }
+        let (parent, _) = self.nodes[&ino].names.first()?;
+        let (value, source) = self.decided(*parent, setting)?;
+        Some((value, if source == PolicySource::Own { directory(&self.path(*parent)) } else { source }))
+    }
+
+    fn pick(&self, index: Index, fits: impl Fn(&Node) -> bool) -> Option<Ino> {
+        let all: Vec<_> = self.nodes.iter().filter(|(_, node)| fits(node)).map(|(ino, _)| *ino).collect();
+        (!all.is_empty()).then(|| all[index.index(all.len())])
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    MakeDirectory(Index),
+    MakeFile(Index),
+    Link(Index, Index),
+    Rename(Index, Index, Index),
+    Unlink(Index, Index),
+    Set(Index, Index, u64),
+    Remove(Index, Index),
+}
+
+const SETTINGS: [&str; 3] = ["bitrate", "prefetch_depth", "class"];
+
+fn value_of(setting: &str, number: u64) -> String {
+    match setting {
+        "bitrate" => format!("{} Mbit/s", number + 1),
+        "prefetch_depth" => format!("{} MiB", number + 1),
+        _ => ["real-time", "best-effort", "idle"][number as usize % 3].to_owned(),
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let i = any::<Index>;
+    prop_oneof![
+        2 => i().prop_map(Step::MakeDirectory),
+        2 => i().prop_map(Step::MakeFile),
+        2 => (i(), i()).prop_map(|(file, to)| Step::Link(file, to)),
+        3 => (i(), i(), i()).prop_map(|(node, name, to)| Step::Rename(node, name, to)),
+        1 => (i(), i()).prop_map(|(file, name)| Step::Unlink(file, name)),
+        4 => (i(), i(), 0u64..9).prop_map(|(node, setting, number)| Step::Set(node, setting, number)),
+        1 => (i(), i()).prop_map(|(node, setting)| Step::Remove(node, setting)),
+    ]
+}
+
+struct Pair {
+    volume: SimVolume,
+    definition: Definition,
+    names: u32,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let root = Node { is_directory: true, ..Node::default() };
+        let definition = Definition { nodes: [(Ino::ROOT, root)].into() };
+        Self { volume: mount(""), definition, names: 0 }
+    }
+
+    fn fresh_name(&mut self) -> String {
+        self.names += 1;
+        format!("n{}", self.names)
+    }
+
+    fn make(&mut self, parent: Index, is_directory: bool) {
+        let Some(parent) = self.definition.pick(parent, |node| node.is_directory) else { return };
+        let name = self.fresh_name();
+        let make = if is_directory { make_directory } else { make_file };
+        let ino = make(&mut self.volume, parent, &name);
+        let node = Node { is_directory, names: vec![(parent, name)], settings: BTreeMap::new() };
+        self.definition.nodes.insert(ino, node);
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::MakeDirectory(parent) => self.make(parent, true),
+            Step::MakeFile(parent) => self.make(parent, false),
+            Step::Link(file, to) => {
+                let file = self.definition.pick(file, |node| !node.is_directory);
+                let to = self.definition.pick(to, |node| node.is_directory);
+                let (Some(file), Some(to)) = (file, to) else { return };
+                let name = self.fresh_name();
+                self.volume.with(|core, now| core.link(now, file, to, name.as_bytes())).unwrap();
+                self.definition.nodes.get_mut(&file).unwrap().names.push((to, name));
+            }
+            Step::Rename(node, name, to) => {
+                let node = self.definition.pick(node, |node| !node.names.is_empty());
+                let to = self.definition.pick(to, |node| node.is_directory);
+                let (Some(ino), Some(to)) = (node, to) else { return };
+                let names = &self.definition.nodes[&ino].names;
+                let at = name.index(names.len());
+                let (old, new) = (names[at].clone(), self.fresh_name());
+                let renamed = rename(&mut self.volume, (old.0, &old.1), (to, &new));
+                assert_eq!(renamed.is_err(), self.definition.is_within(to, ino));
+                if renamed.is_ok() {
+                    let names = &mut self.definition.nodes.get_mut(&ino).unwrap().names;
+                    names.remove(at);
+                    names.push((to, new));
+                }
+            }
+            Step::Unlink(file, name) => {
+                let Some(ino) = self.definition.pick(file, |node| node.names.len() > 1) else { return };
+                let names = &mut self.definition.nodes.get_mut(&ino).unwrap().names;
+                let (parent, name) = names.remove(name.index(names.len()));
+                self.volume.with(|core, now| core.unlink(now, parent, name.as_bytes())).unwrap();
+            }
+            Step::Set(node, setting, number) => {
+                let Some(ino) = self.definition.pick(node, |_| true) else { return };
+                let setting = SETTINGS[setting.index(SETTINGS.len())];
+                let value = value_of(setting, number);
+                set(&mut self.volume, ino, setting, &value).unwrap();
+                self.definition.nodes.get_mut(&ino).unwrap().settings.insert(setting, value);
+            }
+            Step::Remove(node, setting) => {
+                let Some(ino) = self.definition.pick(node, |_| true) else { return };
+                let setting = SETTINGS[setting.index(SETTINGS.len())];
+                let removed = remove(&mut self.volume, ino, setting);
+                let had = self.definition.nodes.get_mut(&ino).unwrap().settings.remove(setting).is_some();
+                assert_eq!(removed.is_ok(), had);
+            }
+        }
+    }
+
+    fn compare(&mut self) {
+        for (&ino, node) in &self.definition.nodes {
+            let held = held(&self.volume, ino);
+            for (setting, row) in SETTINGS.into_iter().zip(["rate", "prefetch_depth", "class"]) {
+                match self.definition.decided(ino, setting) {
+                    Some(expected) => assert_eq!(held[row], expected, "{row} of {ino}"),
+                    None => assert_eq!(held[row].1, PolicySource::Default, "{row} of {ino}"),
+                }
+            }
+            let path = self.volume.core().explain_policy(ino).unwrap().path;
+            assert_eq!(path, Some(self.definition.path(ino)));
+            if !node.is_directory {
+                let class = self.definition.decided(ino, "class").map(|(class, _)| class);
+                let rate = self.definition.decided(ino, "bitrate");
+                let rate = rate.filter(|_| class.is_none_or(|class| class == "real-time"));
+                let megabits = rate.map(|(rate, _)| rate.trim_end_matches(" Mbit/s").parse().unwrap());
+                assert_eq!(played(&mut self.volume, ino), megabits, "{ino}");
+            }
+        }
+        assert_eq!(self.volume.streams(), []);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn policies_are_inherited_as_defined(steps in prop::collection::vec(step(), 1..60)) {
+        let mut pair = Pair::new();
+        for step in &steps {
+            pair.take(step);
+        }
+        pair.compare();
+    }
+}
