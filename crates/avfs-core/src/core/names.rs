@@ -15,6 +15,7 @@ use crate::metadata::LABEL_XATTR;
 use crate::policy::stored_name;
 use crate::record::Record;
 use crate::types::*;
+use std::borrow::Cow;
 use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
@@ -632,13 +633,8 @@ impl Core {
         self.transact(now, &[stored, Record::Attributes { ino, attributes }])
     }
 
-    /// See getxattr(2). A directory also answers `glusterfs.get_real_filename:NAME` with the spelling under which a
-    /// name stands there, whatever its case: the question that Samba's stock module `glusterfs_fuse` asks instead of
-    /// scanning the directory.
+    /// See getxattr(2).
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<&[u8]> {
-        if let Some(wanted) = name.strip_prefix(REAL_NAME) {
-            return self.real_name(ino, wanted);
-        }
         check_xattr_name(name)?;
         match self.inode(ino)?.xattr(&stored_name(name)) {
             Some(value) => Ok(value),
@@ -652,7 +648,15 @@ impl Core {
     /// because they are unsupported: `ls -l` believes that of the whole device, and else asks for each file. Nobody
     /// else may hear it: the kernel asks in the name of whoever wants access, keeps "none" and takes "unsupported" for a
     /// refusal; but the owner's access does not depend on ACLs, so that it never asks in the owner's name.
-    pub fn get_xattr_as(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<&[u8]> {
+    ///
+    /// A directory also answers `glusterfs.get_real_filename:NAME` with the spelling under which a name stands there,
+    /// whatever its case, and a NUL: the question that Samba's stock module `glusterfs_fuse` asks instead of scanning
+    /// the directory.
+    pub fn get_xattr_as(&self, caller: Caller, ino: Ino, name: &[u8]) -> Result<Cow<'_, [u8]>> {
+        if let Some(wanted) = name.strip_prefix(REAL_NAME) {
+            // Samba takes the value for a string of C: without its end it reads on behind it.
+            return self.real_name(ino, wanted).map(|spelling| [spelling, b"\0"].concat().into());
+        }
         match self.get_xattr(ino, name) {
             Err(Error::NoAttribute)
                 if is_acl(name)
@@ -661,7 +665,7 @@ impl Core {
             {
                 Err(Error::Unsupported)
             }
-            found => found,
+            found => found.map(Cow::from),
         }
     }
 

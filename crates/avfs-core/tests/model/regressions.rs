@@ -238,8 +238,9 @@ fn acls_are_unsupported_to_the_owner_until_there_is_one() {
     let uid = volume.core().attributes(one).unwrap().uid;
     let owner = Caller { uid, gid: 0 };
     let somebody = Caller { uid: uid + 1, gid: 0 };
-    let asked =
-        |volume: &SimVolume, caller, ino| volume.core().get_xattr_as(caller, ino, ACCESS).map(<[u8]>::to_vec);
+    let asked = |volume: &SimVolume, caller, ino| {
+        volume.core().get_xattr_as(caller, ino, ACCESS).map(|value| value.into_owned())
+    };
     assert_eq!(asked(&volume, owner, one), Err(Error::Unsupported));
     assert_eq!(asked(&volume, somebody, one), Err(Error::NoAttribute));
     volume.with(|core, now| core.set_xattr(now, one, ACCESS, &value, XattrFlags::empty())).unwrap();
@@ -252,6 +253,22 @@ fn acls_are_unsupported_to_the_owner_until_there_is_one() {
     let disk = volume.unmount().unwrap();
     let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
     check(&SimVolume::mount(disk, &pool, Config::default(), 6).unwrap());
+}
+
+/// Samba's module takes the answer for a string of C: without a NUL it read on, opened the wrong name and crashed.
+#[test]
+fn the_spelling_of_a_name_is_told_with_its_end() {
+    let mut volume = volume(256);
+    volume.create(Ino::ROOT, b"Frame.dpx").unwrap();
+    let ask = |volume: &SimVolume, name: &str| {
+        let question = format!("glusterfs.get_real_filename:{name}");
+        let answer = volume.core().get_xattr_as(Caller::default(), Ino::ROOT, question.as_bytes());
+        answer.map(|value| value.into_owned())
+    };
+    assert_eq!(ask(&volume, "FRAME.DPX"), Ok(b"Frame.dpx\0".to_vec()));
+    volume.create(Ino::ROOT, b"FRAME.dpx").unwrap();
+    assert_eq!(ask(&volume, "FRAME.dpx"), Ok(b"FRAME.dpx\0".to_vec()));
+    assert_eq!(ask(&volume, "other"), Err(Error::NoAttribute));
 }
 
 /// Open files with a configured rate hold reservations, readers and writers of one file apart, each as many times as
