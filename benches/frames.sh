@@ -12,16 +12,7 @@ need_packages samba samba-vfs-modules python3 python3-smbc
 isolate "$@"
 scratch
 with_volume "$KIND" 4G "$SCRATCH/volume"
-mkdir -m 777 "$SCRATCH/volume/share"
-modules='acl_xattr catia fruit streams_xattr'
-# Last, so that it is nearest to the filesystem: it asks for the real spelling of a name.
-[ "$KIND" != avfs ] || modules+=' glusterfs_fuse'
-cat >"$SCRATCH/shares" <<-CONF
-	[media]
-	    path = $SCRATCH/volume/share
-	    read only = no
-	    vfs objects = $modules
-CONF
+samba_share "$KIND" media "$SCRATCH/volume/share" >"$SCRATCH/shares"
 start_smbd "$SCRATCH/shares"
 
 /usr/bin/python3 - "$FRAMES" "smb://127.0.0.1:$SMB_PORT/media" "$SMB_USER" "$SMB_PASSWORD" <<'PYTHON' | tee "$SCRATCH/figures"

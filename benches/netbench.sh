@@ -13,19 +13,10 @@ isolate "$@"
 scratch
 for kind in "${kinds[@]}"; do
 	with_volume "$kind" 4G "$SCRATCH/$kind"
-	mkdir -m 777 "$SCRATCH/$kind/share"
-	modules='acl_xattr catia fruit streams_xattr'
-	[ "$kind" != avfs ] || modules+=' glusterfs_fuse'
-	# As a stream, what Samba's manual recommends: kept as Netatalk did, each stat of a file reads an attribute as well.
-	cat >"$SCRATCH/shares" <<-CONF
-		    server min protocol = NT1
-		    ntlm auth = yes
-		[media]
-		    path = $SCRATCH/$kind/share
-		    read only = no
-		    vfs objects = $modules
-		    fruit:metadata = stream
-	CONF
+	{
+		printf '    %s\n' "server min protocol = NT1" "ntlm auth = yes"
+		samba_share "$kind" media "$SCRATCH/$kind/share"
+	} >"$SCRATCH/shares"
 	start_smbd "$SCRATCH/shares"
 	for clients in 1 4 16; do
 		rate=$(smbtorture --configfile="$SMB_CONF" --smb-ports="$SMB_PORT" --user="$SMB_USER%$SMB_PASSWORD" \

@@ -19,7 +19,17 @@ samba_user() {
 	echo "$SMB_USER:x:64001:" >>"$SCRATCH/group"
 }
 
-# start_smbd SETTINGS: starts smbd with the facility's settings and the lines of the file SETTINGS (further global
+# samba_share KIND NAME DIRECTORY [OPTION…]: makes DIRECTORY and prints a share of it, as `avfsctl samba-config` has it for
+# facilities. Other kinds of volumes do not know how a name is really spelt.
+samba_share() {
+	local kind=$1 name=$2 directory=$3 avfsctl=$AVFS_BIN/avfsctl
+	[ -x "$avfsctl" ] || die "no avfsctl in $AVFS_BIN: run 'cargo build --release', or set AVFS_BIN"
+	mkdir -m 777 "$directory"
+	"$avfsctl" samba-config --share "$name" --path "$directory" "${@:4}" |
+		if [ "$kind" = avfs ]; then cat; else sed '/vfs objects/s/ glusterfs_fuse//'; fi
+}
+
+# start_smbd SETTINGS: starts smbd with settings of its own and the lines of the file SETTINGS (further global
 # settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID.
 start_smbd() {
 	local settings=$1 state=$SCRATCH/samba
@@ -52,14 +62,6 @@ start_smbd() {
 		    logging = file
 		    max log size = 0
 
-		    # The share is exported through Samba alone: leases and durable handles work without the kernel's help.
-		    kernel oplocks = no
-		    kernel share modes = no
-		    posix locking = no
-		    # sendfile would be cut into requests of 128 KiB.
-		    use sendfile = no
-		    ea support = yes
-		    store dos attributes = yes
 	CONF
 	cat "$settings" >>"$SMB_CONF"
 	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$SMB_CONF" -a -s "$SMB_USER" >/dev/null

@@ -30,10 +30,7 @@ with_volume "$KIND" 4G "$SCRATCH/volume"
 
 # The shares: plain NTFS semantics; what an editing facility uses; the same with Apple's metadata as Netatalk kept them.
 volume=$SCRATCH/volume
-share() {
-	mkdir -m 777 "$volume/$1"
-	printf '[%s]\n path = %s\n read only = no\n vfs objects = %s\n' "$1" "$volume/$1" "$2"
-}
+share() { samba_share "$KIND" "$1" "$volume/$1" "${@:2}"; }
 {
 	cat <<-CONF
 		    # Half of the suites speak SMB1.
@@ -44,9 +41,9 @@ share() {
 		    fruit:copyfile = yes
 		    fruit:veto_appledouble = no
 	CONF
-	share plain "acl_xattr streams_xattr"
-	share mediashare "acl_xattr catia fruit streams_xattr"
-	share netatalk "acl_xattr catia fruit streams_xattr"
+	share plain --clients no-macos
+	share mediashare
+	share netatalk
 	printf ' fruit:%s\n' "metadata = netatalk" "resource = file" "locking = netatalk" "encoding = native"
 } >"$SCRATCH/shares"
 start_smbd "$SCRATCH/shares"

@@ -1,6 +1,7 @@
-//! `avfsctl`: asks the daemon of a mounted volume, and sets policies on it.
+//! `avfsctl`: asks the daemon of a mounted volume, sets policies on it, and knows how to share it.
 
 mod policy;
+mod samba;
 
 use crate::fail;
 use avfs_core::types::{ExtentReport, StreamReport};
@@ -46,6 +47,8 @@ enum Command {
     /// Set, show and explain what files are worth
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Print a share for Samba's smb.conf, with the reason for each line
+    SambaConfig(samba::Arguments),
     /// Write everything that was accepted so far to the device
     Sync {
         /// Any file or directory of the volume
@@ -63,6 +66,8 @@ enum CtlError {
     Value { option: String, message: String },
     #[error("{path}: `{setting}` is not set; `avfsctl policy get` shows what is")]
     NotSet { path: String, setting: String },
+    #[error("{0}")]
+    Share(String),
     #[error("the daemon answered something else than was asked: is it of another version?")]
     OtherAnswer,
     #[error("cannot write the answer: {0}")]
@@ -102,6 +107,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
             _ => return Err(CtlError::OtherAnswer),
         },
         Command::Policy(command) => policy::run(&mut output, command)?,
+        Command::SambaConfig(arguments) => samba::print(&mut output, arguments)?,
         Command::Sync { path } => match ask(path, &metadata(path)?, &Request::Sync {})? {
             Answer::Done {} => {}
             _ => return Err(CtlError::OtherAnswer),
