@@ -695,6 +695,34 @@ fn who_refuses_more_than_the_device_carries_refuses_at_open() {
     assert_eq!(rig.info()["streams"][0]["state"], "admitted");
 }
 
+/// `include/avfs.h` as a C program uses it.
+#[test]
+fn applications_declare_streams_and_hear_how_they_do() {
+    let Some(rig) = Rig::mounted() else { return };
+    let program = rig.directory.path().join("application");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/application.c");
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]).arg(&program);
+    match compiler.arg("-I").arg(header).arg(source).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("not tested: cc is missing; install the packages gcc and libc6-dev");
+            return;
+        }
+        output => succeed(output.unwrap()),
+    }
+    rig.write("played", &pattern(32 << 20));
+    rig.write("idle", b"x");
+    succeed(policy(&["set", "--class", "idle"], &rig.path("idle")));
+    // Nothing is cached.
+    succeed(rig.umount());
+    succeed(rig.mount(""));
+    let output =
+        run(Command::new(program).arg(rig.path("played")).arg(rig.path("idle")).arg(rig.mount_point()));
+    assert_eq!(said(&output), "all as the header says\n");
+    assert_eq!(rig.info()["streams"], serde_json::json!([]));
+}
+
 /// A shared mapping of the start of a file.
 struct Mapping {
     address: *mut u8,

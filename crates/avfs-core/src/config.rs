@@ -7,7 +7,7 @@
 //! The file with all settings, their meaning and their defaults is `config/avfs.toml`.
 
 mod pattern;
-mod quantity;
+pub(crate) mod quantity;
 mod settings;
 
 pub use pattern::{Pattern, PatternError};

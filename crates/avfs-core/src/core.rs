@@ -195,6 +195,8 @@ enum Purpose {
 struct Handle {
     ino: Ino,
     flags: OpenFlags,
+    /// By when the next read must be complete, if its client said.
+    read_deadline: Option<Instant>,
 }
 
 /// How a volume is run.

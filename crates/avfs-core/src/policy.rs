@@ -122,23 +122,32 @@ impl Level {
 
 /// What holds for a file, with defaults for what nobody said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Policy(Settings);
+pub(crate) struct Policy {
+    settings: Settings,
+    /// The class is not real-time, and it was written down, not found out.
+    gives_way: bool,
+}
 
 impl Policy {
     /// Each setting as the highest level has it that says it.
     pub(crate) fn new(levels: &[Level]) -> Self {
-        Self(levels.iter().fold(Settings::default(), |held, level| held.or(level.effective())))
+        let settings = levels.iter().fold(Settings::default(), |held, level| held.or(level.effective()));
+        let decides_class = levels.iter().find(|level| level.effective().class.is_some());
+        let is_written = decides_class
+            .is_some_and(|level| !matches!(level.source, Source::Container | Source::Observation));
+        let gives_way = is_written && settings.class != Some(Class::RealTime);
+        Self { settings, gives_way }
     }
 
     /// Real-time where somebody names a rate or a window and nobody a class.
     pub(crate) fn class(&self) -> Class {
-        let is_timed = self.0.rate.is_some() || self.0.deadline_window.is_some();
-        self.0.class.unwrap_or(if is_timed { Class::RealTime } else { Class::BestEffort })
+        let is_timed = self.settings.rate.is_some() || self.settings.deadline_window.is_some();
+        self.settings.class.unwrap_or(if is_timed { Class::RealTime } else { Class::BestEffort })
     }
 
     /// Of one stream; `None`: not known, or of a sequence with a file for each frame.
     pub(crate) fn bitrate(&self) -> Option<Bitrate> {
-        match self.0.rate {
+        match self.settings.rate {
             Some(Rate::Bitrate(rate)) => Some(rate),
             _ => None,
         }
@@ -146,28 +155,33 @@ impl Policy {
 
     /// From when a client needs bytes to when they must be there.
     pub(crate) fn deadline_window(&self) -> Duration {
-        self.0.deadline_window.unwrap_or(DEADLINE_WINDOW)
+        self.settings.deadline_window.unwrap_or(DEADLINE_WINDOW)
     }
 
     /// How far is read ahead of a reader that goes on where it was.
     pub(crate) fn prefetch_depth(&self) -> Bytes {
-        self.0.prefetch_depth.unwrap_or(PREFETCH_DEPTH)
+        self.settings.prefetch_depth.unwrap_or(PREFETCH_DEPTH)
     }
 
     /// Whether a client for whose rate there is no room is turned away.
     pub(crate) fn refuses_when_full(&self) -> bool {
-        self.0.when_full == Some(WhenFull::Refuse)
+        self.settings.when_full == Some(WhenFull::Refuse)
     }
 
     /// Length of a recorder's windows in units, rounded up; `None`: the allocator's own choice.
     pub(crate) fn window_units(&self) -> Option<usize> {
-        self.0.allocation_window.map(|window| window.0.div_ceil(UNIT) as usize)
+        self.settings.allocation_window.map(|window| window.0.div_ceil(UNIT) as usize)
     }
 
     /// True when it says how the file is read or written: it is media, whatever its size.
     pub(crate) fn is_media(&self) -> bool {
-        let Settings { class, rate, deadline_window, prefetch_depth, .. } = self.0;
+        let Settings { class, rate, deadline_window, prefetch_depth, .. } = self.settings;
         class.is_some() || rate.is_some() || deadline_window.is_some() || prefetch_depth.is_some()
+    }
+
+    /// True when somebody wants the file to give way, whatever its clients declare.
+    pub(crate) fn forbids_streams(&self) -> bool {
+        self.gives_way
     }
 }
 
@@ -289,7 +303,7 @@ mod tests {
                 })
                 .collect();
             let heard = || levels.iter().filter(|level| !level.shadowed).map(|level| level.settings);
-            let Policy(held) = Policy::new(&levels);
+            let held = Policy::new(&levels).settings;
             prop_assert_eq!(held.class, heard().find_map(|one| one.class));
             prop_assert_eq!(held.rate, heard().find_map(|one| one.rate));
             prop_assert_eq!(held.deadline_window, heard().find_map(|one| one.deadline_window));
@@ -368,5 +382,10 @@ mod tests {
         assert_eq!(policy(&[]).class(), Class::BestEffort);
         assert_eq!(policy(&[rate]).class(), Class::RealTime);
         assert_eq!(policy(&[rate, idle]).class(), Class::Idle);
+        assert!(policy(&[rate, idle]).forbids_streams() && !policy(&[rate]).forbids_streams());
+        assert!(!policy(&[]).forbids_streams());
+        // What was found out does not keep an application from knowing better.
+        let observed = Policy::new(&[Level::new(Source::Observation, idle)]);
+        assert!(observed.class() == Class::Idle && !observed.forbids_streams());
     }
 }

@@ -4,7 +4,7 @@ use avfs_io::pool::Buffer;
 use bitflags::bitflags;
 use rtsched::StreamId;
 use smallvec::SmallVec;
-use units::{Bitrate, Ino, Timestamp};
+use units::{Bitrate, Duration, Ino, Timestamp};
 
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -369,6 +369,37 @@ pub struct StreamReport {
     pub missed: u64,
     /// By how many microseconds the latest of them was.
     pub tardiness_microseconds: u64,
+    /// How many microseconds before its deadline the last of them completed; negative: after it.
+    pub slack_microseconds: Option<i64>,
+    /// What is lacking for a reservation, or for one of the whole rate.
+    pub lacking: Option<StreamLack>,
+    /// The rate for which there was room then, where there was any.
+    pub fits_bits_per_second: Option<u64>,
+}
+
+/// What a stream's reservation lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamLack {
+    /// Time of the device.
+    Time,
+    /// Time until the deadline, when all streams want their requests at once.
+    Deadline,
+    /// Memory for buffers.
+    Memory,
+    /// Streams are late already.
+    Congestion,
+    /// It is no stream that could be reserved.
+    Sense,
+}
+
+/// What an application says of a file that it has open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Declaration {
+    /// The rate at which it reads or writes, 1 kbit/s to 1 Tbit/s; `None`: that of the file's policy.
+    pub rate: Option<Bitrate>,
+    /// How long after it asks each request must be complete, 1 ms to 60 s; `None`: that of the file's policy.
+    pub period: Option<Duration>,
 }
 
 /// How a stream is served.

@@ -15,8 +15,9 @@ use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::Pool;
-use avfs_io::{Completion, CompletionSink, IoError};
+use avfs_io::{Completion, CompletionSink, DeclaredStream, IoError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rtsched::StreamId;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -524,16 +525,36 @@ impl Volume {
     /// thread, not for the device.
     fn admit(&self, opened: Opened) -> Result<Opened> {
         let Some(wanted) = opened.admission else { return Ok(opened) };
-        let declared = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
-        let admitted = declared
-            .iter()
-            .find(|declared| declared.stream == wanted.stream)
-            .is_some_and(|declared| declared.admitted.is_some() && declared.spec.rate >= wanted.rate);
-        if admitted {
+        let declared = self.declared(wanted.stream);
+        if declared.is_some_and(|found| found.admitted.is_some() && found.spec.rate >= wanted.rate) {
             return Ok(opened);
         }
         self.release(opened.handle);
         Err(Error::Busy)
+    }
+
+    fn declared(&self, stream: StreamId) -> Option<DeclaredStream> {
+        let all = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
+        all.into_iter().find(|declared| declared.stream == stream)
+    }
+
+    /// An application says how it reads or writes a file that it has open, see [`Core::declare`]; gives back what became
+    /// of the stream that it is part of, `None` if there is none. Waits for the engine's thread, not for the device.
+    pub fn declare(&self, handle: HandleId, declaration: Declaration) -> Result<Option<StreamReport>> {
+        let stream = self.shared.run(|state| state.core.declare(handle, declaration))?;
+        Ok(self.declared(stream).map(StreamReport::from))
+    }
+
+    /// How the stream is doing that a client is part of; `None` if there is none. Waits for the engine's thread, not for
+    /// the device.
+    pub fn stream_status(&self, handle: HandleId) -> Result<Option<StreamReport>> {
+        let stream = self.with(|core| core.stream_of_handle(handle))?;
+        Ok(self.declared(stream).map(StreamReport::from))
+    }
+
+    /// The next read through this handle must be complete so long after now, see [`Core::set_read_deadline`].
+    pub fn set_read_deadline(&self, handle: HandleId, within: Duration) -> Result<()> {
+        self.shared.run(|state| state.core.set_read_deadline(now(), handle, within))
     }
 
     /// The handle is not used any more.

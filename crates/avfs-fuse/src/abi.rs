@@ -126,6 +126,9 @@ bitflags::bitflags! {
     }
 }
 
+/// In an IOCTL's flags: it is about a directory.
+pub const IOCTL_DIR: u32 = 1 << 4;
+
 /// In a WRITE's flags: setuid and setgid go.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// In a FALLOCATE, GETATTR or STATX nothing else; in `statx.mask` all that stat(2) shows, and the time of birth.
@@ -329,6 +332,7 @@ structures! {
     GetxattrIn, 8 { size: u32, padding: u32, }
     AccessIn, 8 { mask: u32, padding: u32, }
     BmapIn, 16 { block: u64, blocksize: u32, padding: u32, }
+    IoctlOut, 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     IoctlIn, 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
     PollIn, 24 { fh: u64, kh: u64, flags: u32, events: u32, }
     LockIn, 48 { fh: u64, owner: u64, lock: [u64; 3], lk_flags: u32, padding: u32, }

@@ -3,6 +3,7 @@
 //! Requests that need no device are answered on the thread that read them, which spares a change of thread (6 µs
 //! and half the CPU of a small read). Where the volume takes a continuation, the reply moves into it.
 
+use crate::application;
 use crate::errno::Errors;
 use crate::protocol::{self, CACHE_LIFETIME, MAX_BACKGROUND, MAX_REQUEST_BYTES, OpenReply};
 use avfs_core::Error;
@@ -750,14 +751,18 @@ impl Filesystem for Fuse {
         &self,
         _request: &Request,
         node: INodeNo,
-        _file: FileHandle,
-        _flags: IoctlFlags,
-        _command: u32,
-        _data: &[u8],
-        _room: u32,
+        file: FileHandle,
+        flags: IoctlFlags,
+        command: u32,
+        data: &[u8],
+        room: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(self.errno("ioctl", ino(node), Error::UnknownIoctl));
+        let is_file = !flags.contains(IoctlFlags::FUSE_IOCTL_DIR);
+        match application::ioctl(&self.volume, is_file.then(|| handle(file)), command, data, room as usize) {
+            Ok(answer) => reply.ioctl(0, &answer),
+            Err(error) => reply.error(self.errno("ioctl", ino(node), error)),
+        }
     }
 
     // ENOSYS tells the kernel not to ask again: default_permissions checks access, regular files are always

@@ -10,9 +10,10 @@
 //!
 //! Two transports carry the requests: [`ring`] over io_uring, with the protocol in [`abi`], where the kernel has it,
 //! and [`fuse`] over `/dev/fuse`, with the protocol in the crate fuser, everywhere. [`protocol`], [`errno`],
-//! [`invalidate`], [`mount`] and [`control`] know nothing of either.
+//! [`invalidate`], [`mount`], [`control`] and `application` know nothing of either.
 
 pub mod abi;
+mod application;
 pub mod control;
 pub mod errno;
 pub mod fuse;

@@ -5,7 +5,7 @@
 //! beside each scheduler. **Invariants:** a declared stream is admitted or waits, never both; an open over a network
 //! cannot be refused, so a stream for which there is no room is served all the same, as best effort, until there is.
 
-use rtsched::{Reservation, Scheduler, StreamId, StreamSpec, StreamStatus};
+use rtsched::{Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamStatus};
 use std::collections::BTreeMap;
 use units::Instant;
 
@@ -18,14 +18,23 @@ pub struct DeclaredStream {
     pub spec: StreamSpec,
     /// How its reservation is doing; `None`: there is no room for it, and it is served as best effort.
     pub admitted: Option<StreamStatus>,
+    /// Why it has no reservation, or none for all of its rate.
+    pub rejected: Option<Rejected>,
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    admitted: BTreeMap<StreamId, Reservation>,
+    admitted: BTreeMap<StreamId, Admitted>,
     /// First come, first admitted.
-    waiting: Vec<(StreamId, StreamSpec)>,
+    waiting: Vec<(StreamId, StreamSpec, Rejected)>,
+}
+
+#[derive(Debug)]
+struct Admitted {
+    reservation: Reservation,
+    /// Why it kept its lower rate when it was to change last, if it did.
+    rejected: Option<Rejected>,
 }
 
 impl Streams {
@@ -37,19 +46,20 @@ impl Streams {
         stream: StreamId,
         spec: Option<StreamSpec>,
     ) {
-        self.waiting.retain(|&(waiting, _)| waiting != stream);
+        self.waiting.retain(|&(waiting, ..)| waiting != stream);
         match (self.admitted.remove(&stream), spec) {
             (None, None) => {}
             (None, Some(spec)) => self.admit(scheduler, now, stream, spec),
-            (Some(mut reservation), Some(spec)) => {
-                if let Err(rejected) = scheduler.change(now, &mut reservation, spec.rate) {
+            (Some(Admitted { mut reservation, .. }), Some(spec)) => {
+                let rejected = scheduler.change(now, &mut reservation, spec.rate).err();
+                if let Some(rejected) = rejected {
                     tracing::warn!(stream = stream.0, "a stream keeps its lower rate: {rejected}");
                 }
-                self.admitted.insert(stream, reservation);
+                self.admitted.insert(stream, Admitted { reservation, rejected });
             }
-            (Some(reservation), None) => {
+            (Some(Admitted { reservation, .. }), None) => {
                 scheduler.release(now, reservation);
-                for (stream, spec) in std::mem::take(&mut self.waiting) {
+                for (stream, spec, _) in std::mem::take(&mut self.waiting) {
                     self.admit(scheduler, now, stream, spec);
                 }
             }
@@ -59,23 +69,28 @@ impl Streams {
     fn admit(&mut self, scheduler: &mut Scheduler, now: Instant, stream: StreamId, spec: StreamSpec) {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
-                self.admitted.insert(stream, reservation);
+                self.admitted.insert(stream, Admitted { reservation, rejected: None });
             }
             Err(rejected) => {
                 tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
-                self.waiting.push((stream, spec));
+                self.waiting.push((stream, spec, rejected));
             }
         }
     }
 
     /// All streams, in the order of their names.
     pub(crate) fn report(&self, scheduler: &Scheduler) -> Vec<DeclaredStream> {
-        let admitted = self.admitted.keys().filter_map(|&stream| {
+        let admitted = self.admitted.iter().filter_map(|(&stream, held)| {
             let status = scheduler.stream(stream)?;
-            Some(DeclaredStream { stream, spec: status.spec, admitted: Some(status) })
+            let rejected = held.rejected;
+            Some(DeclaredStream { stream, spec: status.spec, admitted: Some(status), rejected })
         });
-        let waiting =
-            self.waiting.iter().map(|&(stream, spec)| DeclaredStream { stream, spec, admitted: None });
+        let waiting = self.waiting.iter().map(|&(stream, spec, rejected)| DeclaredStream {
+            stream,
+            spec,
+            admitted: None,
+            rejected: Some(rejected),
+        });
         let mut all: Vec<_> = admitted.chain(waiting).collect();
         all.sort_by_key(|report| report.stream);
         all
@@ -104,6 +119,9 @@ mod tests {
         let before = streams(&declared, &scheduler);
         assert_eq!(before.first(), Some(&(1, true)));
         assert_eq!(before.last(), Some(&(3, false)), "a disk array carries 1.36 Gbit/s at the most");
+        assert!(
+            declared.report(&scheduler).iter().all(|one| one.admitted.is_some() != one.rejected.is_some())
+        );
         // Who waits and leaves is not admitted afterwards.
         declared.declare(&mut scheduler, now, StreamId(3), None);
         for (id, admitted) in before {
@@ -112,6 +130,16 @@ mod tests {
             }
         }
         assert!(streams(&declared, &scheduler).iter().all(|&(id, admitted)| id != 3 && admitted));
+        // Who wants more than there is keeps what it has, and hears why.
+        declared.declare(
+            &mut scheduler,
+            now,
+            StreamId(2),
+            Some(StreamSpec::reader(Bitrate::from_megabits(9000))),
+        );
+        let [kept] = declared.report(&scheduler)[..] else { panic!("one stream is left") };
+        assert_eq!((kept.admitted.is_some(), kept.rejected.is_some()), (true, true));
+        assert_eq!(kept.spec.rate, Bitrate::from_megabits(700));
         declared.declare(&mut scheduler, now, StreamId(2), None);
         assert_eq!(streams(&declared, &scheduler), []);
     }

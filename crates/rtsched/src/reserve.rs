@@ -233,6 +233,7 @@ impl Scheduler {
             bytes: stream.bytes,
             missed: stream.missed,
             tardiness: stream.tardiness,
+            slack_nanoseconds: stream.slack_nanoseconds,
         })
     }
 

@@ -17,7 +17,7 @@ use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, Re
 use crate::service::{Distance, ServiceModel, ServiceTime};
 use crate::slack::{Expected, Usable};
 use crate::stream::{StreamSpec, StreamState};
-use crate::streams::{Run as StreamRun, Streams};
+use crate::streams::{Run as StreamRun, Streams, signed};
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
@@ -464,6 +464,7 @@ impl Scheduler {
                 if member.charged {
                     stream.missed += u64::from(tardiness > Duration::ZERO);
                     stream.tardiness = stream.tardiness.max(tardiness);
+                    stream.slack_nanoseconds = Some(signed(member.deadline) - signed(now));
                     self.health.completed(tardiness);
                 }
                 self.streams.close(owner, self.queue.has_any_of(owner));

@@ -220,6 +220,9 @@ pub struct StreamStatus {
     pub missed: u64,
     /// By how much the latest of them did.
     pub tardiness: Duration,
+    /// How long before its deadline the last of its real-time requests completed; negative: after it. `None`: none
+    /// has completed yet.
+    pub slack_nanoseconds: Option<i64>,
 }
 
 /// By when a recorder's request must be written: it was complete in memory at `full_at`, and the recorder goes on

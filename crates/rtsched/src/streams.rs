@@ -99,6 +99,7 @@ pub(crate) struct Stream {
     pub(crate) bytes: Bytes,
     pub(crate) missed: u64,
     pub(crate) tardiness: Duration,
+    pub(crate) slack_nanoseconds: Option<i64>,
     /// Where it stands in the order of excess.
     eligible: Option<Instant>,
 }
@@ -148,7 +149,7 @@ pub(crate) struct Streams {
     admitted: u64,
 }
 
-fn signed(instant: Instant) -> i64 {
+pub(crate) fn signed(instant: Instant) -> i64 {
     i64::try_from(instant.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -195,6 +196,7 @@ impl Streams {
             completed: 0,
             bytes: Bytes::ZERO,
             missed: 0,
+            slack_nanoseconds: None,
             tardiness: Duration::ZERO,
             eligible: None,
         };

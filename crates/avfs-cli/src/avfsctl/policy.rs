@@ -3,7 +3,7 @@
 //! Policies are extended attributes, so that setting and showing them takes no daemon and no root, only the rights to
 //! the file. Why which one holds is asked of the daemon.
 
-use super::{CtlError, ask, metadata, print_json};
+use super::{CtlError, ask, print_json};
 use avfs_core::config::Setting;
 use avfs_core::policy::PREFIX;
 use avfs_core::types::{PolicyReport, PolicySource, SettingReport, SourceVerdict};
@@ -125,7 +125,7 @@ pub(super) fn run(output: &mut impl Write, command: &Command) -> Result<(), CtlE
         Command::List { directory, json } => list(output, directory, *json),
         Command::Clear { path, settings } => clear(path, settings),
         Command::Explain { path, json } => {
-            let metadata = metadata(path)?;
+            let metadata = path.metadata().map_err(|error| CtlError::path(path, error))?;
             match ask(path, &metadata, &Request::ExplainPolicy { ino: metadata.ino() })? {
                 Answer::Policy(report) if *json => print_json(output, &report)?,
                 Answer::Policy(report) => print_explanation(output, path, &report)?,

@@ -40,6 +40,21 @@ const CLASSES: [(&str, Class); 3] =
 
 const WHEN_FULL: [(&str, WhenFull); 2] = [("demote", WhenFull::Demote), ("refuse", WhenFull::Refuse)];
 
+/// Bits per second that a stream can have.
+const BITRATES: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+/// Times that requests of a stream can have.
+const WINDOWS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+
+/// True for what a configuration can say too.
+pub(crate) fn is_bitrate(rate: Bitrate) -> bool {
+    BITRATES.contains(&rate.0)
+}
+
+/// The same of the time that a request has.
+pub(crate) fn is_deadline_window(window: Duration) -> bool {
+    WINDOWS.contains(&window)
+}
+
 const NANOSECONDS: Units = &[("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("min", 60_000_000_000)];
 
 /// A value of any of TOML's simple types.
@@ -176,14 +191,14 @@ pub(super) fn floor_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u32, 
 }
 
 pub(super) fn deadline_window<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
-    duration(input, Duration::from_millis(1)..=Duration::from_secs(60)).map(Some)
+    duration(input, WINDOWS).map(Some)
 }
 
 pub(super) fn bitrate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bitrate>, D::Error> {
     let expected = "a bitrate such as \"100 Mbit/s\" or a number of bits per second";
     let bits_per_second = value(input, BITS_PER_SECOND, true, expected)?;
     let show = |bits: &u64| format!("{bits} bit/s");
-    within(bits_per_second, 1_000..=1_000_000_000_000, show).map(|bits| Some(Bitrate(bits)))
+    within(bits_per_second, BITRATES, show).map(|bits| Some(Bitrate(bits)))
 }
 
 /// Frames per second as the time of one frame.

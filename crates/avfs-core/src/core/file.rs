@@ -5,7 +5,8 @@ use super::cache::BlockId;
 use super::policies::Told;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
-use crate::types::OpenFlags;
+use crate::types::{Declaration, HandleId, OpenFlags};
+use rtsched::Direction;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -125,6 +126,16 @@ pub(super) struct FileState {
     /// What held for it when it was opened last; absent: nobody says anything of it.
     pub(super) policy: Option<Box<Policy>>,
     pub(super) told: Option<Box<Told>>,
+    /// What clients that have it open said of their reading or writing.
+    pub(super) declarations: Vec<Declared>,
+}
+
+/// What one client said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Declared {
+    pub(super) handle: HandleId,
+    pub(super) direction: Direction,
+    pub(super) declaration: Declaration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +154,16 @@ impl FileState {
     pub(super) fn count_client(&mut self, flags: OpenFlags, change: i32) {
         let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
         *count = count.saturating_add_signed(change);
+    }
+
+    /// What clients said who play, or who record.
+    pub(super) fn declared(&self, direction: Direction) -> impl Iterator<Item = &Declared> {
+        self.declarations.iter().filter(move |declared| declared.direction == direction)
+    }
+
+    /// True when its clients or an administrator say how it is read or written.
+    pub(super) fn is_media(&self) -> bool {
+        self.policy().is_media() || !self.declarations.is_empty()
     }
 
     pub(super) fn is_idle(&self) -> bool {

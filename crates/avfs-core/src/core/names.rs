@@ -721,7 +721,7 @@ impl Core {
         self.learn_policy(ino);
         self.change_streams(ino, |core| core.file_mut(ino).count_client(flags, 1));
         let file = self.file_mut(ino);
-        let small = file.size <= PAGE_CACHE_LIMIT && !file.policy().is_media();
+        let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
         let cache = if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {
             let keep = file.kernel_pages;
             file.kernel_pages = true;
@@ -731,7 +731,7 @@ impl Core {
         };
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
-        self.handles.insert(handle.0, Handle { ino, flags });
+        self.handles.insert(handle.0, Handle { ino, flags, read_deadline: None });
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction_of(flags)) })
     }
 
@@ -754,8 +754,12 @@ impl Core {
 
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
-        let Some(Handle { ino, flags }) = self.handles.remove(&handle.0) else { return };
-        self.change_streams(ino, |core| core.file_mut(ino).count_client(flags, -1));
+        let Some(Handle { ino, flags, .. }) = self.handles.remove(&handle.0) else { return };
+        self.change_streams(ino, |core| {
+            let file = core.file_mut(ino);
+            file.declarations.retain(|declared| declared.handle != handle);
+            file.count_client(flags, -1);
+        });
         let file = self.file_mut(ino);
         if file.writers == 0 && file.delayed.is_empty() {
             self.allocator.release_window(crate::allocator::Owner(ino.0));

@@ -2,6 +2,7 @@
 
 use super::cache::BlockId;
 use super::file::FileState;
+use super::streams::Need;
 use super::{Core, Progress, Purpose, Ticket};
 use crate::allocator::BlockRun;
 use crate::error::{Error, Result};
@@ -9,7 +10,6 @@ use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
 use avfs_io::{IoError, IoOperation, Segment};
-use rtsched::Direction;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
@@ -49,8 +49,11 @@ impl Core {
             at += self.cached_slice(ino, at, end, &mut data)?;
         }
         self.note_read(now, ino, offset, end);
+        if let Some(open) = self.handles.get_mut(&handle.0) {
+            open.read_deadline = None;
+        }
         if at > offset {
-            self.read_ahead(now, ino, end);
+            self.read_ahead(now, ino, handle, end);
             self.pump(now);
         }
         Some(Ok(data))
@@ -128,7 +131,9 @@ impl Core {
         let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
             let sequential = offset == 0 || self.is_sequential(ino, offset);
-            if !self.load(now, ino, offset..end, sequential, Bytes::ZERO) {
+            let need = self.need(now, ino, handle, Bytes::ZERO);
+            self.hasten(ino, offset..end, handle);
+            if !self.load(ino, offset..end, sequential, need) {
                 self.write_back_for_memory(now);
                 self.buffer_waiters.push_back(ticket);
                 return Progress::Wait;
@@ -144,13 +149,12 @@ impl Core {
 
     fn is_sequential(&self, ino: Ino, offset: u64) -> bool {
         self.files.get(&ino).is_some_and(|file| {
-            file.policy().is_media()
-                || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
+            file.is_media() || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
         })
     }
 
     /// Prefetches behind a reader that goes on where it was.
-    fn read_ahead(&mut self, now: Now, ino: Ino, end: u64) {
+    fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId, end: u64) {
         let Some(file) = self.files.get(&ino) else { return };
         let block = MAX_BUFFER as u64;
         // What is read ahead may not push out what was read ahead before it.
@@ -168,18 +172,21 @@ impl Core {
                 .get(&ino)
                 .and_then(|file| file.block_before(at))
                 .is_some_and(|(_, id)| self.cache.get(id).is_some_and(|held| at < held.end()));
-            if !present && !self.load(now, ino, at..block_end, true, Bytes(at.saturating_sub(end))) {
-                return;
+            if !present {
+                let need = self.need(now, ino, handle, Bytes(at.saturating_sub(end)));
+                if !self.load(ino, at..block_end, true, need) {
+                    return;
+                }
             }
             at = block_end;
         }
     }
 
     /// Makes blocks for what is missing of `range` and asks the device for it. False when there is no memory.
-    fn load(&mut self, now: Now, ino: Ino, range: Range<u64>, sequential: bool, ahead: Bytes) -> bool {
+    fn load(&mut self, ino: Ino, range: Range<u64>, sequential: bool, need: Need) -> bool {
         // Blocks of the range are not evicted to make room for others of it.
         let mut held = SmallVec::new();
-        let loaded = self.load_held(now, ino, range, sequential, ahead, &mut held);
+        let loaded = self.load_held(ino, range, sequential, need, &mut held);
         for id in held {
             self.hold(id, false);
         }
@@ -188,11 +195,10 @@ impl Core {
 
     fn load_held(
         &mut self,
-        now: Now,
         ino: Ino,
         range: Range<u64>,
         sequential: bool,
-        ahead: Bytes,
+        need: Need,
         held: &mut SmallVec<[BlockId; 4]>,
     ) -> bool {
         let mut at = range.start;
@@ -212,7 +218,7 @@ impl Core {
                     .map(|gap| (id, gap))
                     .collect();
                 for (id, gap) in missing {
-                    if !self.fill(now, ino, id, gap, ahead) {
+                    if !self.fill(ino, id, gap, need) {
                         return false;
                     }
                 }
@@ -243,7 +249,7 @@ impl Core {
                 wanted.start..wanted.end
             };
             at = block.end();
-            if !self.fill(now, ino, id, gap, ahead) {
+            if !self.fill(ino, id, gap, need) {
                 return false;
             }
         }
@@ -281,7 +287,7 @@ impl Core {
 
     /// Makes the bytes `gap` (relative to the block, not valid) valid: zeros where the device has nothing, else a
     /// request. False when there is no memory.
-    pub(super) fn fill(&mut self, now: Now, ino: Ino, id: BlockId, gap: Range<u64>, ahead: Bytes) -> bool {
+    pub(super) fn fill(&mut self, ino: Ino, id: BlockId, gap: Range<u64>, need: Need) -> bool {
         let Some(block) = self.cache.get(id) else { return true };
         let start = block.start;
         let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.buffer.len() as u64);
@@ -330,7 +336,7 @@ impl Core {
                 }
                 for cut in cuts {
                     let device = extent.start + (cut.start - relative) / BLOCK;
-                    if !self.request_load(now, ino, id, cut, device, ahead) {
+                    if !self.request_load(ino, id, cut, device, need) {
                         return false;
                     }
                 }
@@ -347,15 +353,7 @@ impl Core {
         }
     }
 
-    fn request_load(
-        &mut self,
-        now: Now,
-        ino: Ino,
-        id: BlockId,
-        cut: Range<u64>,
-        device: u64,
-        ahead: Bytes,
-    ) -> bool {
+    fn request_load(&mut self, ino: Ino, id: BlockId, cut: Range<u64>, device: u64, need: Need) -> bool {
         let length = (cut.end - cut.start) as usize;
         let Some(block) = self.cache.get(id) else { return true };
         let partial = block.valid.overlaps(cut.clone());
@@ -373,8 +371,6 @@ impl Core {
         };
         let Some(block) = self.cache.get_mut(id) else { return true };
         block.loading.insert(cut.clone());
-        let ranking = self.ranking(ino, Direction::Read);
-        let deadline = ranking.deadline(now.monotonic, ahead);
         let address = self.superblock.geometry.block_address(device);
         let run = BlockRun { start: device, count: length as u64 / BLOCK };
         self.file_mut(ino).loads += 1;
@@ -383,9 +379,9 @@ impl Core {
             IoOperation::Read,
             address,
             smallvec![Segment { buffer, start, length }],
-            ranking.class,
-            ranking.stream,
-            deadline,
+            need.class,
+            need.stream,
+            need.deadline,
             Purpose::Load { ino, block: id, start: cut.start, length: length as u64, bounce },
             Some(run),
         );

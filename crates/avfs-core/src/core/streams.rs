@@ -1,11 +1,15 @@
 //! Open files as streams of the scheduler, and how requests of a file are ranked.
 
-use super::Core;
+use super::file::{Declared, FileState};
+use super::{Core, Purpose};
+use crate::config::quantity::{is_bitrate, is_deadline_window};
+use crate::error::{Error, Result};
 use crate::types::*;
 use avfs_io::DeclaredStream;
 use avfs_io::pool::MAX_BUFFER;
-use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState};
-use units::{Bitrate, Bytes, Duration, Ino, Instant};
+use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Why};
+use std::ops::Range;
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
 /// How requests of a file are ranked.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +28,33 @@ impl Ranking {
         let lead = self.rate.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
         self.window.map(|window| now + window + lead)
     }
+}
+
+/// How one request is ranked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Need {
+    pub(super) class: Class,
+    pub(super) stream: Option<StreamId>,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Need {
+    /// For bytes that are needed `ahead` bytes after those that are needed now.
+    pub(super) fn of(ranking: Ranking, now: Instant, ahead: Bytes) -> Self {
+        Self { class: ranking.class, stream: ranking.stream, deadline: ranking.deadline(now, ahead) }
+    }
+}
+
+fn clients(file: &FileState, direction: Direction) -> u32 {
+    if direction == Direction::Write { file.writers } else { file.readers }
+}
+
+/// The shortest time that any client leaves its requests.
+fn window_of_all(file: &FileState, direction: Direction) -> Duration {
+    let of_policy = file.policy().deadline_window();
+    let all_declared = file.declared(direction).count() as u64 >= u64::from(clients(file, direction));
+    let declared = file.declared(direction).map(|one| one.declaration.period.unwrap_or(of_policy));
+    declared.chain((!all_declared).then_some(of_policy)).min().unwrap_or(of_policy)
 }
 
 /// Who may write records; what such a client reads is not what it plays.
@@ -55,40 +86,145 @@ impl From<DeclaredStream> for StreamReport {
             bytes: status.map_or(0, |status| status.bytes.0),
             missed: status.map_or(0, |status| status.missed),
             tardiness_microseconds: status.map_or(0, |status| microseconds(status.tardiness)),
+            slack_microseconds: status.and_then(|status| status.slack_nanoseconds).map(|slack| slack / 1000),
+            lacking: declared.rejected.map(|rejected| match rejected.why {
+                Why::NoTime { .. } => StreamLack::Time,
+                Why::DeadlineTooShort { .. } => StreamLack::Deadline,
+                Why::NoMemory { .. } => StreamLack::Memory,
+                Why::Congested { .. } => StreamLack::Congestion,
+                Why::NoStream | Why::AlreadyAdmitted => StreamLack::Sense,
+            }),
+            fits_bits_per_second: declared.rejected.and_then(|rejected| rejected.fits).map(|rate| rate.0),
         }
     }
 }
 
 impl Core {
-    /// Class, stream and window of a file's requests, from its policy.
-    pub(super) fn ranking(&self, ino: Ino, direction: Direction) -> Ranking {
-        let policy = self.files.get(&ino).map(|file| file.policy()).unwrap_or_default();
-        match policy.class() {
-            Class::RealTime => Ranking {
-                class: Class::RealTime,
-                stream: Some(stream_of(ino, direction)),
-                window: Some(policy.deadline_window()),
-                rate: policy.bitrate(),
-            },
-            class => Ranking { class, stream: None, window: None, rate: None },
+    /// Class, stream and window of a file's requests, from its policy and from what `client` declared, or what all did.
+    pub(super) fn ranking(&self, ino: Ino, direction: Direction, client: Option<HandleId>) -> Ranking {
+        let background = |class| Ranking { class, stream: None, window: None, rate: None };
+        let Some(file) = self.files.get(&ino) else { return background(Class::BestEffort) };
+        let policy = file.policy();
+        let declared =
+            || file.declared(direction).filter(|one| client.is_none_or(|client| client == one.handle));
+        let is_declared = !policy.forbids_streams() && declared().next().is_some();
+        if policy.class() != Class::RealTime && !is_declared {
+            return background(policy.class());
+        }
+        let window = match client {
+            Some(_) => declared().find_map(|one| one.declaration.period).unwrap_or(policy.deadline_window()),
+            None => window_of_all(file, direction),
+        };
+        let rate = declared().filter_map(|one| one.declaration.rate).max();
+        Ranking {
+            class: Class::RealTime,
+            stream: Some(stream_of(ino, direction)),
+            window: Some(window),
+            rate: rate.or(policy.bitrate()),
         }
     }
 
-    /// The stream that the file's readers or writers are together, if it is one: what the scheduler is to know.
+    /// The stream that the file's readers or writers are together, if it is one: what the scheduler is to know. Each
+    /// client adds the rate that it declared, or else that of the policy.
     fn stream_spec(&self, ino: Ino, direction: Direction) -> Option<StreamSpec> {
-        let file = self.files.get(&ino)?;
-        let policy = file.policy();
-        let rate = policy.bitrate().filter(|_| policy.class() == Class::RealTime)?;
-        let clients = if direction == Direction::Write { file.writers } else { file.readers };
-        (clients > 0).then(|| StreamSpec {
+        let file = self.files.get(&ino).filter(|file| !file.policy().forbids_streams())?;
+        let of_policy = file.policy().bitrate().map_or(0, |rate| rate.0);
+        let undeclared = u64::from(clients(file, direction)) - file.declared(direction).count() as u64;
+        let declared =
+            file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
+        let rate = declared.fold(of_policy.saturating_mul(undeclared), u64::saturating_add);
+        (rate > 0).then(|| StreamSpec {
             direction,
-            rate: Bitrate(rate.0.saturating_mul(u64::from(clients))),
+            rate: Bitrate(rate),
             // What is asked for and by when, see `load` and `ranking`.
             request: Some(Bytes(MAX_BUFFER as u64)),
-            deadline: Some(policy.deadline_window()),
+            deadline: Some(window_of_all(file, direction)),
             place: None,
             priority: StreamSpec::DEFAULT_PRIORITY,
         })
+    }
+
+    /// An application says how it reads or writes a file that it has open, in place of what it said before; nothing, if
+    /// the declaration is empty. Gives back the stream that it is part of from then on: all who play the file, or all who
+    /// record it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`]: a rate or a period out of range. [`Error::NotPermitted`]: the policy wants the file to
+    /// give way. [`Error::BadHandle`].
+    pub fn declare(&mut self, handle: HandleId, declaration: Declaration) -> Result<StreamId> {
+        let (ino, flags) = self.handle(handle)?;
+        let in_range =
+            declaration.rate.is_none_or(is_bitrate) && declaration.period.is_none_or(is_deadline_window);
+        if !in_range {
+            return Err(Error::InvalidArgument);
+        }
+        let direction = direction_of(flags);
+        let is_empty = declaration == Declaration::default();
+        if !is_empty && self.file_mut(ino).policy().forbids_streams() {
+            return Err(Error::NotPermitted);
+        }
+        self.change_streams(ino, |core| {
+            let declarations = &mut core.file_mut(ino).declarations;
+            declarations.retain(|declared| declared.handle != handle);
+            if !is_empty {
+                declarations.push(Declared { handle, direction, declaration });
+            }
+        });
+        Ok(stream_of(ino, direction))
+    }
+
+    /// The stream that a client is part of, should it be one.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn stream_of_handle(&self, handle: HandleId) -> Result<StreamId> {
+        self.handle(handle).map(|(ino, flags)| stream_of(ino, direction_of(flags)))
+    }
+
+    /// The next read through this handle must be complete so long after now: 1 ms to 60 s.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`]: a time out of range. [`Error::NotPermitted`]: the policy wants the file to give way.
+    /// [`Error::BadHandle`], also when it is not open for reading.
+    pub fn set_read_deadline(&mut self, now: Now, handle: HandleId, within: Duration) -> Result<()> {
+        let (ino, flags) = self.handle(handle)?;
+        if !flags.contains(OpenFlags::READ) {
+            return Err(Error::BadHandle);
+        }
+        if !is_deadline_window(within) {
+            return Err(Error::InvalidArgument);
+        }
+        if self.file_mut(ino).policy().forbids_streams() {
+            return Err(Error::NotPermitted);
+        }
+        let open = self.handles.get_mut(&handle.0).ok_or(Error::BadHandle)?;
+        open.read_deadline = Some(now.monotonic + within);
+        Ok(())
+    }
+
+    /// What a client needs that lies `ahead` of what it asks for.
+    pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, ahead: Bytes) -> Need {
+        let mut need = Need::of(self.ranking(ino, Direction::Read, Some(handle)), now.monotonic, ahead);
+        let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
+        if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
+            need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
+        }
+        need
+    }
+
+    /// A client waits for these bytes, which were asked for before it said by when it must have them.
+    pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, handle: HandleId) {
+        let Some(wish) = self.handles.get(&handle.0).and_then(|open| open.read_deadline) else { return };
+        for (&tag, (purpose, _)) in &self.in_flight {
+            if let Purpose::Load { ino: other, block, start, length, .. } = purpose
+                && *other == ino
+                && let Some(block) = self.cache.get(*block)
+                && block.start + start < range.end
+                && range.start < block.start + start + length
+            {
+                self.outbox.promotions.push((tag, Class::RealTime, wish));
+            }
+        }
     }
 
     /// What there must be room for if a client is not to be turned away, in a file whose policy wants that.

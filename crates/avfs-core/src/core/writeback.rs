@@ -2,6 +2,7 @@
 
 use super::cache::BlockId;
 use super::reads::{page_ceil, page_floor};
+use super::streams::Need;
 use super::{Core, Purpose, Touched};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::extent::Extent;
@@ -111,7 +112,8 @@ impl Core {
                 block.valid.insert(gap);
             }
             for gap in block.valid.gaps(range) {
-                self.fill(now, ino, id, gap.clone(), Bytes::ZERO);
+                let need = Need::of(self.ranking(ino, Direction::Read, None), now.monotonic, Bytes::ZERO);
+                self.fill(ino, id, gap.clone(), need);
                 missing |= self.cache.get(id).is_some_and(|block| !block.valid.covers(gap));
             }
         }
@@ -160,7 +162,7 @@ impl Core {
             }
             self.cache.mark_clean(id, bytes.clone());
             self.writing_bytes += bytes.end - bytes.start;
-            let ranking = self.ranking(ino, Direction::Write);
+            let ranking = self.ranking(ino, Direction::Write, None);
             // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
             let by_rate = ranking.deadline(now.monotonic, Bytes(bytes.end - bytes.start));
             let by_wish = latency.map(|latency| now.monotonic + latency);

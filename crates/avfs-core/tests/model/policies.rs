@@ -2,12 +2,13 @@
 
 use avfs_core::Error;
 use avfs_core::config::{Config, Rate, Settings};
-use avfs_core::core::Informant;
+use avfs_core::core::{Informant, Operation, Outcome};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use rtsched::Class;
 use std::collections::BTreeMap;
 use units::{Bitrate, Bytes, Duration, Ino};
 
@@ -230,18 +231,9 @@ fn what_was_found_in_a_file_is_heard_last_and_at_once() {
     volume.with(|core, now| core.release(now, opened.handle));
 }
 
-/// The bytes that a reader who begins at the start makes the device deliver.
+/// The megabytes in memory after somebody began to read from the start.
 fn delivered_ahead(config: &str) -> u64 {
-    let mut volume = mount(config);
-    let (ino, handle) = volume.create(Ino::ROOT, b"a.mov").unwrap();
-    for mebibyte in 0..64 {
-        volume.write(handle, mebibyte << 20, &[7; 1 << 20]).unwrap();
-    }
-    volume.fsync(ino).unwrap();
-    let disk = volume.unmount().unwrap();
-    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
-    let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();
-    let handle = volume.open(ino).unwrap();
+    let (mut volume, handle) = player(config);
     for request in 0..3 {
         volume.read(handle, request << 20, 1 << 20).unwrap();
     }
@@ -297,6 +289,133 @@ fn a_file_whose_policy_refuses_says_for_what_there_must_be_room() {
     assert_eq!(admission(&mut volume), Some(Bitrate::from_megabits(1)));
     set(&mut volume, file, "when_full", "demote").unwrap();
     assert_eq!(admission(&mut volume), None);
+}
+
+/// Megabits per second and state of a file's streams, players first.
+fn streams(volume: &SimVolume) -> Vec<(bool, u64, StreamService)> {
+    let all = volume.streams();
+    all.iter().map(|one| (one.writes, one.bits_per_second / 1_000_000, one.state)).collect()
+}
+
+#[test]
+fn what_clients_declare_adds_up_and_ends_with_them() {
+    use StreamService::{Admitted, Waiting};
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a.mov");
+    let open = |volume: &mut SimVolume, flags| volume.with(|core, _| core.open(file, flags)).unwrap().handle;
+    let declare = |volume: &mut SimVolume, handle, megabits| {
+        let rate = Some(Bitrate::from_megabits(megabits));
+        volume.with(|core, _| core.declare(handle, Declaration { rate, period: None }))
+    };
+    let [one, other] = [0; 2].map(|_| open(&mut volume, OpenFlags::READ));
+    let writer = open(&mut volume, OpenFlags::READ | OpenFlags::WRITE);
+    declare(&mut volume, one, 30).unwrap();
+    assert_eq!(streams(&volume), [(false, 30, Admitted)]);
+    declare(&mut volume, other, 20).unwrap();
+    declare(&mut volume, one, 10).unwrap();
+    declare(&mut volume, writer, 40).unwrap();
+    assert_eq!(streams(&volume), [(false, 30, Admitted), (true, 40, Admitted)]);
+    // A client that declares nothing counts with the policy's rate, once there is one.
+    set(&mut volume, file, "bitrate", "5 Mbit/s").unwrap();
+    let third = open(&mut volume, OpenFlags::READ);
+    assert_eq!(streams(&volume), [(false, 35, Admitted), (true, 40, Admitted)]);
+    // Only the period: the rate remains the policy's.
+    let period = Declaration { rate: None, period: Some(Duration::from_secs(1)) };
+    volume.with(|core, _| core.declare(other, period)).unwrap();
+    assert_eq!(streams(&volume)[0], (false, 20, Admitted));
+    // Shorter than the device takes for one of its requests cannot be promised.
+    let short = Declaration { rate: None, period: Some(Duration::from_millis(1)) };
+    volume.with(|core, _| core.declare(other, short)).unwrap();
+    let waiting = volume.streams()[0].clone();
+    assert_eq!((waiting.state, waiting.lacking), (Waiting, Some(StreamLack::Deadline)));
+    volume.with(|core, _| core.declare(other, period)).unwrap();
+    volume.with(|core, now| core.release(now, one));
+    assert_eq!(streams(&volume)[0], (false, 10, Admitted));
+    // Nobody can talk a volume into more than its device carries.
+    declare(&mut volume, writer, 900_000).unwrap();
+    let kept = volume.streams()[1].clone();
+    assert_eq!((kept.bits_per_second, kept.lacking.is_some()), (40_000_000, true));
+    volume.with(|core, _| core.declare(writer, Declaration::default())).unwrap();
+    assert_eq!(streams(&volume)[1], (true, 5, Admitted));
+    // An administrator who wants the file to give way is not overruled.
+    set(&mut volume, file, "class", "idle").unwrap();
+    let fourth = open(&mut volume, OpenFlags::READ);
+    assert_eq!(streams(&volume), []);
+    assert_eq!(declare(&mut volume, fourth, 1), Err(Error::NotPermitted));
+    assert_eq!(volume.with(|core, _| core.declare(fourth, Declaration::default())).err(), None);
+    remove(&mut volume, file, "class").unwrap();
+    for handle in [other, writer, third, fourth] {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    assert_eq!(streams(&volume), []);
+    assert_eq!(declare(&mut volume, one, 1), Err(Error::BadHandle));
+    remove(&mut volume, file, "bitrate").unwrap();
+    let alone = open(&mut volume, OpenFlags::READ);
+    declare(&mut volume, alone, 900_000).unwrap();
+    assert_eq!(streams(&volume), [(false, 900_000, Waiting)]);
+    volume.with(|core, now| core.release(now, alone));
+}
+
+/// A player of 64 MiB of which nothing is in memory.
+fn player(config: &str) -> (SimVolume, HandleId) {
+    let mut volume = mount(config);
+    let (ino, handle) = volume.create(Ino::ROOT, b"a.mov").unwrap();
+    for mebibyte in 0..64 {
+        volume.write(handle, mebibyte << 20, &[7; 1 << 20]).unwrap();
+    }
+    volume.fsync(ino).unwrap();
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();
+    let handle = volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle;
+    (volume, handle)
+}
+
+/// What is on its way for somebody else has the deadline of the client that waits for it now.
+#[test]
+fn a_deadline_hastens_what_was_asked_for_before() {
+    let (mut volume, handle) = player("");
+    let read = |offset| Operation::Read { handle, offset, length: 4096 };
+    let first = volume.begin(read(1 << 23));
+    let second = volume.ticket();
+    let promoted = volume.with(|core, now| {
+        core.set_read_deadline(now, handle, Duration::from_millis(3)).unwrap();
+        core.start(now, second, read(1 << 23));
+        let outbox = core.take_outbox();
+        assert!(outbox.requests.is_empty(), "{:?}", outbox.requests);
+        let deadlines = outbox.promotions.iter().map(|&(_, class, deadline)| (class, deadline));
+        (deadlines.collect::<Vec<_>>(), now.monotonic)
+    });
+    let (deadlines, asked_at) = promoted;
+    assert_eq!(deadlines, [(Class::RealTime, asked_at + Duration::from_millis(3))]);
+    for ticket in [first, second] {
+        assert!(matches!(volume.finish(ticket), Outcome::Data(Ok(data)) if data.to_vec() == [7; 4096]));
+    }
+}
+
+/// A deadline is that of one read: the slack of the request tells which one it had.
+#[test]
+fn a_deadline_is_attached_to_the_next_read() {
+    let (mut volume, handle) = player("");
+    let period = Some(Duration::from_millis(200));
+    let rate = Some(Bitrate::from_megabits(200));
+    volume.with(|core, _| core.declare(handle, Declaration { rate, period })).unwrap();
+    let mut slack_of_read = |block: u64, within: Option<Duration>| {
+        // Its budget is whole again.
+        volume.pass(Duration::from_secs(2));
+        if let Some(within) = within {
+            volume.with(|core, now| core.set_read_deadline(now, handle, within)).unwrap();
+        }
+        volume.read(handle, block << 23, 4096).unwrap();
+        volume.streams()[0].slack_microseconds.unwrap()
+    };
+    let within = 0..=200_000;
+    assert!(within.contains(&slack_of_read(0, None)));
+    assert!((4_000_000..=5_000_000).contains(&slack_of_read(2, Some(Duration::from_secs(5)))));
+    assert!(within.contains(&slack_of_read(4, None)));
+    // What is in memory already needs no deadline, and uses it up.
+    slack_of_read(4, Some(Duration::from_secs(5)));
+    assert!(within.contains(&slack_of_read(5, None)));
 }
 
 /// What the definition says, of a tree of names.

@@ -97,7 +97,10 @@ pub(super) enum Operation<'a> {
     Seek(abi::LseekIn),
     CopyRange(abi::CopyFileRangeIn),
     Sync,
-    Ioctl,
+    Ioctl {
+        how: abi::IoctlIn,
+        input: &'a [u8],
+    },
     Destroy,
     Interrupt,
     /// Anything else: to be answered with ENOSYS, after which the kernel does not ask again.
@@ -169,7 +172,10 @@ impl<'a> Operation<'a> {
             opcode::LSEEK => Self::Seek(read(operation)?),
             opcode::COPY_FILE_RANGE => Self::CopyRange(read(operation)?),
             opcode::SYNCFS => Self::Sync,
-            opcode::IOCTL => Self::Ioctl,
+            opcode::IOCTL => {
+                let how: abi::IoctlIn = read(operation)?;
+                Self::Ioctl { how, input: payload.get(..how.in_size as usize).ok_or(Malformed)? }
+            }
             opcode::DESTROY => Self::Destroy,
             opcode::INTERRUPT => Self::Interrupt,
             _ => Self::Unknown,
@@ -243,7 +249,6 @@ mod tests {
                     | Operation::OpenDirectory
                     | Operation::ReleaseDirectory
                     | Operation::Sync
-                    | Operation::Ioctl
                     | Operation::Interrupt)
             );
             assert!(whole.is_ok(), "{opcode}");
@@ -264,6 +269,8 @@ mod tests {
     fn data_that_is_shorter_than_its_length_is_refused() {
         let how = abi::WriteIn { size: 5, ..Default::default() };
         assert_eq!(Operation::decode(opcode::WRITE, how.as_bytes(), b"four"), Err(Malformed));
+        let how = abi::IoctlIn { in_size: 5, ..Default::default() };
+        assert_eq!(Operation::decode(opcode::IOCTL, how.as_bytes(), b"four"), Err(Malformed));
         let batch = abi::BatchForgetIn { count: u32::MAX, dummy: 0 };
         assert_eq!(Operation::decode(opcode::BATCH_FORGET, batch.as_bytes(), &[0; 64]), Err(Malformed));
     }

@@ -3,6 +3,7 @@
 use super::decode::{Malformed, Operation};
 use super::reply::Reply;
 use crate::abi::{self, SetattrValid};
+use crate::application;
 use crate::errno::Errors;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
@@ -235,7 +236,13 @@ impl Server {
                 volume.copy_range(from, how.off_in, to, how.off_out, how.len, done);
             }
             Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
-            Operation::Ioctl => self.refuse(reply, "ioctl", node, Error::UnknownIoctl),
+            Operation::Ioctl { how, input } => {
+                let handle = (how.flags & abi::IOCTL_DIR == 0).then_some(HandleId(how.fh));
+                match application::ioctl(volume, handle, how.cmd, input, how.out_size as usize) {
+                    Ok(answer) => reply.bytes(&[abi::IoctlOut::default().as_bytes(), &answer].concat()),
+                    Err(error) => self.refuse(reply, "ioctl", node, error),
+                }
+            }
             Operation::Destroy => reply.ok(),
             // Nothing here takes so long that giving it up would help.
             Operation::Interrupt => reply.none(),
