@@ -39,7 +39,7 @@ impl Sizing {
     pub(crate) fn terms(self, spec: &StreamSpec, config: &Config) -> Option<Terms> {
         let request = spec.request.unwrap_or_else(|| self.request(spec.rate, config));
         let period = spec.rate.time_for(request);
-        let deadline = spec.deadline.unwrap_or((period / 4).saturating_mul(self.quarters));
+        let deadline = spec.deadline.unwrap_or((period.max(self.time) / 4).saturating_mul(self.quarters));
         let is_stream = spec.direction != Direction::Flush
             && spec.rate.0 > 0
             && period > Duration::ZERO

@@ -41,6 +41,8 @@ fn tail_of(length: Bytes) -> usize {
 const PROBES: [Bytes; TAILS.len() + 1] =
     [Bytes::from_kib(4), Bytes::from_kib(512), Bytes::from_mib(2), Bytes::from_mib(8), Bytes::from_mib(64)];
 
+const TAIL_SHARE: u64 = 4;
+
 /// A line with its tails in whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Figures {
@@ -76,7 +78,7 @@ impl Figures {
         let line = self.access_nanos.saturating_add(self.transfer(length));
         let Excess { part, nanos } = self.excess[tail_of(length)];
         let part = if part == 0 { 0 } else { line.saturating_mul(part) >> 10 };
-        line.saturating_add(part).saturating_add(nanos)
+        line.saturating_add(part.saturating_add(nanos) / TAIL_SHARE)
     }
 }
 
@@ -117,7 +119,8 @@ const PACE: f64 = 1.25;
 /// row: it is another device then, an array that rebuilds, a cache that is gone. A tail does not come in rows.
 const DRIFT: f64 = 1.25;
 const DRIFTING: u32 = 6;
-/// Commands up to this are accesses.
+/// Commands up to this have a line of their own: on flash they keep one channel of many busy, so they say nothing about
+/// transfers.
 const SHORT: Bytes = Bytes::from_kib(256);
 /// The tail is never reckoned with at more than this multiple of the line beyond it.
 const TAIL_MAX: f64 = 3.0;
@@ -210,13 +213,6 @@ impl Line {
         let expected = self.expected(length);
         let ratio = nanos as f64 / expected;
         self.note_drift(ratio);
-        if self.drifting >= DRIFTING && length <= SHORT {
-            // Short commands say nothing about transfers.
-            let access = (nanos as f64 - self.per_byte * length.0 as f64).max(self.access / CLIP);
-            self.access = access.max(1.0);
-            self.restart(1.0);
-            return if self.publish() { Learned::Figures } else { Learned::Nothing };
-        }
         if self.drifting >= DRIFTING {
             let scale = (self.drift / f64::from(self.drifting)).clamp(1.0 / CLIP, CLIP);
             self.restart(scale);
@@ -320,7 +316,9 @@ const ESTABLISHED: u32 = 64;
 /// One direction.
 #[derive(Clone, Debug)]
 struct Lines {
+    /// Of commands longer than [`SHORT`].
     zones: [Line; ZONES as usize],
+    short: Line,
     near: Line,
     sequential: Line,
     /// The zone that takes longest for 8 MiB, of those that are known.
@@ -332,10 +330,13 @@ impl Lines {
         let line = Line::new(start);
         let near = Line::new(ServiceTime { access: start.access / 2, ..start });
         let sequential = Line::new(ServiceTime { access: start.access / 16, ..start });
-        Self { zones: core::array::from_fn(|_| line.clone()), near, sequential, worst: 0 }
+        Self { zones: core::array::from_fn(|_| line.clone()), short: line, near, sequential, worst: 0 }
     }
 
-    fn line(&self, zone: usize) -> &Line {
+    fn line(&self, zone: usize, length: Bytes) -> &Line {
+        if length <= SHORT {
+            return &self.short;
+        }
         if self.zones[zone].seen >= KNOWN { &self.zones[zone] } else { &self.zones[self.worst] }
     }
 
@@ -343,6 +344,7 @@ impl Lines {
         let learned = match distance {
             Distance::Sequential => self.sequential.observe(length, nanos),
             Distance::Near => self.near.observe(length, nanos),
+            Distance::Far if length <= SHORT => return self.short.observe(length, nanos) != Learned::Nothing,
             Distance::Far => self.zones[zone].observe(length, nanos),
         };
         if let (Learned::Device(scale), Distance::Far) = (learned, distance)
@@ -398,18 +400,19 @@ impl ServiceModel {
         }
     }
 
-    fn figures(&self, direction: Direction, offset: DeviceOffset) -> Figures {
-        self.lines[direction as usize].line(self.zone(offset)).in_use
+    fn figures(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> Figures {
+        self.lines[direction as usize].line(self.zone(offset), length).in_use
     }
 
-    fn worst(&self, direction: Direction) -> Figures {
+    /// In the slowest zone that is known.
+    fn worst(&self, direction: Direction, length: Bytes) -> Figures {
         let lines = &self.lines[direction as usize];
-        lines.zones[lines.worst].in_use
+        lines.line(lines.worst, length).in_use
     }
 
     /// Nanoseconds a command holds the device, in 99 of 100 cases no longer, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.sustained(direction, length, self.figures(direction, offset))
+        self.sustained(direction, length, self.figures(direction, offset, length))
     }
 
     fn sustained(&self, direction: Direction, length: Bytes, learned: Figures) -> u64 {
@@ -419,7 +422,7 @@ impl ServiceModel {
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        self.sustained(direction, length, self.worst(direction))
+        self.sustained(direction, length, self.worst(direction, length))
     }
 
     /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
@@ -437,18 +440,21 @@ impl ServiceModel {
         place: Option<DeviceOffset>,
         length: Bytes,
     ) -> u64 {
-        let figures = place.map_or(self.worst(direction), |offset| self.figures(direction, offset));
+        let figures = place.map_or_else(
+            || self.worst(direction, length),
+            |offset| self.figures(direction, offset, length),
+        );
         self.sustained(direction, length, Figures { excess: [Excess::default(); PROBES.len()], ..figures })
     }
 
     /// Nanoseconds of it behind the first byte.
     pub(crate) fn transfer_nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.figures(direction, offset).transfer(length)
+        self.figures(direction, offset, length).transfer(length)
     }
 
     /// Nanoseconds before the first byte: what a merge saves.
     pub(crate) fn access_nanos(&self, direction: Direction) -> u64 {
-        self.worst(direction).access_nanos
+        self.worst(direction, Bytes(u64::MAX)).access_nanos
     }
 
     /// What this command should take, given where the one before it ended.
@@ -469,7 +475,7 @@ impl ServiceModel {
 
     /// The line of the slowest zone, without its tail.
     pub(crate) fn service_time(&self, direction: Direction) -> ServiceTime {
-        let Figures { access_nanos, picos_per_byte, .. } = self.worst(direction);
+        let Figures { access_nanos, picos_per_byte, .. } = self.worst(direction, Bytes(u64::MAX));
         ServiceTime {
             access: Duration::from_nanos(access_nanos),
             bytes_per_second: Bytes(1_000_000_000_000 / picos_per_byte.max(1)),
