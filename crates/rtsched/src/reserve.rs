@@ -416,21 +416,6 @@ impl Scheduler {
             self.streams.place(slot, self.device.busy_since(now));
         }
         self.reprice();
-        while self.shortest.is_some() {
-            let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
-            let share = |held: &Held| {
-                let usual =
-                    self.service.usual_nanos_at(held.spec.direction, held.spec.place, held.terms.request);
-                u128::from(usual) * 1_000_000 / held.terms.period.as_nanos().max(1)
-            };
-            let needed: u128 = active.map(|(_, held)| share(held)).sum();
-            let most = self.config.streams_max_percent.clamp(1, 99) * 10;
-            if needed <= u128::from(most) * 1000 {
-                return;
-            }
-            let needed_permille = u32::try_from(needed.div_ceil(1000)).unwrap_or(u32::MAX);
-            self.demote_one(now, Why::NoTime { needed_permille, free_permille: most });
-        }
     }
 
     /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline
