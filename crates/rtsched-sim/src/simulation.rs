@@ -59,6 +59,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
         read,
         write,
         flush,
+        calibrated: true,
         buffer_memory: Bytes::from_mib(spec.memory_mib),
         request_max: Bytes::from_kib(spec.largest_request_kib),
         device_size: device.capacity(),

@@ -475,8 +475,9 @@ impl Scheduler {
             self.health.worked(service);
         }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
-        let (direction, offset, distance) = (flight.direction, flight.offset, flight.distance);
-        let learned = self.service.observe(direction, offset, distance, flight.length, service);
+        let command = (flight.direction, flight.offset, flight.length);
+        let is_idle = self.device.in_flight() == 0;
+        let learned = self.service.observe(now, command, flight.distance, service, is_idle);
         self.device.put_aside(flight);
         if learned {
             self.device_changed(now);

@@ -12,7 +12,7 @@
 
 use crate::config::Config;
 use crate::request::Direction;
-use units::{Bytes, DeviceOffset, Duration};
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// The time one command holds the device: `access` plus its length at `bytes_per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,8 @@ impl Distance {
 const MEMORY: f64 = 128.0;
 /// Completions the start values count for, at each of the two anchors.
 const CONFIDENCE: f64 = 4.0;
+/// The same of values that were measured.
+const CONFIDENCE_CALIBRATED: f64 = 64.0;
 const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
 /// A completion counts for at most this multiple of what was expected, and at least its inverse.
 const CLIP: f64 = 4.0;
@@ -162,13 +164,13 @@ enum Learned {
 }
 
 impl Line {
-    fn new(start: ServiceTime) -> Self {
+    fn new(start: ServiceTime, confidence: f64) -> Self {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
         let tails = [Tail { part: 0.0, seen: false }; PROBES.len()];
         let mut line =
             Self { in_use, access, per_byte, drifting: 0, drift: 0.0, tails, sums: [0.0; 5], seen: 0 };
-        line.restart(1.0);
+        line.restart(1.0, confidence);
         line
     }
 
@@ -186,11 +188,11 @@ impl Line {
     }
 
     /// Forgets everything but the tails and the line, scaled.
-    fn restart(&mut self, scale: f64) {
+    fn restart(&mut self, scale: f64, confidence: f64) {
         (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
         (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
         for anchor in ANCHORS {
-            self.add(anchor.0 as f64, self.expected(anchor), CONFIDENCE);
+            self.add(anchor.0 as f64, self.expected(anchor), confidence);
         }
     }
 
@@ -207,15 +209,14 @@ impl Line {
         }
     }
 
-    /// Learns from one completion.
-    fn observe(&mut self, length: Bytes, nanos: u64) -> Learned {
+    /// Learns from a completion among `among` that together took `ratio` of what was expected.
+    fn observe(&mut self, length: Bytes, ratio: f64, among: usize) -> Learned {
         self.seen = self.seen.saturating_add(1);
         let expected = self.expected(length);
-        let ratio = nanos as f64 / expected;
         self.note_drift(ratio);
         if self.drifting >= DRIFTING {
             let scale = (self.drift / f64::from(self.drifting)).clamp(1.0 / CLIP, CLIP);
-            self.restart(scale);
+            self.restart(scale, CONFIDENCE);
             self.publish();
             return Learned::Device(scale);
         }
@@ -227,7 +228,7 @@ impl Line {
         // While the line still moves to another device's place, what lies above it is no tail.
         let moved = self.expected(length) / expected;
         if (1.0 - STEP..1.0 + STEP).contains(&moved) && self.drifting < 2 {
-            self.learn_tail(length, ratio - 1.0);
+            self.learn_tail(length, (ratio - 1.0) * root(among));
         }
         // What was learned while less was expected must not outweigh what is learned now.
         if moved > 1.0 {
@@ -326,10 +327,10 @@ struct Lines {
 }
 
 impl Lines {
-    fn new(start: ServiceTime) -> Self {
-        let line = Line::new(start);
-        let near = Line::new(ServiceTime { access: start.access / 2, ..start });
-        let sequential = Line::new(ServiceTime { access: start.access / 16, ..start });
+    fn new(start: ServiceTime, confidence: f64) -> Self {
+        let line = Line::new(start, confidence);
+        let near = Line::new(ServiceTime { access: start.access / 2, ..start }, confidence);
+        let sequential = Line::new(ServiceTime { access: start.access / 16, ..start }, confidence);
         Self { zones: core::array::from_fn(|_| line.clone()), short: line, near, sequential, worst: 0 }
     }
 
@@ -340,19 +341,31 @@ impl Lines {
         if self.zones[zone].seen >= KNOWN { &self.zones[zone] } else { &self.zones[self.worst] }
     }
 
-    fn observe(&mut self, zone: usize, distance: Distance, length: Bytes, nanos: u64) -> bool {
+    fn expected(&self, seen: &Seen) -> f64 {
+        match seen.distance {
+            Distance::Sequential => self.sequential.expected(seen.length),
+            Distance::Near => self.near.expected(seen.length),
+            Distance::Far if seen.length <= SHORT => self.short.expected(seen.length),
+            Distance::Far => self.zones[seen.zone].expected(seen.length),
+        }
+    }
+
+    fn observe(&mut self, seen: &Seen, ratio: f64, among: usize) -> bool {
+        let &Seen { zone, distance, length, .. } = seen;
         let learned = match distance {
-            Distance::Sequential => self.sequential.observe(length, nanos),
-            Distance::Near => self.near.observe(length, nanos),
-            Distance::Far if length <= SHORT => return self.short.observe(length, nanos) != Learned::Nothing,
-            Distance::Far => self.zones[zone].observe(length, nanos),
+            Distance::Sequential => self.sequential.observe(length, ratio, among),
+            Distance::Near => self.near.observe(length, ratio, among),
+            Distance::Far if length <= SHORT => {
+                return self.short.observe(length, ratio, among) != Learned::Nothing;
+            }
+            Distance::Far => self.zones[zone].observe(length, ratio, among),
         };
         if let (Learned::Device(scale), Distance::Far) = (learned, distance)
             && self.zones[zone].seen >= ESTABLISHED
         {
             // What happened to a zone that was known happened to the device.
             for (_, line) in self.zones.iter_mut().enumerate().filter(|(other, _)| *other != zone) {
-                line.restart(scale);
+                line.restart(scale, CONFIDENCE);
                 line.publish();
             }
         }
@@ -365,43 +378,87 @@ impl Lines {
     }
 }
 
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    direction: Direction,
+    zone: usize,
+    distance: Distance,
+    length: Bytes,
+}
+
+/// Completions that are looked at together. A device that has several commands works on all of them, and what it did for
+/// one shows in the completion of another: only sums tell the truth. So a span lasts until the device has nothing more,
+/// or for so many completions.
+const SPAN: usize = 8;
+
+/// The completions of one span.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    seen: [Option<Seen>; SPAN],
+    count: usize,
+    /// Nanoseconds.
+    took: f64,
+}
+
+const NO_SPAN: Span = Span { seen: [None; SPAN], count: 0, took: 0.0 };
+
+/// √n
+fn root(n: usize) -> f64 {
+    (n * 10_000).isqrt() as f64 / 100.0
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceModel {
     lines: [Lines; 3],
+    span: Span,
+    loan: Option<Loan>,
     device_size: Bytes,
-    /// No write is faster.
-    sustained: Option<Figures>,
     learning: bool,
+}
+
+/// What a write-back cache lends: it takes writes faster than the platters, and they have to follow, in idle time or in
+/// that of commands that come later. Known only where start values were measured under sustained load.
+#[derive(Clone, Copy, Debug, Default)]
+struct Loan {
+    /// Nanoseconds that the device owes.
+    nanos: f64,
+    /// Since when it has been idle.
+    idle_since: Instant,
+}
+
+impl Loan {
+    /// A minute of writing: no cache holds more. A device that goes on is faster than it was when it was measured.
+    const MAX: f64 = 60e9;
+
+    /// What a span took in truth, of which `expected` was expected, and in which it may have lent.
+    fn settle(&mut self, took: f64, expected: f64, may_lend: bool) -> f64 {
+        let late = took - expected;
+        if late > 0.0 {
+            let repaid = late.min(self.nanos);
+            self.nanos -= repaid;
+            took - repaid
+        } else if may_lend && self.nanos - late <= Self::MAX {
+            self.nanos -= late;
+            expected
+        } else {
+            took
+        }
+    }
 }
 
 impl ServiceModel {
     pub(crate) fn of(config: &Config) -> Self {
         let &Config { read, write, flush, device_size, learning, calibrated, .. } = config;
-        let sustained = calibrated.then(|| Figures::from(write));
-        Self { sustained, ..Self::new(read, write, flush, device_size, learning) }
-    }
-
-    pub(crate) fn new(
-        read: ServiceTime,
-        write: ServiceTime,
-        flush: ServiceTime,
-        device_size: Bytes,
-        learning: bool,
-    ) -> Self {
-        let lines = [Lines::new(read), Lines::new(write), Lines::new(flush)];
-        Self { lines, device_size, sustained: None, learning }
-    }
-
-    fn zone(&self, offset: DeviceOffset) -> usize {
-        match self.device_size {
-            Bytes::ZERO => 0,
-            Bytes(size) => (offset.0 / size.div_ceil(ZONES)).min(ZONES - 1) as usize,
-        }
+        let confidence = if calibrated { CONFIDENCE_CALIBRATED } else { CONFIDENCE };
+        let lines = [read, write, flush].map(|start| Lines::new(start, confidence));
+        let loan = calibrated.then(Loan::default);
+        Self { lines, span: NO_SPAN, loan, device_size, learning }
     }
 
     fn figures(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> Figures {
-        self.lines[direction as usize].line(self.zone(offset), length).in_use
+        self.lines[direction as usize].line(zone(self.device_size, offset), length).in_use
     }
 
     /// In the slowest zone that is known.
@@ -412,17 +469,12 @@ impl ServiceModel {
 
     /// Nanoseconds a command holds the device, in 99 of 100 cases no longer, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.sustained(direction, length, self.figures(direction, offset, length))
-    }
-
-    fn sustained(&self, direction: Direction, length: Bytes, learned: Figures) -> u64 {
-        let sustained = self.sustained.filter(|_| direction == Direction::Write);
-        learned.nanos(length).max(sustained.map_or(0, |figures| figures.nanos(length)))
+        self.figures(direction, offset, length).nanos(length)
     }
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        self.sustained(direction, length, self.worst(direction, length))
+        self.worst(direction, length).nanos(length)
     }
 
     /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
@@ -431,20 +483,6 @@ impl ServiceModel {
             Some(offset) => self.nanos(direction, offset, length),
             None => self.nanos_anywhere(direction, length),
         }
-    }
-
-    /// The same on average.
-    pub(crate) fn usual_nanos_at(
-        &self,
-        direction: Direction,
-        place: Option<DeviceOffset>,
-        length: Bytes,
-    ) -> u64 {
-        let figures = place.map_or_else(
-            || self.worst(direction, length),
-            |offset| self.figures(direction, offset, length),
-        );
-        self.sustained(direction, length, Figures { excess: [Excess::default(); PROBES.len()], ..figures })
     }
 
     /// Nanoseconds of it behind the first byte.
@@ -482,18 +520,50 @@ impl ServiceModel {
         }
     }
 
-    /// Learns that a command held the device for `took`; true when [`nanos`](Self::nanos) answers otherwise now.
+    /// Learns that a command held the device for `took` until `now`, after which the device `is_idle` or has more to do;
+    /// true when [`nanos`](Self::nanos) answers otherwise now.
     pub(crate) fn observe(
         &mut self,
-        direction: Direction,
-        offset: DeviceOffset,
+        now: Instant,
+        (direction, offset, length): (Direction, DeviceOffset, Bytes),
         distance: Distance,
-        length: Bytes,
         took: Duration,
+        is_idle: bool,
     ) -> bool {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let zone = self.zone(offset);
-        self.learning && self.lines[direction as usize].observe(zone, distance, length, nanos)
+        if !self.learning {
+            return false;
+        }
+        let nanos = took.as_nanos() as f64;
+        if let Some(loan) = &mut self.loan {
+            if self.span.count == 0 {
+                let idle = now.saturating_since(loan.idle_since).as_nanos() as f64 - nanos;
+                loan.nanos = (loan.nanos - idle.max(0.0)).max(0.0);
+            }
+            loan.idle_since = now;
+        }
+        let span = &mut self.span;
+        span.seen[span.count] = Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
+        span.count += 1;
+        span.took += nanos;
+        if !is_idle && span.count < SPAN {
+            return false;
+        }
+        let Span { seen, count, took } = core::mem::replace(span, NO_SPAN);
+        let seen = || seen.iter().flatten();
+        let expected: f64 = seen().map(|seen| self.lines[seen.direction as usize].expected(seen)).sum();
+        let may_lend = seen().any(|seen| seen.direction == Direction::Write);
+        let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, may_lend));
+        let lines = &mut self.lines;
+        seen().fold(false, |learned, seen| {
+            lines[seen.direction as usize].observe(seen, took / expected, count) || learned
+        })
+    }
+}
+
+fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
+    match device_size {
+        Bytes::ZERO => 0,
+        Bytes(size) => (offset.0 / size.div_ceil(ZONES)).min(ZONES - 1) as usize,
     }
 }
 
