@@ -263,6 +263,7 @@ impl Simulation<'_> {
                 Layout::Contiguous => None,
                 Layout::Fragmented { extent_kib } => Some(Bytes::from_kib(extent_kib)),
             },
+            place: stream.place(),
             priority: spec.priority,
         };
         let granted = self.stage.policy.admit(self.stage.now, &ask);
@@ -304,7 +305,7 @@ impl Simulation<'_> {
             Layout::Contiguous => Bytes(u64::MAX),
             Layout::Fragmented { extent_kib } => Bytes::from_kib(extent_kib),
         };
-        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous }
+        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous, place: stream.place() }
     }
 
     fn take_notices(&mut self) {
