@@ -41,7 +41,7 @@ fn tail_of(length: Bytes) -> usize {
 const PROBES: [Bytes; TAILS.len() + 1] =
     [Bytes::from_kib(4), Bytes::from_kib(512), Bytes::from_mib(2), Bytes::from_mib(8), Bytes::from_mib(64)];
 
-const TAIL_SHARE: u64 = 4;
+const TAIL_SHARE: u64 = 100;
 
 /// A line with its tails in whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ const SHORT: Bytes = Bytes::from_kib(256);
 /// The tail is never reckoned with at more than this multiple of the line beyond it.
 const TAIL_MAX: f64 = 3.0;
 /// The figures in use follow when the learned ones are off by more than this part of them.
-const STEP: f64 = 1.0 / 16.0;
+const STEP: f64 = 1.0 / 64.0;
 
 /// What one command in a hundred takes beyond the line.
 #[derive(Clone, Copy, Debug)]
