@@ -473,7 +473,8 @@ impl Scheduler {
     }
 
     fn review_now(&mut self, now: Instant) {
-        let is_new = self.health.review(now);
+        let promised = self.utilisation_permille();
+        let is_new = self.health.review(now, promised);
         let mut paused = false;
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot) else { continue };

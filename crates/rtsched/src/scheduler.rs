@@ -472,7 +472,7 @@ impl Scheduler {
             }
         }
         if flight.members.iter().any(|member| member.charged) {
-            self.health.worked(service);
+            self.health.worked(service, flight.cost);
         }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
         let command = (flight.direction, flight.offset, flight.length);
