@@ -432,19 +432,17 @@ impl Loan {
     /// A minute of writing: no cache holds more. A device that goes on is faster than it was when it was measured.
     const MAX: f64 = 60e9;
 
-    /// What a span took in truth, of which `expected` was expected, and in which it may have lent.
+    /// What a span took in truth, of which `expected` was expected, and in which it may have lent. While there is a debt,
+    /// nobody can tell what is lent, what is paid back and what is chance: all of it goes into the account, so that
+    /// nothing is learned from one side only.
     fn settle(&mut self, took: f64, expected: f64, may_lend: bool) -> f64 {
-        let late = took - expected;
-        if late > 0.0 {
-            let repaid = late.min(self.nanos);
-            self.nanos -= repaid;
-            took - repaid
-        } else if may_lend && self.nanos - late <= Self::MAX {
-            self.nanos -= late;
-            expected
-        } else {
-            took
+        let after = self.nanos + expected - took;
+        let is_open = self.nanos > 0.0 || (may_lend && after > 0.0);
+        if !is_open || after > Self::MAX {
+            return took;
         }
+        self.nanos = after.max(0.0);
+        expected - after.min(0.0)
     }
 }
 
