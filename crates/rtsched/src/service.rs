@@ -338,7 +338,9 @@ impl Lines {
         if length <= SHORT {
             return &self.short;
         }
-        if self.zones[zone].seen >= KNOWN { &self.zones[zone] } else { &self.zones[self.worst] }
+        let known = (0..ZONES as usize).filter(|zone| self.zones[*zone].seen >= KNOWN);
+        let nearest = known.min_by_key(|known| (known.abs_diff(zone), core::cmp::Reverse(*known)));
+        &self.zones[nearest.unwrap_or(zone)]
     }
 
     fn expected(&self, seen: &Seen) -> f64 {
