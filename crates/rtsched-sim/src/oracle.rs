@@ -110,7 +110,10 @@ mod tests {
 
     fn readers(count: usize) -> Vec<Load> {
         let rate = Bitrate::from_megabits(100);
-        vec![Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX), place: DeviceOffset(0) }; count]
+        vec![
+            Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX), place: DeviceOffset(0) };
+            count
+        ]
     }
 
     #[test]

@@ -453,7 +453,8 @@ mod tests {
         let (count, memory, why) = admitted(reader, &config, others);
         assert_eq!(count, 12);
         assert!(matches!(why, Why::NoTime { .. }), "{why:?}");
-        assert!(memory <= Bytes::from_mib(12 * 64 * 9 / 4 + 12), "{memory}");
+        // A request, and what plays in the 10 s until it is due.
+        assert!(memory <= Bytes::from_mib(12 * (64 + 120)), "{memory}");
         // Exactly as much memory as twelve take at the least is enough, and a byte less is not.
         let mut admission = Admission::new(&config);
         let specs = [reader; 12];

@@ -107,7 +107,7 @@ impl Default for Config {
             streams_max_percent: 98,
             buffer_memory: Bytes::from_mib(4096),
             request_time: Duration::from_millis(700),
-            request_time_max: Duration::from_secs(6),
+            request_time_max: Duration::from_secs(8),
             request_min: Bytes::from_kib(256),
             request_max: Bytes::from_mib(64),
             request_unit: Bytes::from_mib(8),

@@ -76,7 +76,8 @@ impl Health {
 
     /// What streams take of the device's time, in thousandths: not what they took, which is more while they read ahead.
     fn busy_permille(&self) -> u64 {
-        let sum = |of: fn(&Window) -> u64| self.windows.iter().map(|window| u128::from(of(window))).sum::<u128>();
+        let sum =
+            |of: fn(&Window) -> u64| self.windows.iter().map(|window| u128::from(of(window))).sum::<u128>();
         let (busy, expected) = (sum(|window| window.busy), sum(|window| window.expected));
         u64::try_from(u128::from(self.promised) * busy / expected.max(1)).unwrap_or(u64::MAX)
     }

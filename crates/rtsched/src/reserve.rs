@@ -429,7 +429,8 @@ impl Scheduler {
                 return;
             }
             let stands_before = |slot: StreamSlot| {
-                let first = self.queue.oldest_of(slot, Part::Charged).map(|first| self.queue.get(first).key());
+                let first =
+                    self.queue.oldest_of(slot, Part::Charged).map(|first| self.queue.get(first).key());
                 first.is_some_and(|(due, sequence)| {
                     slack < self.queue.slack(Some((due, sequence + 1)), start, None)
                 })

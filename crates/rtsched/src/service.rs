@@ -296,7 +296,8 @@ impl ServiceModel {
         if let Some(loan) = &mut self.loan {
             loan.completed(now, nanos, span.count == 0);
         }
-        span.seen[span.count] = Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
+        span.seen[span.count] =
+            Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
         span.count += 1;
         span.took += nanos;
         let is_over = is_idle || span.count == SPAN;
@@ -307,8 +308,9 @@ impl ServiceModel {
     fn learn(&mut self) -> bool {
         let Span { seen, took, .. } = core::mem::replace(&mut self.span, NO_SPAN);
         let lines = &mut self.lines;
-        let expected =
-            |seen: &Seen, lines: &mut [Lines; 3]| lines[seen.direction as usize].own(seen).expected(seen.length);
+        let expected = |seen: &Seen, lines: &mut [Lines; 3]| {
+            lines[seen.direction as usize].own(seen).expected(seen.length)
+        };
         let expected: f64 = seen.iter().flatten().map(|seen| expected(seen, lines)).sum();
         let may_lend = seen.iter().flatten().any(|seen| seen.direction == Direction::Write);
         let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, may_lend));
