@@ -325,9 +325,11 @@ impl ServiceModel {
         let expected: f64 = seen.iter().flatten().map(|seen| expected(seen, lines)).sum();
         let may_lend = seen.iter().flatten().any(|seen| seen.direction == Direction::Write);
         let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, may_lend));
-        seen.iter().flatten().fold(false, |learned, seen| {
-            lines[seen.direction as usize].observe(seen, took / expected) || learned
-        })
+        let mut learned = false;
+        for seen in seen.iter().flatten() {
+            learned |= lines[seen.direction as usize].observe(seen, took / expected);
+        }
+        learned
     }
 }
 
