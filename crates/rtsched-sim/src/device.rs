@@ -241,6 +241,17 @@ impl DeviceSpec {
         Bytes(self.capacity_gb.saturating_mul(1_000_000_000))
     }
 
+    /// Seconds by which reading a byte at `offset` takes longer than on average over the device: outer zones are faster.
+    pub fn zone_seconds_per_byte(&self, offset: DeviceOffset) -> f64 {
+        const SAMPLES: u32 = 256;
+        let ModelSpec::Disk(disk) = &self.model else { return 0.0 };
+        let seconds =
+            |place: f64| 1e-6 / (disk.outer_mb_per_s + (disk.inner_mb_per_s - disk.outer_mb_per_s) * place);
+        let mean: f64 = (0..SAMPLES).map(|at| seconds((f64::from(at) + 0.5) / f64::from(SAMPLES))).sum();
+        let place = (offset.as_u64() as f64 / self.capacity().as_u64() as f64).min(1.0);
+        seconds(place) - mean / f64::from(SAMPLES)
+    }
+
     fn check(&self) -> Result<(), DeviceError> {
         let wrong = |figure, range| Err(DeviceError::Figure { name: self.name.clone(), figure, range });
         let positive = |value: f64| value.is_finite() && value > 0.0;

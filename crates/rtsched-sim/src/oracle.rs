@@ -11,7 +11,7 @@ use crate::device::{DeviceSpec, ModelSpec, Phase};
 use rtsched::Direction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use units::{Bitrate, Bytes, Duration, Instant};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
 /// The part of the device's time that must be left.
 pub const MARGIN: f64 = 0.05;
@@ -35,6 +35,8 @@ pub struct Load {
     pub rate: Bitrate,
     /// The longest contiguous piece of its file.
     pub contiguous: Bytes,
+    /// Where its file lies.
+    pub place: DeviceOffset,
 }
 
 impl Oracle {
@@ -66,7 +68,11 @@ impl Oracle {
             let bytes = load.rate.bytes_in(Duration::from_secs_f64(round)).as_u64();
             let longest = self.longest.min(load.contiguous).as_u64();
             let requests = bytes.div_ceil(longest).max(1);
-            requests as f64 * self.time(phase, load.direction, bytes / requests)
+            let zone = match load.direction {
+                Direction::Read => self.device.zone_seconds_per_byte(load.place) * bytes as f64,
+                _ => 0.0,
+            };
+            requests as f64 * self.time(phase, load.direction, bytes / requests) + zone
         };
         streams.iter().map(time).sum()
     }
@@ -104,7 +110,10 @@ mod tests {
 
     fn readers(count: usize) -> Vec<Load> {
         let rate = Bitrate::from_megabits(100);
-        vec![Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX) }; count]
+        vec![
+            Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX), place: DeviceOffset(0) };
+            count
+        ]
     }
 
     #[test]

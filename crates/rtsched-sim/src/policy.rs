@@ -11,7 +11,7 @@ pub use scheduled::Scheduled;
 
 use rtsched::{Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
 use serde::{Deserialize, Serialize};
-use units::{Bitrate, Bytes, Duration, Instant};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
 /// A stream that asks to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Ask {
     pub rate: Bitrate,
     /// The longest piece in which its file lies; absent: longer than any request.
     pub contiguous: Option<Bytes>,
+    /// Where its file lies, about.
+    pub place: DeviceOffset,
     /// Of overloaded streams, the lowest gives way first.
     pub priority: u8,
 }

@@ -59,6 +59,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
         read,
         write,
         flush,
+        calibrated: true,
         buffer_memory: Bytes::from_mib(spec.memory_mib),
         request_max: Bytes::from_kib(spec.largest_request_kib),
         device_size: device.capacity(),
@@ -262,6 +263,7 @@ impl Simulation<'_> {
                 Layout::Contiguous => None,
                 Layout::Fragmented { extent_kib } => Some(Bytes::from_kib(extent_kib)),
             },
+            place: stream.place(),
             priority: spec.priority,
         };
         let granted = self.stage.policy.admit(self.stage.now, &ask);
@@ -303,7 +305,7 @@ impl Simulation<'_> {
             Layout::Contiguous => Bytes(u64::MAX),
             Layout::Fragmented { extent_kib } => Bytes::from_kib(extent_kib),
         };
-        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous }
+        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous, place: stream.place() }
     }
 
     fn take_notices(&mut self) {

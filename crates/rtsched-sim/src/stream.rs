@@ -177,6 +177,11 @@ impl Stream {
         !self.is_away() && self.came_admitted
     }
 
+    /// Where its file lies, about.
+    pub(crate) fn place(&self) -> DeviceOffset {
+        DeviceOffset(self.base)
+    }
+
     /// How often it has come.
     pub(crate) fn visits(&self) -> u64 {
         self.visits

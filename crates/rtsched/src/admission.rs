@@ -25,7 +25,8 @@ use units::{Bitrate, Bytes, Duration, Instant};
 pub(crate) struct Sizing {
     /// What a request plays for, about.
     time: Duration,
-    /// Its deadline in quarters of its period.
+    /// Its deadline in quarters of that, or of its period where a request is longer than it would be: everybody has the
+    /// same time, however long his requests may be, so that no short deadline makes the others' blocking longer than it.
     quarters: u32,
 }
 
@@ -39,7 +40,7 @@ impl Sizing {
     pub(crate) fn terms(self, spec: &StreamSpec, config: &Config) -> Option<Terms> {
         let request = spec.request.unwrap_or_else(|| self.request(spec.rate, config));
         let period = spec.rate.time_for(request);
-        let deadline = spec.deadline.unwrap_or((period / 4).saturating_mul(self.quarters));
+        let deadline = spec.deadline.unwrap_or((period.max(self.time) / 4).saturating_mul(self.quarters));
         let is_stream = spec.direction != Direction::Flush
             && spec.rate.0 > 0
             && period > Duration::ZERO
@@ -377,7 +378,7 @@ mod tests {
     }
 
     fn service() -> ServiceModel {
-        ServiceModel::new(DISK, DISK, DISK, Bytes::ZERO, false)
+        ServiceModel::of(&Config { read: DISK, write: DISK, ..Config::default() })
     }
 
     fn fixed(deadline: Duration) -> StreamSpec {
@@ -452,7 +453,8 @@ mod tests {
         let (count, memory, why) = admitted(reader, &config, others);
         assert_eq!(count, 12);
         assert!(matches!(why, Why::NoTime { .. }), "{why:?}");
-        assert!(memory <= Bytes::from_mib(12 * 64 * 9 / 4 + 12), "{memory}");
+        // A request, and what plays in the 10 s until it is due.
+        assert!(memory <= Bytes::from_mib(12 * (64 + 120)), "{memory}");
         // Exactly as much memory as twelve take at the least is enough, and a byte less is not.
         let mut admission = Admission::new(&config);
         let specs = [reader; 12];
@@ -471,7 +473,7 @@ mod tests {
         let config = Config::default();
         let rate = Bitrate::from_megabits(100);
         let request = |read: ServiceTime, config: &Config| {
-            let service = ServiceModel::new(read, read, read, Bytes::ZERO, false);
+            let service = ServiceModel::of(&Config { read, ..config.clone() });
             Admission::new(config).sizing(&service, config).request(rate, config)
         };
         let flash = ServiceTime { access: Duration::from_micros(100), bytes_per_second: Bytes(500_000_000) };
@@ -525,6 +527,20 @@ mod tests {
         let sizing = Sizing { time: config.request_time, quarters: 4 };
         assert_eq!(sizing.request(Bitrate::from_megabits(100), &config), Bytes::from_mib(8));
         assert_eq!(sizing.request(Bitrate::from_megabits(25), &config), Bytes::from_mib(2));
+    }
+
+    #[test]
+    fn a_request_cut_short_keeps_the_time_of_the_others() {
+        // 800 Mbit/s play 64 MiB in 0.7 s, the others in 5.4 s. With 0.8 s for its requests it would be refused although
+        // half of the time is free, because one request of the others holds the device for as long.
+        let config = Config::default();
+        let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
+        let specs = [100, 100, 100, 800].map(|megabits| StreamSpec::reader(Bitrate::from_megabits(megabits)));
+        let mut admission = Admission::new(&config);
+        let sizing = admission.choose(&specs, true, true, &service(), &config, others).unwrap();
+        let terms = specs.map(|spec| sizing.terms(&spec, &config).unwrap());
+        assert_eq!(terms[3].request, config.request_max);
+        assert!(terms[3].deadline > terms[3].period * 2);
     }
 
     #[test]

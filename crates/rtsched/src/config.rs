@@ -67,8 +67,8 @@ pub struct Config {
     /// shortest time that a real-time request had until its deadline, 1..=100; one command is always allowed.
     pub blocking_percent: u32,
     /// While streams hold reservations, nothing goes before their requests that would leave them less time to spare than
-    /// this percentage of the shortest deadline, 0..=50: for commands that take longer than one in a hundred does, and
-    /// to notice in time that the device has become slower.
+    /// this percentage of the shortest deadline, 0..=50: for commands that take longer than the average by which they
+    /// are reckoned, and to notice in time that the device has become slower.
     pub cushion_percent: u32,
     /// The longest single request that the classes without guarantees make: what a stream's request may find at
     /// the device, for admission.
@@ -81,8 +81,8 @@ pub struct Config {
     pub write: ServiceTime,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
-    /// The values above were measured under sustained load: no write is reckoned with as faster than that, because what
-    /// is faster is a cache, which only lends time.
+    /// The values above were measured under sustained load. Then they are trusted for longer, and what writes are faster
+    /// than that is taken for a loan: a cache's, which has to be paid back.
     pub calibrated: bool,
     /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
     /// case is known.

@@ -36,6 +36,8 @@ pub(crate) struct Flight {
     /// Nanoseconds, by the service model.
     pub(crate) cost: u64,
     pub(crate) dispatched: Instant,
+    /// Nanoseconds for which the device served others that came later.
+    pub(crate) overtaken: u64,
 }
 
 impl Flight {
@@ -48,6 +50,7 @@ impl Flight {
             distance: Distance::Far,
             cost: 0,
             dispatched: Instant::ZERO,
+            overtaken: 0,
         }
     }
 
@@ -55,6 +58,11 @@ impl Flight {
     fn guaranteed(&self) -> Option<Instant> {
         let promised = self.members.iter().filter(|member| member.class == Class::RealTime);
         promised.map(|member| member.deadline).min()
+    }
+
+    /// The device prefers others to it: it served them for longer than this one takes.
+    fn is_starving(&self) -> bool {
+        self.overtaken > self.cost
     }
 }
 
@@ -71,6 +79,8 @@ pub(crate) struct Device {
     busy_since: Instant,
     /// Nanoseconds of all commands in flight together.
     outstanding: u64,
+    /// The earliest guaranteed deadline among the commands to which the device prefers others.
+    starving: Option<Instant>,
 }
 
 impl Device {
@@ -99,8 +109,9 @@ impl Device {
     /// May a command that takes `cost` join? A command at the device cannot be called back, so a request that
     /// comes next waits for all of them: together they stay within `blocking` nanoseconds. And since a device
     /// serves what it has in the order it likes, a deadline in flight must bear the newcomer before it, unless
-    /// it is lost anyway.
-    pub(crate) fn has_room(&self, cost: u64, blocking: u64) -> bool {
+    /// it is lost anyway. Behind a command to which the device has preferred others (an array's writes wait in this
+    /// way for reads to end) nobody joins who leaves it less than a `cushion` of nanoseconds.
+    pub(crate) fn has_room(&self, cost: u64, blocking: u64, cushion: u64) -> bool {
         if self.flights.is_empty() {
             return true;
         }
@@ -108,6 +119,7 @@ impl Device {
         let end = planned + Duration::from_nanos(cost);
         let tightest = self.guaranteed.partition_point(|(due, _)| *due < planned);
         self.outstanding.saturating_add(cost) <= blocking
+            && self.starving.is_none_or(|due| end + Duration::from_nanos(cushion) <= due)
             && self.guaranteed.get(tightest).is_none_or(|(due, _)| end <= *due)
     }
 
@@ -139,6 +151,12 @@ impl Device {
             self.guaranteed.retain(|other| *other != (due, id));
         }
         let service = now.saturating_since(flight.dispatched.max(self.busy_since));
+        let nanos = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
+        for (_, earlier) in &mut self.flights[..place] {
+            earlier.overtaken = earlier.overtaken.saturating_add(nanos);
+        }
+        let starving = self.flights.iter().filter(|(_, flight)| flight.is_starving());
+        self.starving = starving.filter_map(|(_, flight)| flight.guaranteed()).min();
         self.outstanding -= flight.cost;
         self.busy_since = now.max(self.busy_since);
         Some((flight, service))

@@ -1,7 +1,7 @@
 //! How are the streams in fact?
 //!
-//! **For:** the share of the device's time that streams took lately and how late they were: the test of the model by
-//! what was measured. **Excludes:** what follows from it. **State:** counts of the last seconds. **Invariants:** what
+//! **For:** the share of the device's time that streams take by what their requests took lately, and how late they
+//! were: the test of the model by what was measured. **Excludes:** what follows from it. **State:** counts of the last seconds. **Invariants:** what
 //! is congested stays so until it has been well for as many windows as are kept.
 
 use crate::stream::Why;
@@ -22,8 +22,8 @@ const PERSISTENT: usize = 3;
 struct Window {
     /// Nanoseconds in which the device worked for streams.
     busy: u64,
-    /// Nanoseconds.
-    length: u64,
+    /// Nanoseconds in which it should have done that work.
+    expected: u64,
     completed: u32,
     missed: u32,
     tardiness: Duration,
@@ -35,6 +35,8 @@ pub(crate) struct Health {
     windows: [Window; WINDOWS],
     current: Window,
     began: Option<Instant>,
+    /// What streams are promised of the device's time, in thousandths.
+    promised: u64,
     is_congested: bool,
 }
 
@@ -46,9 +48,10 @@ impl Health {
         self.current.tardiness = self.current.tardiness.max(tardiness);
     }
 
-    /// The device worked for streams.
-    pub(crate) fn worked(&mut self, service: Duration) {
+    /// The device worked for streams, and was expected to do it in `expected` nanoseconds.
+    pub(crate) fn worked(&mut self, service: Duration, expected: u64) {
         self.current.busy = self.current.busy.saturating_add(nanos(service));
+        self.current.expected = self.current.expected.saturating_add(expected);
     }
 
     /// When a window ends.
@@ -56,29 +59,27 @@ impl Health {
         self.began.map(|began| began + WINDOW)
     }
 
-    /// Ends a window when it is time; true then.
-    pub(crate) fn review(&mut self, now: Instant) -> bool {
+    /// Ends a window when it is time; true then. Streams are `promised` so many thousandths of the device's time.
+    pub(crate) fn review(&mut self, now: Instant, promised: u32) -> bool {
         let began = *self.began.get_or_insert(now);
-        let length = now.saturating_since(began);
-        if length < WINDOW {
+        if now.saturating_since(began) < WINDOW {
             return false;
         }
         self.windows.rotate_right(1);
-        self.windows[0] = Window { length: nanos(length), ..self.current };
-        self.current = Window::default();
-        self.began = Some(now);
+        self.windows[0] = core::mem::take(&mut self.current);
+        (self.began, self.promised) = (Some(now), u64::from(promised));
         let (busy, lateness) = (self.busy_permille(), self.lateness());
         let high = busy > BUSY_HIGH || lateness > Duration::ZERO;
         self.is_congested = high || (self.is_congested && busy > BUSY_LOW);
         true
     }
 
+    /// What streams take of the device's time, in thousandths: not what they took, which is more while they read ahead.
     fn busy_permille(&self) -> u64 {
-        let sum = |of: fn(&Window) -> u64| self.windows.iter().map(of).sum::<u64>();
-        u64::try_from(
-            u128::from(sum(|window| window.busy)) * 1000 / u128::from(sum(|window| window.length).max(1)),
-        )
-        .unwrap_or(u64::MAX)
+        let sum =
+            |of: fn(&Window) -> u64| self.windows.iter().map(|window| u128::from(of(window))).sum::<u128>();
+        let (busy, expected) = (sum(|window| window.busy), sum(|window| window.expected));
+        u64::try_from(u128::from(self.promised) * busy / expected.max(1)).unwrap_or(u64::MAX)
     }
 
     /// How late the latest was, when more than one in a hundred was late.
@@ -120,15 +121,15 @@ mod tests {
     fn one_miss_in_a_hundred_is_none_and_two_are_remembered_for_all_windows() {
         for (missed, congested) in [(1, false), (2, true)] {
             let mut health = Health::default();
-            health.review(at(0));
+            health.review(at(0), 1000);
             for number in 0..100 {
                 health.completed(Duration::from_millis(u64::from(number < missed)));
             }
             for second in 1..=WINDOWS as u64 {
-                assert!(health.review(at(second)));
+                assert!(health.review(at(second), 1000));
                 assert_eq!(health.congestion().is_some(), congested, "{second}");
             }
-            health.review(at(9));
+            health.review(at(9), 1000);
             assert_eq!(health.congestion(), None);
         }
     }
@@ -136,13 +137,13 @@ mod tests {
     #[test]
     fn busy_begins_high_and_ends_low() {
         let mut health = Health::default();
-        health.review(at(0));
+        health.review(at(0), 1000);
         let mut second = 0;
         let mut run = |permille: u64| {
             for _ in 0..WINDOWS {
                 second += 1;
-                health.worked(Duration::from_millis(permille));
-                health.review(at(second));
+                health.worked(Duration::from_millis(permille * 2), 1_000_000_000);
+                health.review(at(second), 500);
             }
             health.congestion().is_some()
         };
@@ -152,11 +153,11 @@ mod tests {
     #[test]
     fn only_lasting_misses_take_a_stream_away() {
         let mut health = Health::default();
-        health.review(at(0));
+        health.review(at(0), 1000);
         for second in 1..=PERSISTENT as u64 {
             assert_eq!(health.is_late_for_long(), None);
             (0..8).for_each(|_| health.completed(Duration::from_millis(1)));
-            health.review(at(second));
+            health.review(at(second), 1000);
         }
         assert!(matches!(health.is_late_for_long(), Some(Why::Congested { .. })));
         assert_eq!(health.is_late_for_long(), None);

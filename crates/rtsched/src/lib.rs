@@ -42,6 +42,7 @@ mod dispatch;
 mod event;
 mod health;
 mod index;
+mod line;
 mod merge;
 mod queue;
 mod request;

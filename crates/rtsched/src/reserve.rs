@@ -407,9 +407,8 @@ impl Scheduler {
         self.streams.get_mut(slot).run = None;
     }
 
-    /// The device takes another time than before. Streams are admitted by what one command in a hundred takes, which is
-    /// never known exactly; they are demoted only when what the device takes on average is too much, or when deadlines
-    /// are about to be missed, see [`relieve`](Self::relieve).
+    /// The device takes another time than before. Nobody is demoted for that: an estimate moves by some percent, and what
+    /// is admitted fills the device. When it was no chance, deadlines come into danger, see [`relieve`](Self::relieve).
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
@@ -417,44 +416,38 @@ impl Scheduler {
             self.streams.place(slot, self.device.busy_since(now));
         }
         self.reprice();
-        while self.shortest.is_some() {
-            let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
-            let share = |held: &Held| {
-                let usual =
-                    self.service.usual_nanos_at(held.spec.direction, held.spec.place, held.terms.request);
-                u128::from(usual) * 1_000_000 / held.terms.period.as_nanos().max(1)
-            };
-            let needed: u128 = active.map(|(_, held)| share(held)).sum();
-            let most = self.config.streams_max_percent.clamp(1, 99) * 10;
-            if needed <= u128::from(most) * 1000 {
-                return;
-            }
-            let needed_permille = u32::try_from(needed.div_ceil(1000)).unwrap_or(u32::MAX);
-            self.demote_one(now, Why::NoTime { needed_permille, free_permille: most });
-        }
     }
 
     /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline
-    /// (Buttazzo and Stankovic 1993), because plain EDF under overload makes everybody late in turn. The lowest priority
-    /// goes first and of these the newest.
+    /// (Buttazzo and Stankovic 1993), because plain EDF under overload makes everybody late in turn. Of those whose requests
+    /// stand before the deadline that is in danger (without others it would be as late) the lowest priority goes first,
+    /// and of these the newest.
     pub(crate) fn relieve(&mut self, now: Instant) {
         while self.shortest.is_some() {
-            let slack = self.queue.slack(None, self.device.free_at(now), None);
+            let start = self.device.free_at(now);
+            let slack = self.queue.slack(None, start, None);
             if slack >= 0 {
                 return;
             }
+            let stands_before = |slot: StreamSlot| {
+                let first =
+                    self.queue.oldest_of(slot, Part::Charged).map(|first| self.queue.get(first).key());
+                first.is_some_and(|(due, sequence)| {
+                    slack < self.queue.slack(Some((due, sequence + 1)), start, None)
+                })
+            };
+            let Some(slot) = self.least(stands_before) else { return };
             let lateness = Duration::from_nanos(slack.unsigned_abs());
             let busy_permille = self.utilisation_permille();
-            self.demote_one(now, Why::Congested { busy_permille, lateness });
+            self.demote(now, slot, Why::Congested { busy_permille, lateness });
         }
     }
 
-    fn demote_one(&mut self, now: Instant, why: Why) {
+    /// Of the active streams for which it `counts`, the first to give way.
+    fn least(&self, counts: impl Fn(StreamSlot) -> bool) -> Option<StreamSlot> {
         let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
         let rank = |held: &Held| (held.spec.priority, core::cmp::Reverse(held.number));
-        if let Some((slot, _)) = active.min_by_key(|(_, held)| rank(held)) {
-            self.demote(now, slot, why);
-        }
+        active.filter(|(slot, _)| counts(*slot)).min_by_key(|(_, held)| rank(held)).map(|(slot, _)| slot)
     }
 
     /// Gives demoted streams their guarantees back, the highest priority first and of these the oldest, when they
@@ -489,7 +482,8 @@ impl Scheduler {
     }
 
     fn review_now(&mut self, now: Instant) {
-        let is_new = self.health.review(now);
+        let promised = self.utilisation_permille();
+        let is_new = self.health.review(now, promised);
         let mut paused = false;
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot) else { continue };
@@ -513,8 +507,10 @@ impl Scheduler {
             self.reprice();
         }
         if is_new {
-            if let Some(why) = self.health.is_late_for_long() {
-                self.demote_one(now, why);
+            if let Some(why) = self.health.is_late_for_long()
+                && let Some(slot) = self.least(|_| true)
+            {
+                self.demote(now, slot, why);
             }
             self.restore(now);
         }

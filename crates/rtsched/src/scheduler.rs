@@ -296,7 +296,7 @@ impl Scheduler {
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
         let blocking = self.blocking(now);
-        if !self.device.has_room(self.queue.get(slot).whole, blocking) {
+        if !self.device.has_room(self.queue.get(slot).whole, blocking, self.cushion()) {
             return false;
         }
         let start = view.start;
@@ -364,7 +364,8 @@ impl Scheduler {
         // What has room as one request must have it as a command. A command that moves bytes for as long as it
         // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
         // the device seek all the time.
-        while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking) {
+        let cushion = self.cushion();
+        while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking, cushion) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
         limits.cost = limits.cost.max(first.whole);
@@ -397,7 +398,8 @@ impl Scheduler {
             },
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
-        (flight.distance, flight.cost, flight.dispatched) = (distance, run.cost, now);
+        (flight.distance, flight.cost) = (distance, run.cost);
+        (flight.dispatched, flight.overtaken) = (now, 0);
         for waiting in &run.members {
             if let Some(owner) = waiting.owner {
                 self.streams.get_mut(owner).in_flight += 1;
@@ -471,11 +473,12 @@ impl Scheduler {
             }
         }
         if flight.members.iter().any(|member| member.charged) {
-            self.health.worked(service);
+            self.health.worked(service, flight.cost);
         }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
-        let (direction, offset, distance) = (flight.direction, flight.offset, flight.distance);
-        let learned = self.service.observe(direction, offset, distance, flight.length, service);
+        let command = (flight.direction, flight.offset, flight.length);
+        let is_idle = self.device.in_flight() == 0;
+        let learned = self.service.observe(now, command, flight.distance, service, is_idle);
         self.device.put_aside(flight);
         if learned {
             self.device_changed(now);

@@ -20,8 +20,8 @@ pub struct StreamSpec {
     /// has to serve in pieces costs an access for each, of which the admission would not know.
     pub request: Option<Bytes>,
     /// The time each request has from its arrival to its deadline, above zero. Longer than the period where the
-    /// stream reads ahead: such streams are cheaper to admit. `None`: chosen together with the request, between one
-    /// period and two.
+    /// stream reads ahead: such streams are cheaper to admit. `None`: chosen by the admission, one to two times
+    /// what a request of the length plays that it would choose.
     pub deadline: Option<Duration>,
     /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
     pub place: Option<DeviceOffset>,

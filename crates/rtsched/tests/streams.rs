@@ -414,6 +414,54 @@ fn among_equals_the_newest_go_first() {
     assert_eq!(demoted[..2], [7, 6], "{demoted:?}");
 }
 
+#[test]
+fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
+    // A copy holds the device for longer than expected, and a frame of an important stream is lost. The frames of the
+    // others are due later. A stream that lost its guarantee for that was late itself, and helped nobody.
+    for (second_due, demoted) in [(Duration::from_secs(2), false), (Duration::from_millis(280), true)] {
+        let mut lab = Lab::new(known());
+        let first = StreamSpec { deadline: Some(Duration::from_millis(300)), ..fixed(HD) };
+        let first = StreamSpec { priority: 200, ..first };
+        let second = StreamSpec { deadline: Some(second_due), ..fixed(HD) };
+        let _ = (admit(&mut lab, 1, first), admit(&mut lab, 2, second));
+        lab.enqueue(request(99, Class::BestEffort, 1 << 40, UNIT, None));
+        lab.slower = 180.0 / DISK.of(UNIT).as_secs_f64() / 1000.0;
+        lab.fill();
+        lab.enqueue(of_stream(1, 1, 0, UNIT));
+        lab.enqueue(of_stream(2, 2, 1 << 30, UNIT));
+        lab.complete();
+        // 120 ms and 100 ms are left; each takes 65 ms.
+        let states = [1, 2].map(|stream| state(&lab, stream) == StreamState::Demoted);
+        assert_eq!(states, [false, demoted]);
+    }
+}
+
+#[test]
+fn a_command_to_which_the_device_prefers_others_is_not_passed_up_to_its_deadline() {
+    // The controller of an array serves reads while a write waits for room in its cache. A copy that read went on while
+    // a recorder's write was at the device, until it was late: each read alone would have left it time enough.
+    let mut lab = Lab::new(Config { queue_depth: 4, ..known() });
+    let deadline = Duration::from_secs(4);
+    let spec = StreamSpec { direction: Direction::Write, deadline: Some(deadline), ..fixed(HD) };
+    let _ = admit(&mut lab, 1, spec);
+    lab.enqueue(Request { direction: Direction::Write, ..of_stream(1, 0, 0, UNIT) });
+    let write = lab.scheduler.dispatch(lab.now).expect("there is nothing else");
+    let (due, cost) = (lab.now + deadline, DISK.of(UNIT));
+    let mut passed = 0;
+    let left = loop {
+        passed += 1;
+        lab.enqueue(request(passed, Class::BestEffort, passed << 30, UNIT, None));
+        let Some(read) = lab.scheduler.dispatch(lab.now) else { break due.saturating_since(lab.now) };
+        lab.now += cost;
+        lab.scheduler.complete(lab.now, read.id);
+    };
+    // A quarter of the shortest deadline is the cushion.
+    let kept = deadline / 4 + cost * 2;
+    assert!((kept - cost..kept).contains(&left), "{left:?} {kept:?}");
+    lab.scheduler.complete(lab.now, write.id);
+    assert!(lab.scheduler.dispatch(lab.now).is_some());
+}
+
 // --- Brute force. ---
 
 /// Whether the jobs hold their deadlines in some order without preemption, none before its release; by trying all.

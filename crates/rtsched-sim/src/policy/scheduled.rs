@@ -57,10 +57,11 @@ impl Policy for Scheduled {
     }
 
     fn admit(&mut self, now: Instant, ask: &Ask) -> Result<Grant, String> {
-        let Ask { stream, direction, rate, contiguous, priority } = *ask;
+        let Ask { stream, direction, rate, contiguous, place, priority } = *ask;
         // A request that falls into pieces at the device costs more than the admission reckons with.
         let request = contiguous.filter(|contiguous| *contiguous < self.request_max);
-        let spec = StreamSpec { direction, priority, request, ..StreamSpec::reader(rate) };
+        let spec =
+            StreamSpec { direction, priority, request, place: Some(place), ..StreamSpec::reader(rate) };
         let reservation =
             self.scheduler.admit(now, stream, &spec).map_err(|rejected| rejected.to_string())?;
         let grant = reservation.terms().into();

@@ -1,0 +1,195 @@
+//! One line of service times, and how it is learned.
+//!
+//! **For:** C(Q) = a + Q/R by least squares of the relative error, decayed, so that a sum over many commands is right.
+//! **Excludes:** which line a command belongs to, which is [`service`](crate::service)'s. **State:** decayed sums.
+//! **Invariants:** neither part is ever zero; one observation, however far off, moves them by a bounded factor; the
+//! figures in use change in steps.
+
+use crate::service::ServiceTime;
+use units::Bytes;
+
+/// A line in whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) access_nanos: u64,
+    pub(crate) picos_per_byte: u64,
+}
+
+impl From<ServiceTime> for Figures {
+    fn from(time: ServiceTime) -> Self {
+        Self {
+            access_nanos: u64::try_from(time.access.as_nanos()).unwrap_or(u64::MAX).max(1),
+            picos_per_byte: 1_000_000_000_000_u64.div_ceil(time.bytes_per_second.0.max(1)),
+        }
+    }
+}
+
+impl Figures {
+    pub(crate) fn transfer(self, length: Bytes) -> u64 {
+        length.0.saturating_mul(self.picos_per_byte).div_ceil(1000)
+    }
+
+    pub(crate) fn nanos(self, length: Bytes) -> u64 {
+        self.access_nanos.saturating_add(self.transfer(length))
+    }
+}
+
+/// Completions that an estimate remembers, by exponential decay.
+const MEMORY: f64 = 128.0;
+/// Completions that values count for which were guessed, at each of the two anchors.
+pub(crate) const CONFIDENCE_GUESSED: f64 = 4.0;
+/// The same of values that were measured.
+pub(crate) const CONFIDENCE_MEASURED: f64 = 64.0;
+const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
+/// A completion counts for at most this multiple of what was expected, and at least its inverse.
+const CLIP: f64 = 4.0;
+/// One completion changes either part of the line by at most this factor.
+const PACE: f64 = 1.25;
+/// Completions that took more than this multiple of the line, or less than its inverse, are drift when so many come in a
+/// row: it is another device then, an array that rebuilds, a cache that is gone. Outliers do not come in rows.
+const DRIFT: f64 = 1.25;
+const DRIFTING: u32 = 6;
+/// The figures in use follow when the learned ones are off by more than this part of them, at one of these lengths.
+const STEP: f64 = 1.0 / 64.0;
+const PROBES: [Bytes; 3] = [Bytes::from_kib(4), Bytes::from_mib(1), Bytes::from_mib(64)];
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) in_use: Figures,
+    /// Nanoseconds.
+    access: f64,
+    per_byte: f64,
+    /// Completions in a row that were too slow, or too fast, and the sum of their ratios to the line.
+    drifting: u32,
+    drift: f64,
+    /// Decayed sums, each completion weighted by the inverse square of its expected time: 1, x, y, x², xy with
+    /// x in bytes and y in nanoseconds.
+    sums: [f64; 5],
+    /// Completions it has learned from.
+    pub(crate) seen: u32,
+}
+
+/// What a completion changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Learned {
+    Nothing,
+    /// The figures in use.
+    Figures,
+    /// The device: it takes so many times as long.
+    Device(f64),
+}
+
+impl Line {
+    pub(crate) fn new(start: ServiceTime, confidence: f64) -> Self {
+        let in_use = Figures::from(start);
+        let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
+        let mut line = Self { in_use, access, per_byte, drifting: 0, drift: 0.0, sums: [0.0; 5], seen: 0 };
+        line.restart(1.0, confidence);
+        line
+    }
+
+    /// Nanoseconds that a command of `length` takes on average.
+    pub(crate) fn expected(&self, length: Bytes) -> f64 {
+        self.access + self.per_byte * length.0 as f64
+    }
+
+    /// The device takes `scale` times as long.
+    pub(crate) fn rescale(&mut self, scale: f64) {
+        self.restart(scale, CONFIDENCE_GUESSED);
+        self.publish();
+    }
+
+    /// Forgets everything but the line, scaled.
+    fn restart(&mut self, scale: f64, confidence: f64) {
+        (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
+        (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
+        for anchor in ANCHORS {
+            self.add(anchor.0 as f64, self.expected(anchor), confidence);
+        }
+    }
+
+    fn add(&mut self, x: f64, y: f64, count: f64) {
+        let expected = self.access + self.per_byte * x;
+        let weight = count / (expected * expected);
+        let terms = [1.0, x, y, x * x, x * y];
+        for (sum, term) in self.sums.iter_mut().zip(terms) {
+            *sum += weight * term;
+        }
+    }
+
+    /// Counts completions far from the line in one direction.
+    fn note_drift(&mut self, ratio: f64) {
+        let is_slow = ratio > DRIFT;
+        if !is_slow && ratio >= 1.0 / DRIFT {
+            (self.drifting, self.drift) = (0, 0.0);
+            return;
+        }
+        if self.drifting > 0 && is_slow != (self.drift > f64::from(self.drifting)) {
+            (self.drifting, self.drift) = (0, 0.0);
+        }
+        (self.drifting, self.drift) = (self.drifting + 1, self.drift + ratio);
+    }
+
+    /// Learns from a completion that took `ratio` of what was expected.
+    pub(crate) fn observe(&mut self, length: Bytes, ratio: f64) -> Learned {
+        self.seen = self.seen.saturating_add(1);
+        let expected = self.expected(length);
+        self.note_drift(ratio);
+        if self.drifting >= DRIFTING {
+            let scale = (self.drift / f64::from(self.drifting)).clamp(1.0 / CLIP, CLIP);
+            self.rescale(scale);
+            return Learned::Device(scale);
+        }
+        for sum in &mut self.sums {
+            *sum *= 1.0 - 1.0 / MEMORY;
+        }
+        self.add(length.0 as f64, expected * ratio.clamp(1.0 / CLIP, CLIP), 1.0);
+        self.fit();
+        // What was learned while less was expected must not outweigh what is learned now.
+        let moved = self.expected(length) / expected;
+        if moved > 1.0 {
+            for sum in &mut self.sums {
+                *sum /= moved * moved;
+            }
+        }
+        if self.publish() { Learned::Figures } else { Learned::Nothing }
+    }
+
+    /// The weighted least-squares line. Where all lengths are alike it is not determined: then the line keeps
+    /// its shape and is scaled.
+    fn fit(&mut self) {
+        let [n, x, y, xx, xy] = self.sums;
+        let spread = n * xx - x * x;
+        let (mut access, mut per_byte) = if spread > 1e-3 * n * xx {
+            let slope = (n * xy - x * y) / spread;
+            ((y - slope * x) / n, slope)
+        } else {
+            let scale = y / (self.access * n + self.per_byte * x);
+            (self.access * scale, self.per_byte * scale)
+        };
+        if per_byte < 0.0 {
+            (access, per_byte) = (y / n, 0.0);
+        } else if access < 0.0 {
+            (access, per_byte) = (0.0, xy / xx);
+        }
+        // Neither part jumps: a line through few or clipped points may be absurd for a while, and what it expects
+        // is the weight of what it learns next.
+        self.access = access.clamp(self.access / PACE, self.access * PACE).max(1.0);
+        self.per_byte = per_byte.clamp(self.per_byte / PACE, self.per_byte * PACE).max(1e-6);
+    }
+
+    fn publish(&mut self) -> bool {
+        let ceil = |value: f64| (value as u64).saturating_add(1);
+        let learned =
+            Figures { access_nanos: ceil(self.access), picos_per_byte: ceil(self.per_byte * 1000.0) };
+        let off = PROBES.iter().any(|&probe| {
+            let (learned, used) = (learned.nanos(probe) as f64, self.in_use.nanos(probe) as f64);
+            learned > used * (1.0 + STEP) || learned < used * (1.0 - STEP)
+        });
+        if off {
+            self.in_use = learned;
+        }
+        off
+    }
+}
