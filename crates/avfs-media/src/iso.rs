@@ -34,7 +34,7 @@ pub(crate) fn find(source: &Source) -> Parsed<Finding> {
                 }
                 movie = Some(read);
             }
-            b"moof" => return Err(Refusal::Truncated("movie header, which its fragments lack").into()),
+            b"moof" => return Err(Refusal::NoRate("timescale, which is in another file").into()),
             b"mdat" => {
                 found.lies_within(source, "media")?;
                 media = media.saturating_add(found.length());
@@ -45,7 +45,7 @@ pub(crate) fn find(source: &Source) -> Parsed<Finding> {
     }
     let movie = movie.ok_or(Refusal::Truncated("movie header"))?;
     if media == 0 {
-        return Err(Refusal::NoRate("media, which are in other files").into());
+        return Err(Refusal::NoRate("rate: its media are in other files").into());
     }
     let duration = movie.duration().ok_or(Refusal::NoRate("duration"))?;
     let finding = Finding::new(Container::IsoBaseMedia, duration.rate_of(media)?, Basis::Whole);

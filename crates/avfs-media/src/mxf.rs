@@ -24,16 +24,20 @@ const AGREEMENT: u64 = 2;
 /// The rate of a file whose header partition begins at `start`.
 pub(crate) fn find(source: &Source, start: u64) -> Parsed<Finding> {
     let header = Partition::at(source, start)?;
-    let Contents { metadata, mut index, end: essence } = Contents::read(source, header.end)?;
+    let mut contents = Contents::default();
+    contents.read(source, &header)?;
+    let Contents { metadata, mut index, end: essence } = contents;
     let mut media = metadata.media();
     let footer = partition::footer(source, start, &header)?;
     if let Some(footer) = footer
         && (index.is_empty() || media.as_ref().is_none_or(|media| media.duration.is_none()))
-        && let Some(closing) = optional(closing(source, footer))?
+        && let Some(partition) = optional(Partition::at(source, footer))?
     {
         // A header that was written before the essence has no duration; the footer repeats it with one.
-        media = closing.metadata.media().or(media);
-        index = index.or(closing.index);
+        let mut contents = Contents::default();
+        optional(contents.read(source, &partition))?;
+        media = contents.metadata.media().or(media);
+        index = index.or(contents.index);
     }
     let media = media.ok_or(Refusal::NoRate("edit rate"))?;
     let finding = match media.duration {
@@ -41,11 +45,6 @@ pub(crate) fn find(source: &Source, start: u64) -> Parsed<Finding> {
         None => growing(source, essence, media.edit_rate, index)?,
     };
     Ok(finding.with_frames(media.frame()))
-}
-
-/// What the footer partition holds.
-fn closing(source: &Source, footer: u64) -> Parsed<Contents> {
-    Contents::read(source, Partition::at(source, footer)?.end)
 }
 
 /// Of a file with a duration, and `bytes` of essence.

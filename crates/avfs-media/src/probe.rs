@@ -50,6 +50,9 @@ impl Probe {
     }
 }
 
+/// A probe may be handed to another thread.
+const _: fn(Probe) -> Box<dyn Send> = |probe| Box::new(probe);
+
 fn attempt(source: &Source) -> Step {
     match find(source) {
         Ok(finding) => Step::Done(Ok(finding)),

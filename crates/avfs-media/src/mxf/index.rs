@@ -14,6 +14,9 @@ mod tag {
     pub(super) const EDIT_RATE: u16 = 0x3f0b;
 }
 
+/// So many bytes of an index table say enough of how the rate varies: some ten minutes of frames.
+const ENOUGH: usize = 192 << 10;
+
 /// An entry begins with two offsets in time and flags; then comes the place in the essence.
 const PLACE: usize = 3;
 
@@ -26,12 +29,19 @@ pub(super) struct Index {
     unit_bytes: Option<u32>,
     /// The most bytes of a second.
     heaviest_second: u64,
+    /// Bytes of the segments.
+    length: usize,
 }
 
 impl Index {
     /// No segment was seen.
     pub(super) fn is_empty(&self) -> bool {
         self.edit_rate.is_none()
+    }
+
+    /// To read more of it is not worth the time.
+    pub(super) fn is_long(&self) -> bool {
+        self.length >= ENOUGH
     }
 
     /// This, or the other one if this is empty.
@@ -44,6 +54,7 @@ impl Index {
         let item = |wanted| items(segment).find(|(tag, _)| *tag == wanted).map(|(_, value)| value);
         let Some(edit_rate) = item(tag::EDIT_RATE).and_then(edit_rate) else { return Ok(()) };
         self.edit_rate.get_or_insert(edit_rate);
+        self.length += segment.len();
         let bytes = item(tag::EDIT_UNIT_BYTES).and_then(|value| U32::read_from_bytes(value).ok());
         if let Some(bytes) = bytes.filter(|bytes| bytes.get() > 0) {
             self.unit_bytes.get_or_insert(bytes.get());

@@ -8,7 +8,7 @@ use zerocopy::big_endian::{I32, U16, U32};
 /// Bytes of a key.
 const KEY: u64 = 16;
 
-/// Every key of SMPTE's begins so.
+/// Every key of SMPTE's begins so; others are of whoever made them up.
 const LABEL: [u8; 4] = [0x06, 0x0e, 0x2b, 0x34];
 
 /// What a key says that is of interest.
@@ -30,11 +30,14 @@ pub(super) enum Key {
 
 impl Key {
     /// # Errors
-    /// [`Refusal::Absurd`] if it is no key.
+    /// [`Refusal::Absurd`] if it is all zeros: nothing has been written there.
     pub(super) fn new(bytes: &[u8; 16]) -> Result<Self, Refusal> {
         let [a, b, c, d, kind, registry, _, _, item @ ..] = *bytes;
+        if *bytes == [0; 16] {
+            return Err(Refusal::Absurd("a key is missing"));
+        }
         if [a, b, c, d] != LABEL {
-            return Err(Refusal::Absurd("something is no key"));
+            return Ok(Self::Other);
         }
         Ok(match (kind, registry, item) {
             (2, 0x05, [0x0d, 1, 2, 1, 1, 2..=4, ..]) => Self::Partition,

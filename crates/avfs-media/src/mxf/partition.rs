@@ -88,6 +88,7 @@ fn last_partition(source: &Source) -> Parsed<Option<u64>> {
 }
 
 /// What a partition holds before its essence.
+#[derive(Default)]
 pub(super) struct Contents {
     pub(super) metadata: Metadata,
     pub(super) index: Index,
@@ -96,18 +97,22 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Reads from `at`, where the partition pack ends. What it says about its lengths is not needed.
-    pub(super) fn read(source: &Source, mut at: u64) -> Parsed<Self> {
-        let (mut metadata, mut index) = (Metadata::default(), Index::default());
-        while let Some(klv) = Klv::at(source, at)? {
+    /// Adds what is found from the end of a `partition`'s pack on. What that says about lengths is not needed. When
+    /// reading ends early, what was found until then is here.
+    pub(super) fn read(&mut self, source: &Source, partition: &Partition) -> Parsed<()> {
+        self.end = partition.end.min(source.length());
+        while let Some(klv) = Klv::at(source, self.end)? {
             match klv.key {
-                Key::Set(kind) if Metadata::reads(kind) => metadata.add(kind, klv.bytes(source, "metadata")?),
-                Key::Index => index.add(source, klv.bytes(source, "index")?)?,
+                Key::Set(kind) if Metadata::reads(kind) => {
+                    self.metadata.add(kind, klv.bytes(source, "metadata")?);
+                }
+                Key::Index if self.index.is_long() => break,
+                Key::Index => self.index.add(source, klv.bytes(source, "index")?)?,
                 Key::Partition | Key::RandomIndex | Key::Essence(_) => break,
                 Key::Set(_) | Key::Other => {}
             }
-            at = klv.end;
+            self.end = klv.end.min(source.length());
         }
-        Ok(Self { metadata, index, end: at.min(source.length()) })
+        Ok(())
     }
 }

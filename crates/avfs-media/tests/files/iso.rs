@@ -121,7 +121,7 @@ fn what_cannot_be_is_refused() {
         Sparse::default().push(movie(8, 8, &[])).push(long_box_head(b"mdat", u64::MAX)).zeros(1_000);
     assert_eq!(endless.find(), Err(Refusal::Truncated("media")));
     let elsewhere = Sparse::default().push(movie(8, 8, &[]));
-    assert_eq!(elsewhere.find(), Err(Refusal::NoRate("media, which are in other files")));
+    assert_eq!(elsewhere.find(), Err(Refusal::NoRate("rate: its media are in other files")));
 }
 
 #[test]
@@ -155,4 +155,9 @@ fn the_last_fragment_is_found_by_the_index_at_the_end() {
     let index = mp4_box(b"mfra", &[table, mp4_box(b"mfro", &words(&[0, length]))].concat());
     let finding = fragmented(1_000).push(index).find().unwrap();
     assert_eq!((finding.mean, finding.basis), (Bitrate(8_000_000), Basis::Whole));
+}
+
+#[test]
+fn a_segment_without_its_movie_header_has_no_rate() {
+    assert_eq!(fragment(0, 1, 1_000).find(), Err(Refusal::NoRate("timescale, which is in another file")));
 }

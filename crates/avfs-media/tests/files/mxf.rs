@@ -193,7 +193,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(clip(&[], &[]).find(), Err(Refusal::NoRate("edit rate")));
     assert_eq!(clip(&metadata(0), &[]).find(), Err(Refusal::NoRate("duration")));
     assert!(matches!(clip(&metadata(i64::MAX), &[]).find(), Err(Refusal::Absurd(_))));
-    let no_key = Sparse::default().push(partition(HEADER, 0)).push([1; 100]);
+    let no_key = Sparse::default().push(partition(HEADER, 0)).push([0; 100]);
     assert!(matches!(no_key.find(), Err(Refusal::Absurd(_))));
     let mut long_length = klv_head([1, 1, 1, 2, 3, 1, 2, 0x10, 1, 0, 0, 0], 0);
     long_length[16] = 0x89;
@@ -202,4 +202,20 @@ fn what_cannot_be_is_refused() {
     // A footer that is the header: a partition's content is read twice, not for ever.
     let cycle = Sparse::default().zeros(0).push(partition(HEADER, 1)).push(metadata(UNKNOWN));
     assert_eq!(cycle.find(), Err(Refusal::NoRate("duration")));
+}
+
+#[test]
+fn a_footer_whose_index_is_long_still_completes_the_header() {
+    let places: Vec<u64> = (0..5_000).map(|frame| frame * 40_000).collect();
+    let long = join(&[&metadata(250), &index(0, &places).repeat(20)]);
+    assert_eq!(clip(&metadata(UNKNOWN), &long).find(), simple().find());
+    let torn = join(&[&metadata(250), &[0; 100]]);
+    assert_eq!(clip(&metadata(UNKNOWN), &torn).find(), simple().find());
+}
+
+#[test]
+fn what_others_made_up_is_passed_over() {
+    let mut own = fill(10);
+    own[..4].copy_from_slice(b"own ");
+    assert_eq!(clip(&join(&[&own, &[0; 10], &metadata(250)]), &[]).find(), simple().find());
 }
