@@ -52,12 +52,10 @@ pub(crate) fn find(source: &Source, framing: Framing) -> Parsed<Finding> {
     let mut clocks = vec![first];
     let distance = (last.offset - first.offset) / (PLACES_BETWEEN + 1);
     for number in 1..=PLACES_BETWEEN {
-        let place = optional(source.up_to(first.offset + number * distance, PLACE))?;
         let offset = first.offset + number * distance;
-        let clock = match place {
-            Some(bytes) => clocks_in(source, bytes, offset, framing, Some(first.pid))?.0,
-            None => None,
-        };
+        // To do without a place between is better than to do without a rate.
+        let Some(place) = optional(source.up_to(offset, PLACE))? else { break };
+        let (clock, _) = clocks_in(source, place, offset, framing, Some(first.pid))?;
         let previous = clocks.last().map_or(0, |clock| clock.offset);
         clocks.extend(clock.filter(|clock| (previous + 1..last.offset).contains(&clock.offset)));
     }
@@ -74,7 +72,7 @@ fn first_clock(source: &Source, framing: Framing) -> Parsed<Clock> {
             return Ok(clock);
         }
     }
-    Err(Refusal::NoRate("clock").into())
+    Err(Refusal::NoRate("clock references").into())
 }
 
 /// The last clock reference of the program with the clock `pid`.
@@ -88,7 +86,7 @@ fn last_clock(source: &Source, framing: Framing, pid: u16) -> Parsed<Clock> {
         }
         end = offset;
     }
-    Err(Refusal::NoRate("clock at its end").into())
+    Err(Refusal::NoRate("clock references at its end").into())
 }
 
 /// The first and the last clock reference in `bytes`, which lie at `offset` in the file; of `pid` if given.
@@ -150,7 +148,7 @@ fn mean(clocks: &[Clock]) -> Result<units::Bitrate, Refusal> {
     }
     let rate = |(bytes, ticks): (u64, u64)| (u128::from(bytes) << 64) / u128::from(ticks);
     parts.sort_by_key(|part| rate(*part));
-    let middle = *parts.get(parts.len() / 2).ok_or(Refusal::NoRate("clock's course"))?;
+    let middle = *parts.get(parts.len() / 2).ok_or(Refusal::NoRate("rate: its clock stands still"))?;
     let factor = u128::from(LIKELY_FACTOR);
     let likely = rate(middle) / factor..=rate(middle).saturating_mul(factor);
     let (mut bytes, mut ticks) = (0, 0);

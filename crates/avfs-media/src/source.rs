@@ -206,6 +206,13 @@ mod tests {
         };
         (0..16).for_each(|number| feed(&mut short, number, 1));
         assert_eq!(short.bytes(16 << 20, 1, "test"), Err(Refusal::TooCostly.into()));
+        let mut last = Source::new(1 << 30);
+        (1..=16).for_each(|blocks| {
+            let range = wanted(&last, (1 << 30) - blocks * ALIGNMENT, 1);
+            assert_eq!(range.length, blocks * ALIGNMENT, "the file ends there");
+            last.insert(range, &vec![0; range.length as usize]);
+        });
+        assert_eq!(last.bytes(0, 1, "test"), Err(Refusal::TooCostly.into()));
         (0..4).for_each(|number| feed(&mut long, number, MAX_READ));
         assert_eq!(long.bytes(4 << 20, 1, "test"), Err(Refusal::TooCostly.into()));
         assert!(long.bytes(3 << 20, MAX_READ, "test").is_ok(), "what is here costs nothing");

@@ -47,7 +47,7 @@ pub(super) fn find(source: &Source, movie: &Movie, start: u64) -> Parsed<Finding
         None => {
             let last = optional(last_fragment(source, clock, start))?.flatten();
             match walk.rest(last) {
-                Err(Stop::Refused(_)) if walk.seen.ticks > 0 => basis = Basis::Part,
+                Err(Stop::Refused(_)) if walk.seen.bytes > 0 && walk.seen.ticks > 0 => basis = Basis::Part,
                 walked => walked?,
             }
             (Span::new(walk.seen.ticks, clock.times.timescale, 1)?, walk.seen.bytes)
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         while let Some(found) = FileBox::at(self.source, at)? {
             match &found.kind {
                 b"moof" => {
-                    self.seen_is(complete);
+                    self.seen = complete;
                     self.fragment(&found)?;
                     complete.ticks = self.ticks();
                 }
@@ -113,20 +113,13 @@ impl<'a> Walk<'a> {
             }
             at = found.end;
         }
-        self.seen_is(complete);
+        self.seen = complete;
         Ok(())
     }
 
     /// How long what was seen plays.
     fn ticks(&self) -> u64 {
         self.end.unwrap_or(0).saturating_sub(self.begin.unwrap_or(0))
-    }
-
-    /// A fragment counts when its media are there, too.
-    fn seen_is(&mut self, complete: Seen) {
-        if complete.bytes > 0 && complete.ticks > 0 {
-            self.seen = complete;
-        }
     }
 
     /// Takes a fragment over, and says whether it is of the clock's track, among others.

@@ -59,6 +59,8 @@ fn a_frame_of_dpx_is_as_long_as_it_says() {
     let frame = |length| dpx(&[(FILM, 24.0)], false, DPX_HEADER as u32).with_length(length).find();
     assert!(frame(LENGTH).is_ok());
     assert_eq!(frame(LENGTH - 1), Err(Refusal::Truncated("image")));
+    let no_image = dpx(&[(FILM, 24.0)], false, LENGTH as u32 + 1).find();
+    assert_eq!(no_image, Err(Refusal::Truncated("image")));
     assert_eq!(frame(10), Err(Refusal::Truncated("header")));
 }
 

@@ -37,10 +37,14 @@ fn fragment(begin: u32, seconds: u32, bytes: u32) -> Sparse {
     Sparse::default().push(moof).push(words(&[media])).push(b"mdat").zeros(u64::from(media) - 8)
 }
 
+/// `mvex`: there may be fragments.
+fn extends() -> Vec<u8> {
+    mp4_box(b"mvex", &mp4_box(b"trex", &words(&[0, 1, 1, 512, 0, 0])))
+}
+
 /// A fragmented film: so many fragments of a second and a megabyte.
 pub(crate) fn fragmented(fragments: u32) -> Sparse {
-    let extends = mp4_box(b"mvex", &mp4_box(b"trex", &words(&[0, 1, 1, 512, 0, 0])));
-    let begin = Sparse::default().push(mp4_box(b"ftyp", b"iso5")).push(movie(0, 0, &extends));
+    let begin = Sparse::default().push(mp4_box(b"ftyp", b"iso5")).push(movie(0, 0, &extends()));
     (0..fragments).fold(begin, |file, second| file.append(fragment(second, 1, 1_000_000)))
 }
 
@@ -144,6 +148,19 @@ fn fragments_are_measured_as_far_as_they_go() {
     assert_eq!((long.mean, long.basis), (Bitrate(8_000_000), Basis::Part));
     let begun = fragmented(1).length();
     assert_eq!(fragmented(1).with_length(begun - 1).find(), Err(Refusal::Truncated("media")));
+}
+
+#[test]
+fn what_is_in_the_movie_comes_before_the_fragments() {
+    let begin = || Sparse::default().push(movie(1, 1, &extends()));
+    let media = || Sparse::default().push(words(&[1_000_000])).push(b"mdat").zeros(1_000_000 - 8);
+    let both = begin().append(media()).append(fragment(1, 1, 1_000_000)).find().unwrap();
+    assert_eq!((both.mean, both.basis), (Bitrate(8_000_000), Basis::Whole));
+    let alone = begin().append(media()).find().unwrap();
+    assert_eq!((alone.mean, alone.basis), (Bitrate(8_000_000), Basis::Whole));
+    let cut = begin().append(fragment(1, 1, 1_000_000));
+    let length = cut.length();
+    assert_eq!(cut.with_length(length - 1).find(), Err(Refusal::Truncated("media")));
 }
 
 #[test]

@@ -26,9 +26,13 @@ fn local_set(key: [u8; 12], items: &[(u16, &[u8])]) -> Vec<u8> {
     klv(key, &items.iter().flat_map(item).collect::<Vec<u8>>())
 }
 
-/// Metadata of a clip of pictures at 25 frames a second: file package, track, sequence. The material package shows a
-/// part of it.
+/// Metadata of a clip of pictures at 25 frames a second. The material package shows a part of it.
 fn metadata(frames: i64) -> Vec<u8> {
+    join(&[&packages(5, frames), &set(0x23, &[(0x2701, &[2; 32])])])
+}
+
+/// A material package and a file package, their tracks and sequences.
+fn packages(shown: i64, frames: i64) -> Vec<u8> {
     let instances = |number: u8| join(&[&words(&[1, 16]), &[number; 16]]);
     let pictures = [6, 0x0e, 0x2b, 0x34, 4, 1, 1, 1, 1, 3, 2, 2, 1, 0, 0, 0];
     let track = |number: u8, frames: i64| {
@@ -40,10 +44,9 @@ fn metadata(frames: i64) -> Vec<u8> {
     };
     join(&[
         &set(0x36, &[(0x4401, &[1; 32]), (0x4403, &instances(10))]),
-        &track(10, 5),
+        &track(10, shown),
         &set(0x37, &[(0x4401, &[2; 32]), (0x4403, &instances(20))]),
         &track(20, frames),
-        &set(0x23, &[(0x2701, &[2; 32])]),
     ])
 }
 
@@ -91,6 +94,13 @@ fn essence_plays_for_the_duration_of_its_package() {
     assert_eq!((finding.container, finding.basis), (Container::Mxf, Basis::Whole));
     assert_eq!((finding.mean, finding.peak), (Bitrate(8_000_000), None));
     assert_eq!(finding.frame_period, Some(Duration::from_millis(40)));
+}
+
+#[test]
+fn what_is_shown_counts_only_if_nothing_says_what_is_there() {
+    assert_eq!(clip(&packages(500, 250), &[]).find(), simple().find());
+    let of_another_file = set(0x23, &[(0x2701, &[3; 32])]);
+    assert_eq!(clip(&join(&[&packages(250, 500), &of_another_file]), &[]).find(), simple().find());
 }
 
 #[test]
@@ -211,6 +221,16 @@ fn a_footer_whose_index_is_long_still_completes_the_header() {
     assert_eq!(clip(&metadata(UNKNOWN), &long).find(), simple().find());
     let torn = join(&[&metadata(250), &[0; 100]]);
     assert_eq!(clip(&metadata(UNKNOWN), &torn).find(), simple().find());
+}
+
+#[test]
+fn of_a_long_index_the_beginning_is_read() {
+    let steady: Vec<u64> = (0..5_000).map(|frame| frame * 40_000).collect();
+    let heavy: Vec<u64> = (0..5_000).map(|frame| frame * 50_000).collect();
+    let peak = |segments: &[u8]| clip(&metadata(250), segments).find().unwrap().peak;
+    let (steady, heavy) = (index(0, &steady), index(0, &heavy));
+    assert_eq!(peak(&join(&[&steady.repeat(3), &heavy])), Some(Bitrate(10_000_000)));
+    assert_eq!(peak(&join(&[&steady.repeat(4), &heavy])), None);
 }
 
 #[test]

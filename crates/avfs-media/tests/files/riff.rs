@@ -36,6 +36,19 @@ fn compressed_sound_has_the_rate_of_its_bytes() {
 }
 
 #[test]
+fn the_extensible_form_says_what_the_samples_are_further_on() {
+    let extensible = |subformat: u8| {
+        let mut format = format(0xfffe, 48_000, 12_000, 4);
+        format[4] = 40;
+        format.extend([22, 0, 16, 0, 3, 0, 0, 0, subformat]);
+        format.extend([0; 15]);
+        wav(&[&format, &chunk(b"data", &[0; 8])]).find().unwrap().mean
+    };
+    assert_eq!(extensible(1), Bitrate(1_536_000));
+    assert_eq!(extensible(2), Bitrate(96_000));
+}
+
+#[test]
 fn sound_that_cannot_be_is_refused() {
     assert!(matches!(wav(&[&format(1, 0, 192_000, 4)]).find(), Err(Refusal::Absurd(_))));
     assert!(matches!(wav(&[&format(1, 48_000, 192_000, 0)]).find(), Err(Refusal::Absurd(_))));
