@@ -31,7 +31,7 @@
 //! # How it waits
 //! A parser is a plain function over the parts of the file that are here. Where one is missing, it ends; when that has
 //! been read, it begins anew and comes further. There is no state between the attempts but these parts, so nothing can
-//! be half done; to parse them again takes microseconds.
+//! be half done. All attempts together take some 100 µs for media, and a few milliseconds for what is made to take long.
 //!
 //! # Why own parsers
 //! Looked at in November 2026, and not taken:

@@ -93,7 +93,7 @@ impl Packages {
         {
             match klv.key {
                 Key::Essence(item) => self.add(item, at),
-                Key::Index => index.add(source, klv.bytes(source, "index")?)?,
+                Key::Index => index.add(klv.bytes(source, "index")?),
                 Key::RandomIndex => break,
                 _ => {}
             }

@@ -16,7 +16,9 @@ pub const MAX_READ: u64 = 256 << 10;
 /// Most bytes that a probe reads together.
 pub const MAX_BYTES: u64 = 1 << 20;
 /// Most boxes, chunks, packets or sets that are looked at, all attempts together.
-const MAX_STEPS: u32 = 1 << 17;
+///
+/// Media need some thousands; so many take milliseconds.
+const MAX_STEPS: u32 = 1 << 15;
 /// Shortest read: less is not cheaper.
 const SHORTEST_READ: u64 = 64 << 10;
 /// Reads begin at a multiple of this, as the blocks of the filesystem do.
@@ -124,7 +126,8 @@ impl Source {
 
     /// What lies inside of the file, from the pieces or to be read.
     fn held(&self, offset: u64, length: u64) -> Parsed<&[u8]> {
-        for piece in &self.pieces {
+        // What is looked for was nearly always read last.
+        for piece in self.pieces.iter().rev() {
             let start = offset.checked_sub(piece.offset).and_then(|start| usize::try_from(start).ok());
             if let Some(bytes) = start.and_then(|start| piece.bytes.get(start..)?.get(..length as usize)) {
                 return Ok(bytes);

@@ -2,7 +2,6 @@
 
 use super::klv::{EditRate, edit_rate, elements, items};
 use crate::finding::Span;
-use crate::source::{Parsed, Source};
 use units::Bitrate;
 use zerocopy::FromBytes;
 use zerocopy::big_endian::{U32, U64};
@@ -50,9 +49,9 @@ impl Index {
     }
 
     /// Takes a segment over. What is not in order in it is left out.
-    pub(super) fn add(&mut self, source: &Source, segment: &[u8]) -> Parsed<()> {
+    pub(super) fn add(&mut self, segment: &[u8]) {
         let item = |wanted| items(segment).find(|(tag, _)| *tag == wanted).map(|(_, value)| value);
-        let Some(edit_rate) = item(tag::EDIT_RATE).and_then(edit_rate) else { return Ok(()) };
+        let Some(edit_rate) = item(tag::EDIT_RATE).and_then(edit_rate) else { return };
         self.edit_rate.get_or_insert(edit_rate);
         self.length += segment.len();
         let bytes = item(tag::EDIT_UNIT_BYTES).and_then(|value| U32::read_from_bytes(value).ok());
@@ -60,9 +59,8 @@ impl Index {
             self.unit_bytes.get_or_insert(bytes.get());
         }
         if let Some(entries) = item(tag::ENTRIES) {
-            self.heaviest_second = self.heaviest_second.max(heaviest_second(source, entries, edit_rate)?);
+            self.heaviest_second = self.heaviest_second.max(heaviest_second(entries, edit_rate));
         }
-        Ok(())
     }
 
     /// The rate, if each edit unit has the same bytes.
@@ -85,15 +83,10 @@ fn units_in_second((numerator, denominator): EditRate) -> u64 {
 }
 
 /// The most bytes that so many edit units have as are a second.
-fn heaviest_second(source: &Source, entries: &[u8], edit_rate: EditRate) -> Parsed<u64> {
-    let mut heaviest = 0;
-    let places = |entries| elements(entries).map(place);
-    let second = units_in_second(edit_rate) as usize;
-    for (begin, end) in places(entries).zip(places(entries).skip(second)) {
-        source.step()?;
-        heaviest = heaviest.max(end.saturating_sub(begin));
-    }
-    Ok(heaviest)
+fn heaviest_second(entries: &[u8], edit_rate: EditRate) -> u64 {
+    let places = || elements(entries).map(place);
+    let seconds = places().zip(places().skip(units_in_second(edit_rate) as usize));
+    seconds.map(|(begin, end)| end.saturating_sub(begin)).max().unwrap_or(0)
 }
 
 /// Where an edit unit begins in the essence; 0 if the entry is too short.

@@ -6,7 +6,9 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::{I32, U16, U32};
 
 /// Bytes of a key.
-const KEY: u64 = 16;
+const KEY: usize = 16;
+/// A key and the longest length.
+const HEAD: u64 = KEY as u64 + 9;
 
 /// Every key of SMPTE's begins so; others are of whoever made them up.
 const LABEL: [u8; 4] = [0x06, 0x0e, 0x2b, 0x34];
@@ -63,22 +65,19 @@ impl Klv {
     /// What is at `offset`; `None`: the file ends there.
     pub(super) fn at(source: &Source, offset: u64) -> Parsed<Option<Self>> {
         source.step()?;
-        // A length has at least one byte.
-        if offset.saturating_add(KEY + 1) > source.length() {
-            return Ok(None);
-        }
-        let key = Key::new(&source.read(offset, "next key")?)?;
-        let first: u8 = source.read(offset + KEY, "next length")?;
+        let head = source.up_to(offset, HEAD)?;
+        let Some((key, [first, rest @ ..])) = head.split_first_chunk::<KEY>() else { return Ok(None) };
+        let key = Key::new(key)?;
         let (length, width) = match first {
-            0..=0x7f => (u64::from(first), 1),
+            0..=0x7f => (u64::from(*first), 0),
             0x81..=0x88 => {
-                let width = u64::from(first & 0x7f);
-                let bytes = source.bytes(offset + KEY + 1, width, "next length")?;
-                (bytes.iter().fold(0, |length, byte| length << 8 | u64::from(*byte)), 1 + width)
+                let width = usize::from(first & 0x7f);
+                let bytes = rest.get(..width).ok_or(Refusal::Truncated("next length"))?;
+                (bytes.iter().fold(0, |length, byte| length << 8 | u64::from(*byte)), width)
             }
             _ => return Err(Refusal::Absurd("a length has more than 8 bytes").into()),
         };
-        let value = offset + KEY + width;
+        let value = offset + (KEY + 1 + width) as u64;
         Ok(Some(Self { key, value, end: value.saturating_add(length) }))
     }
 

@@ -107,7 +107,7 @@ impl Contents {
                     self.metadata.add(kind, klv.bytes(source, "metadata")?);
                 }
                 Key::Index if self.index.is_long() => break,
-                Key::Index => self.index.add(source, klv.bytes(source, "index")?)?,
+                Key::Index => self.index.add(klv.bytes(source, "index")?),
                 Key::Partition | Key::RandomIndex | Key::Essence(_) => break,
                 Key::Set(_) | Key::Other => {}
             }
