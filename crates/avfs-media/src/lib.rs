@@ -40,11 +40,12 @@
 //!   place in the file, which is what is needed here, is not told. It would bring a second `thiserror`. `re_mp4` wants
 //!   `Read + Seek` and holds every sample, `mp4parse` is under the MPL.
 //! - `hound` does not know RF64, `symphonia-format-riff` is under the MPL, `bwavfile` wants `Read + Seek` and brings
-//!   an old command line parser. No crate reads OpenDML.
+//!   an old command line parser.
 //! - `exr` decodes images, with some thirty dependencies, for one attribute of the header.
 //! - `mpeg2ts-reader` is a demultiplexer without I/O, as it should be; of it the six bytes of a clock reference would be
 //!   used, and text decoders come along.
-//! - For MXF and DPX there is none.
+//! - `mxf` was last released in 2017, wants `Read + Seek` and unwraps what it reads. For DPX and OpenDML none was
+//!   found.
 //!
 //! What is needed of each is a handful of numbers at fixed places, behind lengths that must not be trusted.
 #![forbid(unsafe_code)]
