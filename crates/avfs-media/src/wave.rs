@@ -12,6 +12,8 @@ const LINEAR: [u16; 2] = [1, 3];
 const EXTENSIBLE: u16 = 0xfffe;
 /// Where in the format chunk the extensible form has its identifier, which begins as an old tag.
 const SUBFORMAT: u64 = 24;
+/// The length of data that a chunk of RF64 states in 64 bits, elsewhere, as the number of samples.
+const ELSEWHERE: u64 = u32::MAX as u64;
 
 #[derive(FromBytes)]
 #[repr(C)]
@@ -46,7 +48,7 @@ pub(crate) fn find(source: &Source) -> Parsed<Finding> {
         match &format {
             Some(format) if LINEAR.contains(&format.tag.get()) => return linear(format),
             Some(format) if chunk.id == *b"data" => {
-                return compressed(format, samples, chunk.length.min(source.length() - chunk.data));
+                return compressed(source, format, samples, &chunk);
             }
             None if chunk.id == *b"data" => {
                 return Err(Refusal::Absurd("its samples come before their format").into());
@@ -64,13 +66,16 @@ fn linear(format: &Format) -> Parsed<Finding> {
 }
 
 /// The bytes per second of compressed sound may be a guess; the number of samples is not.
-fn compressed(format: &Format, samples: Option<u32>, bytes: u64) -> Parsed<Finding> {
+fn compressed(source: &Source, format: &Format, samples: Option<u32>, data: &Chunk) -> Parsed<Finding> {
     let (mean, basis) = match samples {
-        Some(samples) => {
+        Some(samples) if data.length != ELSEWHERE => {
+            if data.data + data.length > source.length() {
+                return Err(Refusal::Truncated("samples").into());
+            }
             let duration = Span::new(u64::from(samples), format.samples_per_second.get(), 1)?;
-            (duration.rate_of(bytes)?, Basis::Whole)
+            (duration.rate_of(data.length)?, Basis::Whole)
         }
-        None => (SECOND.rate_of(u64::from(format.bytes_per_second.get()))?, Basis::Stated),
+        _ => (SECOND.rate_of(u64::from(format.bytes_per_second.get()))?, Basis::Stated),
     };
     Ok(Finding::new(Container::Wave, mean, basis))
 }

@@ -31,6 +31,10 @@ fn compressed_sound_has_the_rate_of_its_bytes() {
     let data = chunk(b"data", &[0; 10_000]);
     let counted = wav(&[&format(2, 48_000, 7, 4), &chunk(b"fact", &48_000_u32.to_le_bytes()), &data]);
     assert_eq!(counted.find().unwrap().mean, Bitrate(80_000));
+    let length = counted.length();
+    assert_eq!(counted.with_length(length - 1).find(), Err(Refusal::Truncated("samples")));
+    let long = wav(&[&format(2, 48_000, 12_000, 4), &chunk(b"fact", &[0xff; 4]), b"data\xff\xff\xff\xff"]);
+    assert_eq!(long.find().unwrap().mean, Bitrate(96_000));
     let stated = wav(&[&format(2, 48_000, 12_000, 4), &data]);
     assert_eq!(stated.find().unwrap().mean, Bitrate(96_000));
 }
