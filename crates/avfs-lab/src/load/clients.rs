@@ -209,6 +209,15 @@ impl Desk {
     }
 }
 
+/// The end of an operation that a client asked for.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    now: Instant,
+    tag: u64,
+    /// `None`: it failed, which is noted.
+    answer: Option<Answer>,
+}
+
 #[derive(Debug)]
 enum Machine {
     Stream(Stream),
@@ -284,11 +293,12 @@ impl Client {
 
     pub(super) fn completed(&mut self, now: Instant, tag: u64, answer: Result<Answer, String>) {
         self.now = now;
+        let ended = Ended { now, tag, answer: self.desk.note(answer) };
         match &mut self.machine {
-            Machine::Stream(stream) => stream.completed(now, tag, answer, &mut self.desk),
-            Machine::Files(files) => files.completed(now, tag, answer, &mut self.desk),
-            Machine::Random(random) => random.completed(now, tag, answer, &mut self.desk),
-            Machine::Office(office) => office.completed(now, tag, answer, &mut self.desk),
+            Machine::Stream(stream) => stream.completed(ended, &mut self.desk),
+            Machine::Files(files) => files.completed(ended, &mut self.desk),
+            Machine::Random(random) => random.completed(ended, &mut self.desk),
+            Machine::Office(office) => office.completed(ended, &mut self.desk),
         }
     }
 

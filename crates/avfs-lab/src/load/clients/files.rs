@@ -1,6 +1,6 @@
 //! Those who are in nobody's time: copies, random readers, an office.
 
-use super::{CopySpec, Desk};
+use super::{CopySpec, Desk, Ended};
 use crate::load::content::STAMPED;
 use crate::load::{Answer, Operation};
 use rand::rngs::SmallRng;
@@ -96,14 +96,7 @@ impl Files {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
-        let answer = desk.note(answer);
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         if let Some((asked, length)) = self.requests.remove(&tag) {
             desk.report.latency.record(now.saturating_since(asked));
             desk.report.bytes += if answer.is_some() { length } else { 0 };
@@ -158,14 +151,7 @@ impl RandomReader {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
-        let answer = desk.note(answer);
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         match (self.requests.remove(&tag), answer) {
             (Some(asked), Some(_)) => {
                 desk.report.latency.record(now.saturating_since(asked));
@@ -232,15 +218,9 @@ impl Office {
         self.busy = true;
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        _tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
+    pub(super) fn completed(&mut self, Ended { now, answer, .. }: Ended, desk: &mut Desk) {
         self.busy = false;
-        match desk.note(answer) {
+        match answer {
             Some(Answer::Opened { file, .. }) => self.file = file,
             Some(Answer::Done) => {}
             // The next document is another chance.

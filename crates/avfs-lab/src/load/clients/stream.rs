@@ -3,7 +3,7 @@
 //! **State:** which units are on their way, which are there, when the next one's turn is. **Invariants:** a unit is counted
 //! late once; playing pauses until a late unit is there, so that one delay is not counted again by every unit behind it.
 
-use super::{ClientReport, ClientSpec, Desk, StreamSpec, frame_name};
+use super::{ClientReport, ClientSpec, Desk, Ended, StreamSpec, frame_name};
 use crate::load::{Answer, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bytes, Duration, Instant};
@@ -192,15 +192,8 @@ impl Stream {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         let Some(step) = self.steps.remove(&tag) else { return };
-        let answer = desk.note(answer);
         let opened = match answer {
             Some(Answer::Opened { file, .. }) => Some(file),
             _ => None,
