@@ -66,6 +66,16 @@ pub struct Contender {
     /// Settings of the share.
     #[serde(default)]
     pub share: BTreeMap<String, String>,
+    /// Where its search begins in an experiment, instead of where the experiment says: saves runs.
+    #[serde(default)]
+    pub guess: BTreeMap<String, u32>,
+}
+
+impl Contender {
+    /// Where its search begins.
+    pub fn guess(&self, experiment: &Experiment) -> u32 {
+        self.guess.get(&experiment.name).copied().unwrap_or(experiment.guess)
+    }
 }
 
 fn default_scheduler() -> String {
@@ -153,6 +163,10 @@ impl Declaration {
         Duration::from_secs(self.seconds)
     }
 
+    fn has_experiment(&self, name: &str) -> bool {
+        self.experiments.iter().any(|experiment| experiment.name == name)
+    }
+
     fn check(&self) -> Result<(), DeclarationError> {
         let wrong =
             |place: &str, problem: String| Err(DeclarationError::Figure { place: place.to_owned(), problem });
@@ -173,8 +187,17 @@ impl Declaration {
                 return wrong(name, "two have this name".to_owned());
             }
         }
+        for contender in &self.contenders {
+            if let Some(name) = contender.guess.keys().find(|name| !self.has_experiment(name)) {
+                return wrong(&contender.name, format!("guess: no experiment is called {name}"));
+            }
+        }
         for experiment in &self.experiments {
-            if !(1..=experiment.most).contains(&experiment.guess) || experiment.most > 200 {
+            let guesses = self.contenders.iter().map(|contender| contender.guess(experiment));
+            let possible = 1..=experiment.most;
+            if !guesses.chain([experiment.guess]).all(|guess| possible.contains(&guess))
+                || experiment.most > 200
+            {
                 return wrong(&experiment.name, "guess must be from 1 to most, most up to 200".to_owned());
             }
             if !experiment.client.is_stream() {
@@ -215,6 +238,8 @@ mod tests {
         for (from, to, told) in [
             ("repeats = 1", "repeats = 0", "repeats"),
             ("guess = 2", "guess = 0", "guess must be"),
+            ("[[contender]]", "[[contender]]\nguess = { writers = 1 }", "called writers"),
+            ("[[contender]]", "[[contender]]\nguess = { readers = 3 }", "guess must be"),
             ("unit_kib = 1024", "unit_kib = 1000", "unit_kib must be"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),

@@ -8,6 +8,7 @@
 use crate::experiment::{Contender, Declaration};
 use crate::loop_device::{LoopDevice, LoopError};
 use crate::lun::Counters;
+use crate::processor::ProcessorTime;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -275,6 +276,15 @@ impl Rig {
         let place = self.lun.mountpoint.join("counters");
         let text = fs::read(&place).map_err(file(&place))?;
         serde_json::from_slice(&text).map_err(|error| file(&place)(error.into()))
+    }
+
+    /// What the machine's processors did so far; the LUN's process and this one, where the clients are, do not count.
+    ///
+    /// # Errors
+    /// When the LUN is gone.
+    pub fn processor_time(&self) -> Result<ProcessorTime, RigError> {
+        let emulation = [self.lun.child.id(), std::process::id()];
+        ProcessorTime::now(&emulation).map_err(file(Path::new("/proc")))
     }
 
     /// Waits until the device has nothing left to write back of what came before.
