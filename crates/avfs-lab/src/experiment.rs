@@ -4,7 +4,7 @@
 //! the clients do, beside whom). **Excludes:** carrying it out. **State:** none. **Invariants:** a declaration that was
 //! accepted can be carried out as far as it depends on the declaration.
 
-use crate::load::Pattern;
+use crate::load::{Pattern, content};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,11 @@ pub struct Declaration {
     /// Measure each number of clients up to one beyond the largest, as curves need it.
     #[serde(default)]
     pub curves: bool,
+    /// Who is compared, of those that this crate declares; they come before the declaration's own.
+    #[serde(default)]
+    compare: Vec<String>,
     /// Who is compared.
-    #[serde(rename = "contender")]
+    #[serde(default, rename = "contender")]
     pub contenders: Vec<Contender>,
     /// In what.
     #[serde(rename = "experiment")]
@@ -74,7 +77,7 @@ pub struct Contender {
 impl Contender {
     /// Where its search begins.
     pub fn guess(&self, experiment: &Experiment) -> u32 {
-        self.guess.get(&experiment.name).copied().unwrap_or(experiment.guess)
+        self.guess.get(&experiment.name).map_or(experiment.guess, |guess| (*guess).clamp(1, experiment.most))
     }
 }
 
@@ -123,6 +126,14 @@ pub enum DeclarationError {
     /// No such device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// No such contender.
+    #[error("no contender is called {name}: it is one of {known}, or declared as [[contender]]")]
+    Contender {
+        /// The name asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
     /// A figure.
     #[error("{place}: {problem}")]
     Figure {
@@ -139,10 +150,22 @@ impl Declaration {
     /// # Errors
     /// In one line what is wrong.
     pub fn parse(text: &str) -> Result<Self, DeclarationError> {
-        let declaration: Self = toml::from_str(text)?;
+        let mut declaration: Self = toml::from_str(text)?;
+        let mut contenders = known_contenders(&declaration.compare)?;
+        contenders.append(&mut declaration.contenders);
+        declaration.contenders = contenders;
         declaration.device()?;
         declaration.check()?;
         Ok(declaration)
+    }
+
+    /// A number that is another one as soon as anything is that was declared, here or of the device.
+    ///
+    /// # Errors
+    /// When there is no such device any more.
+    pub fn identity(&self) -> Result<u64, DeviceError> {
+        // A number that every reader of JSON keeps whole.
+        Ok(content::seed(&format!("{self:?} {:?}", self.device()?)) >> 11)
     }
 
     /// The model.
@@ -161,10 +184,6 @@ impl Declaration {
     /// For how long a point is measured.
     pub fn measured(&self) -> Duration {
         Duration::from_secs(self.seconds)
-    }
-
-    fn has_experiment(&self, name: &str) -> bool {
-        self.experiments.iter().any(|experiment| experiment.name == name)
     }
 
     fn check(&self) -> Result<(), DeclarationError> {
@@ -187,17 +206,8 @@ impl Declaration {
                 return wrong(name, "two have this name".to_owned());
             }
         }
-        for contender in &self.contenders {
-            if let Some(name) = contender.guess.keys().find(|name| !self.has_experiment(name)) {
-                return wrong(&contender.name, format!("guess: no experiment is called {name}"));
-            }
-        }
         for experiment in &self.experiments {
-            let guesses = self.contenders.iter().map(|contender| contender.guess(experiment));
-            let possible = 1..=experiment.most;
-            if !guesses.chain([experiment.guess]).all(|guess| possible.contains(&guess))
-                || experiment.most > 200
-            {
+            if !(1..=experiment.most).contains(&experiment.guess) || experiment.most > 200 {
                 return wrong(&experiment.name, "guess must be from 1 to most, most up to 200".to_owned());
             }
             if !experiment.client.is_stream() {
@@ -213,10 +223,28 @@ impl Declaration {
     }
 }
 
+fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError> {
+    #[derive(Deserialize)]
+    struct Known {
+        contender: Vec<Contender>,
+    }
+    let known: Known = toml::from_str(include_str!("../experiments/contenders.toml"))?;
+    let find = |name: &String| {
+        let found = known.contender.iter().find(|contender| contender.name == *name).cloned();
+        found.ok_or_else(|| DeclarationError::Contender {
+            name: name.clone(),
+            known: known.contender.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    };
+    names.iter().map(find).collect()
+}
+
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 3] = [
+pub const DECLARED: [(&str, &str); 5] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
+    ("copy-quick", include_str!("../experiments/copy-quick.toml")),
+    ("ceiling", include_str!("../experiments/ceiling.toml")),
     ("smoke", include_str!("../experiments/smoke.toml")),
 ];
 
@@ -233,13 +261,29 @@ mod tests {
     }
 
     #[test]
+    fn results_of_a_changed_declaration_are_not_taken_for_its_own() {
+        let (_, text) = DECLARED[0];
+        let identity =
+            |text: &str| Declaration::parse(text).expect("a declaration").identity().expect("its device");
+        assert_eq!(identity(text), identity(&format!("# A remark\n{text}")));
+        let others = [
+            text.replacen("repeats = 3", "repeats = 4", 1),
+            text.replacen("    \"XFS\",\n", "", 1),
+            text.replacen("raid5-table5", "raid5-zoned", 1),
+        ];
+        for other in others {
+            assert_ne!(identity(text), identity(&other), "{other}");
+        }
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_place() {
-        let smoke = DECLARED[2].1;
+        let smoke = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
         for (from, to, told) in [
             ("repeats = 1", "repeats = 0", "repeats"),
             ("guess = 2", "guess = 0", "guess must be"),
-            ("[[contender]]", "[[contender]]\nguess = { writers = 1 }", "called writers"),
-            ("[[contender]]", "[[contender]]\nguess = { readers = 3 }", "guess must be"),
+            ("repeats = 1", "repeats = 1\ncompare = [\"ext5\"]", "ext5"),
+            ("repeats = 1", "repeats = 1\ncompare = [\"ext4\"]", "two have this name"),
             ("unit_kib = 1024", "unit_kib = 1000", "unit_kib must be"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),

@@ -50,7 +50,7 @@ enum Command {
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
-        /// One that comes with this command (paper, paper-quick, smoke), or the path of one (.toml).
+        /// One that comes with this command (paper, paper-quick, copy-quick, ceiling, smoke), or the path of one (.toml).
         declaration: String,
         /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]
@@ -142,8 +142,8 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A declaration that comes with this command, or of a file, and its text.
-fn declared(name: &str) -> Result<(Declaration, String), Box<dyn Error>> {
+/// A declaration that comes with this command, or of a file.
+fn declared(name: &str) -> Result<Declaration, Box<dyn Error>> {
     let text = match DECLARED.iter().find(|(declared, _)| *declared == name) {
         Some((_, text)) => (*text).to_owned(),
         None if name.ends_with(".toml") => {
@@ -158,8 +158,7 @@ fn declared(name: &str) -> Result<(Declaration, String), Box<dyn Error>> {
             .into());
         }
     };
-    let declaration = Declaration::parse(&text).map_err(|error| format!("{name}: {error}"))?;
-    Ok((declaration, text))
+    Declaration::parse(&text).map_err(|error| format!("{name}: {error}").into())
 }
 
 fn results(directory: &Path, declaration: &Declaration) -> PathBuf {
@@ -167,9 +166,9 @@ fn results(directory: &Path, declaration: &Declaration) -> PathBuf {
 }
 
 fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
-    let (declaration, text) = declared(name)?;
+    let declaration = declared(name)?;
     std::fs::create_dir_all(out)?;
-    let ended = run::carry_out(&declaration, &text, &results(out, &declaration));
+    let ended = run::carry_out(&declaration, &results(out, &declaration));
     // What was measured until then is reported in any case.
     report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
     ended
@@ -177,8 +176,8 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
 
 fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
     let measured = |name: &String| -> Result<Measured, Box<dyn Error>> {
-        let (declaration, text) = declared(name)?;
-        let points = run::points(&results(from, &declaration), run::identity(&text))?;
+        let declaration = declared(name)?;
+        let points = run::points(&results(from, &declaration), declaration.identity()?)?;
         eprintln!("{} points of {}: {}", points.len(), declaration.name, document.display());
         Ok(Measured { declaration, points })
     };
@@ -245,7 +244,7 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             let scratch = Scratch::new()?;
             let mountpoint = scratch.directory("lun")?;
             let lun = Lun::mount(&options, &mountpoint)?;
-            let mut device = LoopDevice::attach(&mountpoint.join("lun"))?;
+            let mut device = LoopDevice::attach(&mountpoint.join("lun"), scratch.notes(0))?;
             device.set_queue(32, "none")?;
             let cells = measure(device.path(), options.size);
             drop(device);

@@ -3,7 +3,7 @@
 //! **For:** putting a contender on a new LUN, mounting and sharing it, and taking all of it away. **Excludes:** clients, and
 //! what is measured. **State:** the LUN's process, the loop device, the mount, smbd; each is taken down when dropped, in
 //! turn. **Invariants:** nothing outlives the rig; a run that is killed leaves no loop device behind, because the device
-//! clears itself.
+//! clears itself, and notes of what it changed of the device's settings.
 
 use crate::experiment::{Contender, Declaration};
 use crate::loop_device::{LoopDevice, LoopError};
@@ -79,6 +79,11 @@ impl Scratch {
         let path = std::env::temp_dir().join(format!("avfs-lab-{}", std::process::id()));
         fs::create_dir(&path).map_err(file(&path))?;
         Ok(Self(path))
+    }
+
+    /// Where a loop device notes its settings; the script that starts this command knows the name.
+    pub fn notes(&self, number: usize) -> PathBuf {
+        self.0.join(format!("loop{number}.settings"))
     }
 
     /// A new directory in it.
@@ -162,7 +167,7 @@ impl Rig {
     ) -> Result<Self, RigError> {
         let place = |what: &str| scratch.directory(&format!("{what}{number}"));
         let lun = LunProcess::start(declaration, &place("lun")?)?;
-        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"))?;
+        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"), scratch.notes(number))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
         // What the kernel gives a new disk: an earlier user of this loop device may have left anything.
         device.set("read_ahead_kb", "128")?;

@@ -7,7 +7,7 @@
 use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::facts;
 use crate::histogram::Histogram;
-use crate::load::{self, Client, ClientReport, ClientSpec, Pattern, Transport, content};
+use crate::load::{self, Client, ClientReport, ClientSpec, Pattern, Transport};
 use crate::local::LocalTransport;
 use crate::lun::Counters;
 use crate::processor::ProcessorTime;
@@ -37,7 +37,7 @@ const KEEPS_UP: f64 = 0.95;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Which declaration: a number made from its text.
+    /// Which declaration, see [`Declaration::identity`].
     pub declaration: u64,
     /// Of what was measured; empty where there is no repository.
     pub commit: String,
@@ -91,12 +91,6 @@ pub struct Point {
     pub processors: f64,
     /// The deepest queue since the LUN was made.
     pub deepest_queue: u64,
-}
-
-/// A declaration's number, from its text.
-pub fn identity(text: &str) -> u64 {
-    // A number that every reader of JSON keeps whole.
-    content::seed(text) >> 11
 }
 
 /// The points of a declaration in a file of results; none when there is no file. An incomplete last line is ignored.
@@ -195,12 +189,12 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
     points.iter().filter(own).collect()
 }
 
-/// Carries out what is missing of a declaration. `text` is what it was read from.
+/// Carries out what is missing of a declaration.
 ///
 /// # Errors
 /// When a rig cannot be built, or the results cannot be written. What was measured stays.
-pub fn carry_out(declaration: &Declaration, text: &str, results: &Path) -> Result<(), Box<dyn Error>> {
-    let identity = identity(text);
+pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
+    let identity = declaration.identity()?;
     let mut points = points(results, identity)?;
     let scratch = Scratch::new()?;
     let commit = facts::commit().unwrap_or_default();
@@ -432,17 +426,7 @@ fn destaged(megabits: f64, window: &[Mark]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::DECLARED;
-
-    fn point(clients: u32, clean: bool, repeat: u32) -> Point {
-        let text = DECLARED[2].1;
-        let declaration = Declaration::parse(text).expect("the crate's own");
-        let window = [Mark::default(), Mark { at: Duration::from_secs(1), ..Mark::default() }];
-        let mut point = judge(&declaration.experiments[0], &[], 0, &window, Duration::from_secs(1));
-        (point.clients, point.clean, point.repeat) = (clients, clean, repeat);
-        (point.declaration, point.contender) = (identity(text), "ext4".to_owned());
-        point
-    }
+    use crate::report::tests::{point, smoke};
 
     #[test]
     fn a_broken_run_goes_on_behind_its_last_whole_line() {
@@ -464,7 +448,7 @@ mod tests {
 
     #[test]
     fn repeats_search_anew_and_curves_fill_what_the_search_left_out() {
-        let mut declaration = Declaration::parse(DECLARED[2].1).expect("the crate's own");
+        let mut declaration = smoke();
         declaration.repeats = 2;
         declaration.curves = true;
         let experiment = Experiment { most: 9, guess: 5, ..declaration.experiments[0].clone() };
@@ -486,7 +470,7 @@ mod tests {
     /// recorders of 100 Mbit/s were clean on a device that wrote 1150.
     #[test]
     fn a_device_that_falls_behind_the_recorders_is_no_clean_run() {
-        let declaration = Declaration::parse(DECLARED[2].1).expect("the crate's own");
+        let declaration = smoke();
         let experiment = &declaration.experiments[1];
         let at = |seconds, megabytes: u64| {
             let counters = Counters { destaged_bytes: megabytes * 1_000_000, ..Counters::default() };

@@ -118,6 +118,43 @@ impl Files {
     }
 }
 
+/// Several files at once.
+#[derive(Debug)]
+pub(super) struct Copies {
+    copies: Vec<Files>,
+    /// Which of them asked for what.
+    asked: BTreeMap<u64, usize>,
+}
+
+impl Copies {
+    pub(super) fn new(copies: Vec<Files>) -> Self {
+        Self { copies, asked: BTreeMap::new() }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.copies.iter().all(Files::is_finished)
+    }
+
+    pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
+        for index in 0..self.copies.len() {
+            self.note(index, desk, |files, desk| files.act(now, desk));
+        }
+    }
+
+    pub(super) fn completed(&mut self, ended: Ended, desk: &mut Desk) {
+        if let Some(index) = self.asked.remove(&ended.tag) {
+            self.note(index, desk, |files, desk| files.completed(ended, desk));
+        }
+    }
+
+    /// Lets one of them do something, and notes what it asks for.
+    fn note(&mut self, index: usize, desk: &mut Desk, mut act: impl FnMut(&mut Files, &mut Desk)) {
+        let first = desk.next_tag;
+        act(&mut self.copies[index], desk);
+        self.asked.extend((first..desk.next_tag).map(|tag| (tag, index)));
+    }
+}
+
 /// Reads anywhere in a file.
 #[derive(Debug)]
 pub(super) struct RandomReader {
