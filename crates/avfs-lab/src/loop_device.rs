@@ -81,8 +81,7 @@ impl LoopDevice {
         // The limit is a ratio underneath; what it reads as in bytes is not always taken back.
         self.remember(&settings.join("max_ratio"))?;
         self.remember(&settings.join("strict_limit"))?;
-        write(&settings.join("max_bytes"), &limit.as_u64().to_string())?;
-        write(&settings.join("strict_limit"), "1")
+        limit_dirty(&settings, limit)
     }
 
     fn settings(&self, group: &str) -> PathBuf {
@@ -124,6 +123,15 @@ impl Drop for LoopDevice {
         }
         let _ = std::fs::remove_file(&self.notes);
     }
+}
+
+/// Holds the kernel's dirty pages to so many bytes; `settings` is the directory of what writes them back, as in `/sys/class/bdi`.
+///
+/// # Errors
+/// When the kernel refuses the value.
+pub fn limit_dirty(settings: &Path, limit: Bytes) -> Result<(), LoopError> {
+    write(&settings.join("max_bytes"), &limit.as_u64().to_string())?;
+    write(&settings.join("strict_limit"), "1")
 }
 
 fn write(place: &Path, value: &str) -> Result<(), LoopError> {

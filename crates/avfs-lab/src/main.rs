@@ -7,7 +7,7 @@ use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
-use avfs_lab::report::{self, Measured};
+use avfs_lab::report::{self, Head, Measured};
 use avfs_lab::rig::Scratch;
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
@@ -168,10 +168,18 @@ fn results(directory: &Path, declaration: &Declaration) -> PathBuf {
 fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
     let declaration = declared(name)?;
     std::fs::create_dir_all(out)?;
-    let ended = run::carry_out(&declaration, &results(out, &declaration));
+    let results = results(out, &declaration);
+    let ended = run::carry_out(&declaration, &results);
     // What was measured until then is reported in any case.
     report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
-    ended
+    ended?;
+    let points = run::points(&results, declaration.identity()?)?;
+    match points.iter().find_map(|point| Some((point, point.first_error.as_ref()?))) {
+        Some((point, error)) => {
+            Err(format!("{}, {} with {} clients: {error}", point.contender, point.experiment, point.clients))?
+        }
+        None => Ok(()),
+    }
 }
 
 fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
@@ -182,8 +190,12 @@ fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Resu
         Ok(Measured { declaration, points })
     };
     let measured = names.iter().map(measured).collect::<Result<Vec<_>, _>>()?;
-    let made_by = format!("./lab report {}", names.join(" "));
-    report::write(&measured, document, figures, &facts::facts(), &made_by)
+    let head = Head {
+        made_by: format!("./lab report {}", names.join(" ")),
+        facts: facts::facts(),
+        calibration: std::fs::read_to_string(from.join("calibration.md")).ok(),
+    };
+    report::write(&measured, document, figures, &head)
 }
 
 fn play(
@@ -252,6 +264,11 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             cells?
         }
     };
+    println!(
+        "Made by `./lab calibrate`, {}, at commit {}: random access, one request at a time, direct I/O.\n",
+        facts::date().unwrap_or_default(),
+        facts::commit().unwrap_or_default()
+    );
     print!("{}", calibrate::markdown(&cells));
     let beyond = cells.iter().filter(|cell| !cell.holds()).count();
     if beyond > 0 { Err(format!("{beyond} cells are beyond their bounds").into()) } else { Ok(()) }

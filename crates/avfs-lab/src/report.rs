@@ -55,7 +55,18 @@ pub struct Measured {
     pub points: Vec<Point>,
 }
 
-/// Writes the report, and the figures into `figures`, a directory beside it, which is made. `made_by` is the command line.
+/// What stands above the results.
+#[derive(Debug)]
+pub struct Head {
+    /// The command line that makes the report.
+    pub made_by: String,
+    /// Lines about machine and versions.
+    pub facts: Vec<String>,
+    /// What `calibrate` printed, if it was run.
+    pub calibration: Option<String>,
+}
+
+/// Writes the report, and the figures into `figures`, a directory beside it, which is made.
 ///
 /// # Errors
 /// Those of the files and of [`figure::png`], in one line.
@@ -63,8 +74,7 @@ pub fn write(
     measured: &[Measured],
     document: &Path,
     figures: &str,
-    facts: &[String],
-    made_by: &str,
+    head: &Head,
 ) -> Result<(), Box<dyn Error>> {
     let beside = document.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(beside.join(figures))?;
@@ -76,7 +86,7 @@ pub fn write(
             std::fs::write(place.with_extension("svg"), drawing)?;
         }
     }
-    std::fs::write(document, markdown(measured, figures, facts, made_by))
+    std::fs::write(document, markdown(measured, figures, head))
         .map_err(|error| format!("{}: {error}", document.display()).into())
 }
 
@@ -86,11 +96,14 @@ fn stem(declaration: &Declaration, experiment: &Experiment) -> String {
     format!("{}-{plain}", declaration.name)
 }
 
-/// The report's text. `facts` are lines about machine and versions.
-pub fn markdown(measured: &[Measured], figures: &str, facts: &[String], made_by: &str) -> String {
-    let mut text = format!("# Report of the laboratory\n\nMade by `{made_by}`; not edited.\n\n");
-    for fact in facts {
+/// The report's text.
+pub fn markdown(measured: &[Measured], figures: &str, head: &Head) -> String {
+    let mut text = format!("# Report of the laboratory\n\nMade by `{}`; not edited.\n\n", head.made_by);
+    for fact in &head.facts {
         let _ = writeln!(text, "- {fact}");
+    }
+    if let Some(calibration) = &head.calibration {
+        let _ = write!(text, "\n## The modelled LUN beside the one that was measured\n\n{calibration}");
     }
     for Measured { declaration, points } in measured {
         let mut section = Section { text: &mut text, declaration, points };
@@ -262,8 +275,14 @@ pub(crate) mod tests {
     #[test]
     fn a_report_says_under_what_conditions_what_came_of_it() {
         let measured = Measured { declaration: smoke(), points: vec![point(1, true, 0), point(2, false, 0)] };
-        let text = markdown(&[measured], "figures", &["Linux 7".to_owned()], "./lab report smoke");
+        let head = Head {
+            made_by: "./lab report smoke".to_owned(),
+            facts: vec!["Linux 7".to_owned()],
+            calibration: Some("| 64 |\n".to_owned()),
+        };
+        let text = markdown(&[measured], "figures", &head);
         for part in [
+            "\n| 64 |\n",
             "Made by `./lab report smoke`",
             "- Linux 7",
             "from 2026-01-02 03:04 UTC to 2026-01-02 03:04 UTC, at commit abc.",

@@ -6,9 +6,10 @@
 //! clears itself, and notes of what it changed of the device's settings.
 
 use crate::experiment::{Contender, Declaration};
-use crate::loop_device::{LoopDevice, LoopError};
+use crate::loop_device::{self, LoopDevice, LoopError};
 use crate::lun::Counters;
 use crate::processor::ProcessorTime;
+use rtsched_sim::device::{DeviceError, ModelSpec};
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -48,6 +49,9 @@ pub enum RigError {
         /// Why.
         source: io::Error,
     },
+    /// The model.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The block device.
     #[error(transparent)]
     Loop(#[from] LoopError),
@@ -169,6 +173,9 @@ impl Rig {
         let lun = LunProcess::start(declaration, &place("lun")?)?;
         let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"), scratch.notes(number))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
+        // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn.
+        let arms = matches!(declaration.device()?.model, ModelSpec::Disk(_));
+        device.set("rotational", if arms { "1" } else { "0" })?;
         // What the kernel gives a new disk: an earlier user of this loop device may have left anything.
         device.set("read_ahead_kb", "128")?;
         for (attribute, value) in &contender.queue {
@@ -229,9 +236,26 @@ impl Rig {
         }
         run(mount.arg(self.device.path()).arg(&self.volume))?;
         self.mounted = Some(Mounted(self.volume.clone()));
+        self.limit_dirty_of_btrfs()?;
         let share = self.share();
         if !share.is_dir() {
             fs::create_dir(&share).map_err(file(&share))?;
+        }
+        Ok(())
+    }
+
+    /// Btrfs may lie on several devices, so its dirty pages are not those of the device. The limit goes with the mount.
+    fn limit_dirty_of_btrfs(&self) -> Result<(), RigError> {
+        if self.contender.filesystem != "btrfs" {
+            return Ok(());
+        }
+        let volumes = Path::new("/sys/fs/btrfs");
+        let device = Path::new("devices").join(self.device.path().file_name().unwrap_or_default());
+        for volume in fs::read_dir(volumes).map_err(file(volumes))? {
+            let volume = volume.map_err(file(volumes))?.path();
+            if volume.join(&device).exists() {
+                loop_device::limit_dirty(&volume.join("bdi"), DIRTY)?;
+            }
         }
         Ok(())
     }
