@@ -159,13 +159,28 @@ impl Declaration {
         Ok(declaration)
     }
 
-    /// A number that is another one as soon as anything is that was declared, here or of the device.
+    /// The numbers of all pairs of a contender and an experiment. A pair has another number as soon as anything changes that
+    /// bears upon what is measured: device, times, lengths, the contender's tuning, what clients do.
     ///
     /// # Errors
     /// When there is no such device any more.
-    pub fn identity(&self) -> Result<u64, DeviceError> {
-        // A number that every reader of JSON keeps whole.
-        Ok(content::seed(&format!("{self:?} {:?}", self.device()?)) >> 11)
+    pub fn pairs(&self) -> Result<BTreeMap<(String, String), u64>, DeviceError> {
+        let common = format!("{:?} {} {} {}", self.device()?, self.size_gib, self.seconds, self.clip_mib);
+        let number = |contender: &Contender, experiment: &Experiment| {
+            // Where a search begins does not bear upon where it ends.
+            let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
+            let experiment = Experiment { guess: 0, ..experiment.clone() };
+            // A number that every reader of JSON keeps whole.
+            content::seed(&format!("{common} {contender:?} {experiment:?}")) >> 11
+        };
+        let mut pairs = BTreeMap::new();
+        for contender in &self.contenders {
+            for experiment in &self.experiments {
+                let names = (contender.name.clone(), experiment.name.clone());
+                pairs.insert(names, number(contender, experiment));
+            }
+        }
+        Ok(pairs)
     }
 
     /// The model.
@@ -261,19 +276,27 @@ mod tests {
     }
 
     #[test]
-    fn results_of_a_changed_declaration_are_not_taken_for_its_own() {
+    fn what_bears_upon_a_result_changes_its_number_and_nothing_else_does() {
         let (_, text) = DECLARED[0];
-        let identity =
-            |text: &str| Declaration::parse(text).expect("a declaration").identity().expect("its device");
-        assert_eq!(identity(text), identity(&format!("# A remark\n{text}")));
-        let others = [
+        let pairs =
+            |text: &str| Declaration::parse(text).expect("a declaration").pairs().expect("its device");
+        let known = pairs(text);
+        let same = [
+            format!("# A remark\n{text}"),
             text.replacen("repeats = 3", "repeats = 4", 1),
-            text.replacen("    \"XFS\",\n", "", 1),
-            text.replacen("raid5-table5", "raid5-zoned", 1),
+            text.replace("guess = 8", "guess = 9"),
         ];
-        for other in others {
-            assert_ne!(identity(text), identity(&other), "{other}");
+        for same in same {
+            assert_eq!(pairs(&same), known, "{same}");
         }
+        let fewer = pairs(&text.replacen("    \"XFS\",\n", "", 1));
+        assert!(fewer.len() < known.len() && fewer.iter().all(|(pair, number)| known[pair] == *number));
+        for (from, to) in [("seconds = 20", "seconds = 21"), ("raid5-table5", "raid5-zoned")] {
+            let other = pairs(&text.replacen(from, to, 1));
+            assert!(other.iter().all(|(pair, number)| known[pair] != *number), "{to}");
+        }
+        let other = pairs(&text.replace("buffer_ms = 1000", "buffer_ms = 999"));
+        assert!(other.iter().all(|(pair, number)| known[pair] != *number));
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
     // What was measured until then is reported in any case.
     report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
     ended?;
-    let points = run::points(&results, declaration.identity()?)?;
+    let points = run::points(&results, &declaration.pairs()?)?;
     match points.iter().find_map(|point| Some((point, point.first_error.as_ref()?))) {
         Some((point, error)) => {
             Err(format!("{}, {} with {} clients: {error}", point.contender, point.experiment, point.clients))?
@@ -185,7 +185,7 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
 fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
     let measured = |name: &String| -> Result<Measured, Box<dyn Error>> {
         let declaration = declared(name)?;
-        let points = run::points(&results(from, &declaration), declaration.identity()?)?;
+        let points = run::points(&results(from, &declaration), &declaration.pairs()?)?;
         eprintln!("{} points of {}: {}", points.len(), declaration.name, document.display());
         Ok(Measured { declaration, points })
     };

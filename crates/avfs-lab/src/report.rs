@@ -240,7 +240,7 @@ pub(crate) mod tests {
 
     pub(crate) fn point(clients: u32, clean: bool, repeat: u32) -> Point {
         let value: Value = json!({
-            "declaration": 1, "commit": "abc", "date": "2026-01-02 03:04 UTC", "experiment": "readers",
+            "pair": 1, "commit": "abc", "date": "2026-01-02 03:04 UTC", "experiment": "readers",
             "contender": "ext4", "repeat": repeat, "clients": clients, "clean": clean, "late": u32::from(!clean),
             "latest_ms": 0.0, "errors": 0, "first_error": null, "destaged": 1.0,
             "megabits": 100.0 * f64::from(clients), "background_megabits": 0.0, "p50_ms": 10.0, "p99_ms": 20.0,

@@ -1,8 +1,8 @@
 //! Experiments, carried out.
 //!
 //! **For:** going through a declaration point by point, each with cold caches, and writing down what came of it. **State:**
-//! the file of results, which only grows: a run that was broken off goes on behind its last line. **Invariants:** results
-//! of another declaration are never taken for this one's; a point is written when it is complete.
+//! the file of results, which only grows: a run that was broken off goes on behind its last line. **Invariants:** what
+//! was measured under other conditions is never taken for a result; a point is written when it is complete.
 
 use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::facts;
@@ -33,12 +33,15 @@ const GREEDY_CLIPS: u64 = 12;
 /// time, or the run would have failed had it been longer. A device that rests could do more: it was not asked yet.
 const KEEPS_UP: f64 = 0.95;
 
+/// See [`Declaration::pairs`].
+pub type Pairs = BTreeMap<(String, String), u64>;
+
 /// One run with one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Which declaration, see [`Declaration::identity`].
-    pub declaration: u64,
+    /// Of what was declared, see [`Declaration::pairs`].
+    pub pair: u64,
     /// Of what was measured; empty where there is no repository.
     pub commit: String,
     /// When it ended, UTC.
@@ -93,11 +96,12 @@ pub struct Point {
     pub deepest_queue: u64,
 }
 
-/// The points of a declaration in a file of results; none when there is no file. An incomplete last line is ignored.
+/// The points of these pairs in a file of results; none when there is no file. An incomplete last line is ignored.
 ///
 /// # Errors
 /// When the file cannot be read, or a line of it is no result.
-pub fn points(results: &Path, declaration: u64) -> Result<Vec<Point>, io::Error> {
+pub fn points(results: &Path, pairs: &Pairs) -> Result<Vec<Point>, io::Error> {
+    let known: BTreeSet<u64> = pairs.values().copied().collect();
     let text = match std::fs::read_to_string(results) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text?,
@@ -115,7 +119,7 @@ pub fn points(results: &Path, declaration: u64) -> Result<Vec<Point>, io::Error>
                 ),
             )
         })?;
-        if point.declaration == declaration {
+        if known.contains(&point.pair) {
             points.push(point);
         }
     }
@@ -194,8 +198,8 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
 /// # Errors
 /// When a rig cannot be built, or the results cannot be written. What was measured stays.
 pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
-    let identity = declaration.identity()?;
-    let mut points = points(results, identity)?;
+    let pairs = declaration.pairs()?;
+    let mut points = points(results, &pairs)?;
     let scratch = Scratch::new()?;
     let commit = facts::commit().unwrap_or_default();
     let (start, mut made) = (Instant::now(), 0_u32);
@@ -219,7 +223,8 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
                 continue;
             };
             let mut point = measure(&mut rig, declaration, experiment, clients, repeat)?;
-            (point.declaration, point.contender, point.repeat) = (identity, contender.name.clone(), repeat);
+            (point.contender, point.repeat) = (contender.name.clone(), repeat);
+            point.pair = pairs[&(contender.name.clone(), experiment.name.clone())];
             (point.commit, point.date) = (commit.clone(), facts::date().unwrap_or_default());
             append(results, &point)?;
             points.push(point);
@@ -384,7 +389,7 @@ fn judge(
     let destaged = recorded.map_or(1.0, |megabits| destaged(megabits * counted as f64, window));
     let each = |bytes: f64, count: f64| if count > 0.0 { bytes / count / 1024.0 } else { 0.0 };
     Point {
-        declaration: 0,
+        pair: 0,
         commit: String::new(),
         date: String::new(),
         experiment: experiment.name.clone(),
@@ -439,18 +444,20 @@ mod tests {
     fn a_broken_run_goes_on_behind_its_last_whole_line() {
         let directory = tempfile::tempdir().expect("a directory for temporary files");
         let results = directory.path().join("results.jsonl");
-        let (mine, other) = (point(2, true, 0), Point { declaration: 7, ..point(1, true, 0) });
-        assert_eq!(points(&results, mine.declaration).expect("no file is no result"), []);
+        let pairs = |number| Pairs::from([(("ext4".to_owned(), "readers".to_owned()), number)]);
+        let (mine, other) = (point(2, true, 0), Point { pair: 7, ..point(1, true, 0) });
+        let own = pairs(mine.pair);
+        assert_eq!(points(&results, &own).expect("no file is no result"), []);
         append(&results, &mine).expect("there is room");
         append(&results, &other).expect("there is room");
         let whole = std::fs::read(&results).expect("it was written");
         std::fs::write(&results, &whole[..whole.len() - 20]).expect("there is room");
-        let found = points(&results, mine.declaration).expect("an incomplete line is ignored");
+        let found = points(&results, &own).expect("an incomplete line is ignored");
         assert_eq!(found, std::slice::from_ref(&mine));
         append(&results, &other).expect("there is room");
-        assert_eq!(points(&results, 7).expect("it is whole again"), [other]);
+        assert_eq!(points(&results, &pairs(7)).expect("it is whole again"), [other]);
         std::fs::write(&results, "nonsense\n").expect("there is room");
-        assert!(points(&results, 7).expect_err("no result").to_string().contains("line 1"));
+        assert!(points(&results, &own).expect_err("no result").to_string().contains("line 1"));
     }
 
     #[test]
