@@ -4,7 +4,7 @@
 //! the clients do, beside whom). **Excludes:** carrying it out. **State:** none. **Invariants:** a declaration that was
 //! accepted can be carried out as far as it depends on the declaration.
 
-use crate::load::Pattern;
+use crate::load::{Pattern, content};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,11 @@ pub struct Declaration {
     /// Measure each number of clients up to one beyond the largest, as curves need it.
     #[serde(default)]
     pub curves: bool,
+    /// Who is compared, of those that this crate declares; they come before the declaration's own.
+    #[serde(default)]
+    compare: Vec<String>,
     /// Who is compared.
-    #[serde(rename = "contender")]
+    #[serde(default, rename = "contender")]
     pub contenders: Vec<Contender>,
     /// In what.
     #[serde(rename = "experiment")]
@@ -66,6 +69,16 @@ pub struct Contender {
     /// Settings of the share.
     #[serde(default)]
     pub share: BTreeMap<String, String>,
+    /// Where its search begins in an experiment, instead of where the experiment says: saves runs.
+    #[serde(default)]
+    pub guess: BTreeMap<String, u32>,
+}
+
+impl Contender {
+    /// Where its search begins.
+    pub fn guess(&self, experiment: &Experiment) -> u32 {
+        self.guess.get(&experiment.name).map_or(experiment.guess, |guess| (*guess).clamp(1, experiment.most))
+    }
 }
 
 fn default_scheduler() -> String {
@@ -113,6 +126,14 @@ pub enum DeclarationError {
     /// No such device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// No such contender.
+    #[error("no contender is called {name}: it is one of {known}, or declared as [[contender]]")]
+    Contender {
+        /// The name asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
     /// A figure.
     #[error("{place}: {problem}")]
     Figure {
@@ -129,10 +150,37 @@ impl Declaration {
     /// # Errors
     /// In one line what is wrong.
     pub fn parse(text: &str) -> Result<Self, DeclarationError> {
-        let declaration: Self = toml::from_str(text)?;
+        let mut declaration: Self = toml::from_str(text)?;
+        let mut contenders = known_contenders(&declaration.compare)?;
+        contenders.append(&mut declaration.contenders);
+        declaration.contenders = contenders;
         declaration.device()?;
         declaration.check()?;
         Ok(declaration)
+    }
+
+    /// The numbers of all pairs of a contender and an experiment. A pair has another number as soon as anything changes that
+    /// bears upon what is measured: device, times, lengths, the contender's tuning, what clients do.
+    ///
+    /// # Errors
+    /// When there is no such device any more.
+    pub fn pairs(&self) -> Result<BTreeMap<(String, String), u64>, DeviceError> {
+        let common = format!("{:?} {} {} {}", self.device()?, self.size_gib, self.seconds, self.clip_mib);
+        let number = |contender: &Contender, experiment: &Experiment| {
+            // Where a search begins does not bear upon where it ends.
+            let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
+            let experiment = Experiment { guess: 0, ..experiment.clone() };
+            // A number that every reader of JSON keeps whole.
+            content::seed(&format!("{common} {contender:?} {experiment:?}")) >> 11
+        };
+        let mut pairs = BTreeMap::new();
+        for contender in &self.contenders {
+            for experiment in &self.experiments {
+                let names = (contender.name.clone(), experiment.name.clone());
+                pairs.insert(names, number(contender, experiment));
+            }
+        }
+        Ok(pairs)
     }
 
     /// The model.
@@ -190,10 +238,28 @@ impl Declaration {
     }
 }
 
+fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError> {
+    #[derive(Deserialize)]
+    struct Known {
+        contender: Vec<Contender>,
+    }
+    let known: Known = toml::from_str(include_str!("../experiments/contenders.toml"))?;
+    let find = |name: &String| {
+        let found = known.contender.iter().find(|contender| contender.name == *name).cloned();
+        found.ok_or_else(|| DeclarationError::Contender {
+            name: name.clone(),
+            known: known.contender.iter().map(|one| one.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    };
+    names.iter().map(find).collect()
+}
+
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 3] = [
+pub const DECLARED: [(&str, &str); 5] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
+    ("copy-quick", include_str!("../experiments/copy-quick.toml")),
+    ("ceiling", include_str!("../experiments/ceiling.toml")),
     ("smoke", include_str!("../experiments/smoke.toml")),
 ];
 
@@ -210,11 +276,37 @@ mod tests {
     }
 
     #[test]
+    fn what_bears_upon_a_result_changes_its_number_and_nothing_else_does() {
+        let (_, text) = DECLARED[0];
+        let pairs =
+            |text: &str| Declaration::parse(text).expect("a declaration").pairs().expect("its device");
+        let known = pairs(text);
+        let same = [
+            format!("# A remark\n{text}"),
+            text.replacen("repeats = 3", "repeats = 4", 1),
+            text.replace("guess = 8", "guess = 9"),
+        ];
+        for same in same {
+            assert_eq!(pairs(&same), known, "{same}");
+        }
+        let fewer = pairs(&text.replacen("    \"XFS\",\n", "", 1));
+        assert!(fewer.len() < known.len() && fewer.iter().all(|(pair, number)| known[pair] == *number));
+        for (from, to) in [("seconds = 20", "seconds = 21"), ("raid5-table5", "raid5-zoned")] {
+            let other = pairs(&text.replacen(from, to, 1));
+            assert!(other.iter().all(|(pair, number)| known[pair] != *number), "{to}");
+        }
+        let other = pairs(&text.replace("buffer_ms = 1000", "buffer_ms = 999"));
+        assert!(other.iter().all(|(pair, number)| known[pair] != *number));
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_place() {
-        let smoke = DECLARED[2].1;
+        let smoke = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
         for (from, to, told) in [
             ("repeats = 1", "repeats = 0", "repeats"),
             ("guess = 2", "guess = 0", "guess must be"),
+            ("repeats = 1", "repeats = 1\ncompare = [\"ext5\"]", "ext5"),
+            ("repeats = 1", "repeats = 1\ncompare = [\"ext4\"]", "two have this name"),
             ("unit_kib = 1024", "unit_kib = 1000", "unit_kib must be"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),

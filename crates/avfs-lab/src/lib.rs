@@ -2,7 +2,8 @@
 //!
 //! **For:** the experiment of the paper on rt-Samba and AVFS, repeatable on a machine without a RAID: a modelled LUN as a
 //! real block device ([`lun`]), players, recorders and disturbers ([`load`]) over SMB ([`smb`]) or on local files,
-//! declared experiments ([`experiment`]) on any filesystem ([`rig`]), and the report about them ([`report`]).
+//! declared experiments ([`experiment`]) on any filesystem ([`rig`]), and the report about them ([`report`],
+//! [`figure`]).
 //! **Excludes:** the model of the device, which is `rtsched_sim::device`, and AVFS: to the laboratory it is one
 //! filesystem among others. **State:** each room owns its own. **Invariants:** what waits, when it is late and which
 //! point is measured next are decided by code without clock or I/O; time comes in from outside.
@@ -11,11 +12,14 @@
 pub mod calibrate;
 pub mod clock;
 pub mod experiment;
+pub mod facts;
+pub mod figure;
 pub mod histogram;
 pub mod load;
 pub mod local;
 pub mod loop_device;
 pub mod lun;
+pub mod processor;
 pub mod report;
 pub mod rig;
 pub mod run;

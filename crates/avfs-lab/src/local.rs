@@ -164,7 +164,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory for temporary files");
         let stream = StreamSpec { megabits: 400.0, unit_kib: 256, buffer_ms: 200 };
         let frames = StreamSpec { megabits: 400.0, unit_kib: 100, buffer_ms: 200 };
-        let copy = CopySpec { request_kib: 64, in_flight: 4 };
+        let copy = CopySpec { request_kib: 64, in_flight: 4, files_at_once: 1 };
         let patterns = [
             Pattern::Player(stream),
             Pattern::Recorder(stream),

@@ -2,10 +2,11 @@
 //!
 //! **For:** attaching a loop device with direct I/O and setting its queue. **State:** the device, which is detached when
 //! this is dropped, and also when the process is killed: it is held open and otherwise marked to clear itself. Settings
-//! of the queue belong to the device, not to the attachment, so they are put back.
+//! of the queue belong to the device, not to the attachment, so they are put back; what stood there before is noted in a
+//! file as well, for whoever cleans up after a process that was killed.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use thiserror::Error;
@@ -35,14 +36,17 @@ pub struct LoopDevice {
     _held: File,
     /// Files of settings with what stood in them, in the order in which they were changed.
     before: Vec<(PathBuf, String)>,
+    /// The same as lines: value, tab, path.
+    notes: PathBuf,
 }
 
 impl LoopDevice {
-    /// Attaches a device with direct I/O to `file`.
+    /// Attaches a device with direct I/O to `file`. The file `notes` keeps what stood in settings that are changed, until
+    /// they are put back.
     ///
     /// # Errors
     /// When losetup(8) refuses.
-    pub fn attach(file: &Path) -> Result<Self, LoopError> {
+    pub fn attach(file: &Path, notes: PathBuf) -> Result<Self, LoopError> {
         let file = file.as_os_str();
         let shown = losetup(&["--find".as_ref(), "--show".as_ref(), "--direct-io=on".as_ref(), file])?;
         let path = PathBuf::from(shown.trim());
@@ -50,7 +54,7 @@ impl LoopDevice {
         let held = opened.map_err(|source| LoopError::Setting { place: path.display().to_string(), source });
         // Detaching a device that is open: it goes when the last one closes it.
         losetup(&["--detach".as_ref(), path.as_os_str()])?;
-        Ok(Self { path, _held: held?, before: Vec::new() })
+        Ok(Self { path, _held: held?, before: Vec::new(), notes })
     }
 
     /// The block device.
@@ -77,8 +81,7 @@ impl LoopDevice {
         // The limit is a ratio underneath; what it reads as in bytes is not always taken back.
         self.remember(&settings.join("max_ratio"))?;
         self.remember(&settings.join("strict_limit"))?;
-        write(&settings.join("max_bytes"), &limit.as_u64().to_string())?;
-        write(&settings.join("strict_limit"), "1")
+        limit_dirty(&settings, limit)
     }
 
     fn settings(&self, group: &str) -> PathBuf {
@@ -91,6 +94,10 @@ impl LoopDevice {
             text.map_err(|source| LoopError::Setting { place: place.display().to_string(), source })?;
         // Of a choice, the one in brackets is in force.
         let chosen = text.split(['[', ']']).nth(1).unwrap_or(&text).trim().to_owned();
+        let noted = OpenOptions::new().create(true).append(true).open(&self.notes);
+        noted
+            .and_then(|mut notes| writeln!(notes, "{chosen}\t{}", place.display()))
+            .map_err(|source| LoopError::Setting { place: self.notes.display().to_string(), source })?;
         self.before.push((place.to_owned(), chosen));
         Ok(())
     }
@@ -114,7 +121,17 @@ impl Drop for LoopDevice {
                 eprintln!("avfs-lab: {}: {error}", place.display());
             }
         }
+        let _ = std::fs::remove_file(&self.notes);
     }
+}
+
+/// Holds the kernel's dirty pages to so many bytes; `settings` is the directory of what writes them back, as in `/sys/class/bdi`.
+///
+/// # Errors
+/// When the kernel refuses the value.
+pub fn limit_dirty(settings: &Path, limit: Bytes) -> Result<(), LoopError> {
+    write(&settings.join("max_bytes"), &limit.as_u64().to_string())?;
+    write(&settings.join("strict_limit"), "1")
 }
 
 fn write(place: &Path, value: &str) -> Result<(), LoopError> {

@@ -1,14 +1,16 @@
 //! `avfs-lab`: the laboratory's command.
 
 use avfs_lab::calibrate;
-use avfs_lab::experiment::{DECLARED, Declaration, Experiment};
+use avfs_lab::experiment::{DECLARED, Declaration};
+use avfs_lab::facts;
 use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
+use avfs_lab::report::{self, Head, Measured};
 use avfs_lab::rig::Scratch;
+use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
-use avfs_lab::{report, run};
 use clap::{Parser, Subcommand};
 use rtsched_sim::device::DeviceSpec;
 use std::error::Error;
@@ -48,14 +50,23 @@ enum Command {
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
-        /// One that comes with this command (paper, paper-quick, smoke), or the path of one (.toml).
+        /// One that comes with this command (paper, paper-quick, copy-quick, ceiling, smoke), or the path of one (.toml).
         declaration: String,
-        /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME-….svg.
+        /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]
         out: PathBuf,
-        /// Only write the report of what was measured so far.
-        #[arg(long)]
-        report_only: bool,
+    },
+    /// Write the report of what was measured so far of some declarations: OUT/lab-report.md, figures in OUT/lab.
+    Report {
+        /// As those of `run`.
+        #[arg(required = true)]
+        declarations: Vec<String>,
+        /// Where the results are.
+        #[arg(long, default_value = ".")]
+        results: PathBuf,
+        /// Where the report goes.
+        #[arg(long, default_value = ".")]
+        out: PathBuf,
     },
     /// Run clients of one kind against a share that lets anybody in, or a directory; print a JSON line about each.
     Play {
@@ -121,14 +132,18 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Lun { lun, mountpoint } => Ok(Lun::mount(&lun.options()?, &mountpoint)?.serve()?),
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
-        Command::Run { declaration, out, report_only } => experiments(&declaration, &out, report_only),
+        Command::Run { declaration, out } => experiments(&declaration, &out),
+        Command::Report { declarations, results, out } => {
+            report(&declarations, &results, &out.join("lab-report.md"), "lab")
+        }
         Command::Play { place, clients, pattern, seconds, clip_mib } => {
             play(&place, clients, &pattern, Duration::try_from_secs_f64(seconds)?, Bytes::from_mib(clip_mib))
         }
     }
 }
 
-fn experiments(name: &str, out: &Path, report_only: bool) -> Result<(), Box<dyn Error>> {
+/// A declaration that comes with this command, or of a file.
+fn declared(name: &str) -> Result<Declaration, Box<dyn Error>> {
     let text = match DECLARED.iter().find(|(declared, _)| *declared == name) {
         Some((_, text)) => (*text).to_owned(),
         None if name.ends_with(".toml") => {
@@ -143,65 +158,44 @@ fn experiments(name: &str, out: &Path, report_only: bool) -> Result<(), Box<dyn 
             .into());
         }
     };
-    let declaration = Declaration::parse(&text)?;
-    std::fs::create_dir_all(out)?;
-    let results = out.join(format!("{}.jsonl", declaration.name));
-    let ended = if report_only { Ok(()) } else { run::carry_out(&declaration, &text, &results) };
-    // What was measured until then is reported in any case.
-    let points = run::points(&results, run::identity(&text))?;
-    let figure = |experiment: &Experiment| {
-        let plain = experiment.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
-        format!("{}-{plain}.svg", declaration.name)
-    };
-    for experiment in &declaration.experiments {
-        std::fs::write(out.join(figure(experiment)), report::svg(&declaration, experiment, &points))?;
-    }
-    let report = report::markdown(&declaration, &points, &facts(), figure);
-    let place = out.join(format!("{}.md", declaration.name));
-    std::fs::write(&place, report)?;
-    eprintln!("{} points of {}: {}", points.len(), declaration.name, place.display());
-    ended
+    Declaration::parse(&text).map_err(|error| format!("{name}: {error}").into())
 }
 
-/// Machine, versions and commit, as far as they can be found out.
-fn facts() -> Vec<String> {
-    let said = |command: &str, arguments: &[&str]| {
-        let output = std::process::Command::new(command).args(arguments).output().ok()?;
-        let text = [output.stdout, output.stderr].concat();
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&text).lines().next().unwrap_or("").trim().to_owned())
-    };
-    let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let value = |path: &str, key: &str| {
-        let text = file(path);
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let machine = value("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
-    let mut facts = vec![
-        format!(
-            "Machine: {cores} cores, {machine}, {} of memory",
-            value("/proc/meminfo", "MemTotal").unwrap_or_default()
-        ),
-        format!("Load before: {}", file("/proc/loadavg").split(' ').next().unwrap_or_default()),
-        format!("Linux {}", file("/proc/sys/kernel/osrelease").trim()),
-    ];
-    let commands: [(&str, &[&str]); 5] = [
-        ("smbd", &["--version"]),
-        ("mkfs.ext4", &["-V"]),
-        ("mkfs.xfs", &["-V"]),
-        ("mkfs.btrfs", &["-V"]),
-        ("mkfs.avfs", &["--version"]),
-    ];
-    facts.extend(commands.iter().filter_map(|(command, arguments)| said(command, arguments)));
-    if let Some(commit) = said("git", &["describe", "--always", "--dirty"]) {
-        facts.push(format!("Commit {commit}"));
+fn results(directory: &Path, declaration: &Declaration) -> PathBuf {
+    directory.join(format!("{}.jsonl", declaration.name))
+}
+
+fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
+    let declaration = declared(name)?;
+    std::fs::create_dir_all(out)?;
+    let results = results(out, &declaration);
+    let ended = run::carry_out(&declaration, &results);
+    // What was measured until then is reported in any case.
+    report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
+    ended?;
+    let points = run::points(&results, &declaration.pairs()?)?;
+    match points.iter().find_map(|point| Some((point, point.first_error.as_ref()?))) {
+        Some((point, error)) => {
+            Err(format!("{}, {} with {} clients: {error}", point.contender, point.experiment, point.clients))?
+        }
+        None => Ok(()),
     }
-    facts.extend(said("date", &["--utc", "+%F %R UTC"]));
-    facts
+}
+
+fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
+    let measured = |name: &String| -> Result<Measured, Box<dyn Error>> {
+        let declaration = declared(name)?;
+        let points = run::points(&results(from, &declaration), &declaration.pairs()?)?;
+        eprintln!("{} points of {}: {}", points.len(), declaration.name, document.display());
+        Ok(Measured { declaration, points })
+    };
+    let measured = names.iter().map(measured).collect::<Result<Vec<_>, _>>()?;
+    let head = Head {
+        made_by: format!("./lab report {}", names.join(" ")),
+        facts: facts::facts(),
+        calibration: std::fs::read_to_string(from.join("calibration.md")).ok(),
+    };
+    report::write(&measured, document, figures, &head)
 }
 
 fn play(
@@ -262,7 +256,7 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             let scratch = Scratch::new()?;
             let mountpoint = scratch.directory("lun")?;
             let lun = Lun::mount(&options, &mountpoint)?;
-            let mut device = LoopDevice::attach(&mountpoint.join("lun"))?;
+            let mut device = LoopDevice::attach(&mountpoint.join("lun"), scratch.notes(0))?;
             device.set_queue(32, "none")?;
             let cells = measure(device.path(), options.size);
             drop(device);
@@ -270,6 +264,11 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             cells?
         }
     };
+    println!(
+        "Made by `./lab calibrate`, {}, at commit {}: random access, one request at a time, direct I/O.\n",
+        facts::date().unwrap_or_default(),
+        facts::commit().unwrap_or_default()
+    );
     print!("{}", calibrate::markdown(&cells));
     let beyond = cells.iter().filter(|cell| !cell.holds()).count();
     if beyond > 0 { Err(format!("{beyond} cells are beyond their bounds").into()) } else { Ok(()) }

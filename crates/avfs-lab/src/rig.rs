@@ -3,11 +3,13 @@
 //! **For:** putting a contender on a new LUN, mounting and sharing it, and taking all of it away. **Excludes:** clients, and
 //! what is measured. **State:** the LUN's process, the loop device, the mount, smbd; each is taken down when dropped, in
 //! turn. **Invariants:** nothing outlives the rig; a run that is killed leaves no loop device behind, because the device
-//! clears itself.
+//! clears itself, and notes of what it changed of the device's settings.
 
 use crate::experiment::{Contender, Declaration};
-use crate::loop_device::{LoopDevice, LoopError};
+use crate::loop_device::{self, LoopDevice, LoopError};
 use crate::lun::Counters;
+use crate::processor::ProcessorTime;
+use rtsched_sim::device::{DeviceError, ModelSpec};
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -47,6 +49,9 @@ pub enum RigError {
         /// Why.
         source: io::Error,
     },
+    /// The model.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The block device.
     #[error(transparent)]
     Loop(#[from] LoopError),
@@ -78,6 +83,11 @@ impl Scratch {
         let path = std::env::temp_dir().join(format!("avfs-lab-{}", std::process::id()));
         fs::create_dir(&path).map_err(file(&path))?;
         Ok(Self(path))
+    }
+
+    /// Where a loop device notes its settings; the script that starts this command knows the name.
+    pub fn notes(&self, number: usize) -> PathBuf {
+        self.0.join(format!("loop{number}.settings"))
     }
 
     /// A new directory in it.
@@ -161,8 +171,11 @@ impl Rig {
     ) -> Result<Self, RigError> {
         let place = |what: &str| scratch.directory(&format!("{what}{number}"));
         let lun = LunProcess::start(declaration, &place("lun")?)?;
-        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"))?;
+        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"), scratch.notes(number))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
+        // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn.
+        let arms = matches!(declaration.device()?.model, ModelSpec::Disk(_));
+        device.set("rotational", if arms { "1" } else { "0" })?;
         // What the kernel gives a new disk: an earlier user of this loop device may have left anything.
         device.set("read_ahead_kb", "128")?;
         for (attribute, value) in &contender.queue {
@@ -223,9 +236,26 @@ impl Rig {
         }
         run(mount.arg(self.device.path()).arg(&self.volume))?;
         self.mounted = Some(Mounted(self.volume.clone()));
+        self.limit_dirty_of_btrfs()?;
         let share = self.share();
         if !share.is_dir() {
             fs::create_dir(&share).map_err(file(&share))?;
+        }
+        Ok(())
+    }
+
+    /// Btrfs may lie on several devices, so its dirty pages are not those of the device. The limit goes with the mount.
+    fn limit_dirty_of_btrfs(&self) -> Result<(), RigError> {
+        if self.contender.filesystem != "btrfs" {
+            return Ok(());
+        }
+        let volumes = Path::new("/sys/fs/btrfs");
+        let device = Path::new("devices").join(self.device.path().file_name().unwrap_or_default());
+        for volume in fs::read_dir(volumes).map_err(file(volumes))? {
+            let volume = volume.map_err(file(volumes))?.path();
+            if volume.join(&device).exists() {
+                loop_device::limit_dirty(&volume.join("bdi"), DIRTY)?;
+            }
         }
         Ok(())
     }
@@ -275,6 +305,15 @@ impl Rig {
         let place = self.lun.mountpoint.join("counters");
         let text = fs::read(&place).map_err(file(&place))?;
         serde_json::from_slice(&text).map_err(|error| file(&place)(error.into()))
+    }
+
+    /// What the machine's processors did so far; the LUN's process and this one, where the clients are, do not count.
+    ///
+    /// # Errors
+    /// When the LUN is gone.
+    pub fn processor_time(&self) -> Result<ProcessorTime, RigError> {
+        let emulation = [self.lun.child.id(), std::process::id()];
+        ProcessorTime::now(&emulation).map_err(file(Path::new("/proc")))
     }
 
     /// Waits until the device has nothing left to write back of what came before.

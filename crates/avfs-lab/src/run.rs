@@ -1,14 +1,16 @@
 //! Experiments, carried out.
 //!
 //! **For:** going through a declaration point by point, each with cold caches, and writing down what came of it. **State:**
-//! the file of results, which only grows: a run that was broken off goes on behind its last line. **Invariants:** results
-//! of another declaration are never taken for this one's; a point is written when it is complete.
+//! the file of results, which only grows: a run that was broken off goes on behind its last line. **Invariants:** what
+//! was measured under other conditions is never taken for a result; a point is written when it is complete.
 
 use crate::experiment::{Access, Contender, Declaration, Experiment};
+use crate::facts;
 use crate::histogram::Histogram;
-use crate::load::{self, Client, ClientReport, ClientSpec, Pattern, Transport, content};
+use crate::load::{self, Client, ClientReport, ClientSpec, Pattern, Transport};
 use crate::local::LocalTransport;
 use crate::lun::Counters;
+use crate::processor::ProcessorTime;
 use crate::rig::{FileServer, Rig, RigError, Scratch};
 use crate::search::{self, Next};
 use crate::smb::SmbTransport;
@@ -27,16 +29,23 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Who reads as fast as he can gets through so many players' clips in a run; what he read before would come from memory.
 const GREEDY_CLIPS: u64 = 12;
 
-/// What recorders produce must reach the platters at this part of its rate, or the run would have failed had it been
-/// longer.
+/// What recorders produce must reach the platters at this part of its rate while the device is at work for this part of the
+/// time, or the run would have failed had it been longer. A device that rests could do more: it was not asked yet.
 const KEEPS_UP: f64 = 0.95;
+
+/// See [`Declaration::pairs`].
+pub type Pairs = BTreeMap<(String, String), u64>;
 
 /// One run with one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Which declaration: a number made from its text.
-    pub declaration: u64,
+    /// Of what was declared, see [`Declaration::pairs`].
+    pub pair: u64,
+    /// Of what was measured; empty where there is no repository.
+    pub commit: String,
+    /// When it ended, UTC.
+    pub date: String,
     /// Its experiment.
     pub experiment: String,
     /// On whom.
@@ -81,21 +90,18 @@ pub struct Point {
     pub kib_per_seek: f64,
     /// The part of the time the device was at work, percent.
     pub utilisation: f64,
+    /// The part of the machine's processor time that was spent, percent; without the LUN's process and the clients'.
+    pub processors: f64,
     /// The deepest queue since the LUN was made.
     pub deepest_queue: u64,
 }
 
-/// A declaration's number, from its text.
-pub fn identity(text: &str) -> u64 {
-    // A number that every reader of JSON keeps whole.
-    content::seed(text) >> 11
-}
-
-/// The points of a declaration in a file of results; none when there is no file. An incomplete last line is ignored.
+/// The points of these pairs in a file of results; none when there is no file. An incomplete last line is ignored.
 ///
 /// # Errors
 /// When the file cannot be read, or a line of it is no result.
-pub fn points(results: &Path, declaration: u64) -> Result<Vec<Point>, io::Error> {
+pub fn points(results: &Path, pairs: &Pairs) -> Result<Vec<Point>, io::Error> {
+    let known: BTreeSet<u64> = pairs.values().copied().collect();
     let text = match std::fs::read_to_string(results) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text?,
@@ -104,9 +110,16 @@ pub fn points(results: &Path, declaration: u64) -> Result<Vec<Point>, io::Error>
     let mut points = Vec::new();
     for (index, line) in whole.lines().enumerate() {
         let point: Point = serde_json::from_str(line).map_err(|error| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("line {} is no result: {error}", index + 1))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!(
+                    "{}, line {}, is no result (move the file away): {error}",
+                    results.display(),
+                    index + 1
+                ),
+            )
         })?;
-        if point.declaration == declaration {
+        if known.contains(&point.pair) {
             points.push(point);
         }
     }
@@ -128,8 +141,13 @@ fn append(results: &Path, point: &Point) -> io::Result<()> {
 }
 
 /// What is to be measured next of an experiment on a contender, and in which search.
-pub fn next(declaration: &Declaration, experiment: &Experiment, own: &[&Point]) -> Option<(u32, u32)> {
-    let mut guess = experiment.guess;
+pub fn next(
+    declaration: &Declaration,
+    contender: &Contender,
+    experiment: &Experiment,
+    own: &[&Point],
+) -> Option<(u32, u32)> {
+    let mut guess = contender.guess(experiment);
     for repeat in 0..declaration.repeats {
         let outcomes: BTreeMap<u32, bool> = own
             .iter()
@@ -160,7 +178,7 @@ fn remaining(declaration: &Declaration, points: &[Point]) -> usize {
     pairs
         .map(|(contender, experiment)| {
             let own = of(points, contender, experiment);
-            if next(declaration, experiment, &own).is_none() {
+            if next(declaration, contender, experiment, &own).is_none() {
                 return 0;
             }
             let curve = if declaration.curves { experiment.most as usize / 2 } else { 0 };
@@ -175,18 +193,20 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
     points.iter().filter(own).collect()
 }
 
-/// Carries out what is missing of a declaration. `text` is what it was read from.
+/// Carries out what is missing of a declaration.
 ///
 /// # Errors
 /// When a rig cannot be built, or the results cannot be written. What was measured stays.
-pub fn carry_out(declaration: &Declaration, text: &str, results: &Path) -> Result<(), Box<dyn Error>> {
-    let identity = identity(text);
-    let mut points = points(results, identity)?;
+pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
+    let pairs = declaration.pairs()?;
+    let mut points = points(results, &pairs)?;
     let scratch = Scratch::new()?;
+    let commit = facts::commit().unwrap_or_default();
     let (start, mut made) = (Instant::now(), 0_u32);
     for (number, contender) in declaration.contenders.iter().enumerate() {
         let open = |points: &[Point]| {
-            let missing = |one: &&Experiment| next(declaration, one, &of(points, contender, one)).is_some();
+            let missing =
+                |one: &&Experiment| next(declaration, contender, one, &of(points, contender, one)).is_some();
             declaration.experiments.iter().find(missing)
         };
         let Some(mut experiment) = open(&points) else { continue };
@@ -195,7 +215,7 @@ pub fn carry_out(declaration: &Declaration, text: &str, results: &Path) -> Resul
         lay(&mut rig, declaration)?;
         loop {
             let own = of(&points, contender, experiment);
-            let Some((repeat, clients)) = next(declaration, experiment, &own) else {
+            let Some((repeat, clients)) = next(declaration, contender, experiment, &own) else {
                 match open(&points) {
                     Some(further) => experiment = further,
                     None => break,
@@ -203,7 +223,9 @@ pub fn carry_out(declaration: &Declaration, text: &str, results: &Path) -> Resul
                 continue;
             };
             let mut point = measure(&mut rig, declaration, experiment, clients, repeat)?;
-            (point.declaration, point.contender, point.repeat) = (identity, contender.name.clone(), repeat);
+            (point.contender, point.repeat) = (contender.name.clone(), repeat);
+            point.pair = pairs[&(contender.name.clone(), experiment.name.clone())];
+            (point.commit, point.date) = (commit.clone(), facts::date().unwrap_or_default());
             append(results, &point)?;
             points.push(point);
             made += 1;
@@ -308,33 +330,43 @@ fn measure(
     // All have started, and filled their buffers.
     let settled = STAGGER * number + Duration::from_secs(1);
     let duration = settled + declaration.measured();
-    let mut seen: Vec<(Duration, Result<Counters, RigError>)> = Vec::new();
+    let mut seen: Vec<Result<Mark, RigError>> = Vec::new();
     let marks = [settled, settled + declaration.measured() / 2];
     let started = transport.now();
     let reports = load::run(transport.as_mut(), &mut clients, duration, |gone| {
         if marks.get(seen.len()).is_some_and(|mark| gone >= *mark) {
-            seen.push((gone, rig.counters()));
+            seen.push(mark(rig, gone));
         }
     })?;
-    seen.push((transport.now().saturating_since(started), rig.counters()));
+    seen.push(mark(rig, transport.now().saturating_since(started)));
     drop(transport);
     rig.set_modelled(false)?;
     drop(server);
     rig.remove_written()?;
     rig.unmount();
-    let mut window = Vec::new();
-    for (at, counters) in seen {
-        window.push((at, counters?));
-    }
+    let window = seen.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(judge(experiment, &reports, counted, &window, duration))
 }
 
-/// Sums up. `window`: the device's counters when all had started, at half of the time, and at the end.
+/// What had been done at a moment of a run.
+#[derive(Clone, Debug, Default)]
+struct Mark {
+    /// Since the run began.
+    at: Duration,
+    counters: Counters,
+    processor: ProcessorTime,
+}
+
+fn mark(rig: &Rig, at: Duration) -> Result<Mark, RigError> {
+    Ok(Mark { at, counters: rig.counters()?, processor: rig.processor_time()? })
+}
+
+/// Sums up. `window`: when all had started, at half of the time, and at the end.
 fn judge(
     experiment: &Experiment,
     reports: &[ClientReport],
     counted: usize,
-    window: &[(Duration, Counters)],
+    window: &[Mark],
     duration: Duration,
 ) -> Point {
     let (streams, beside) = reports.split_at(counted);
@@ -349,19 +381,22 @@ fn judge(
     let late: u64 = streams.iter().map(|one| one.late).sum();
     let first = &window[0];
     let last = &window[window.len() - 1];
-    let seconds = (last.0 - first.0).as_secs_f64().max(1e-3);
-    let span = |figure: fn(&Counters) -> u64| figure(&last.1).saturating_sub(figure(&first.1)) as f64;
+    let seconds = (last.at - first.at).as_secs_f64().max(1e-3);
+    let span =
+        |figure: fn(&Counters) -> u64| figure(&last.counters).saturating_sub(figure(&first.counters)) as f64;
     let transferred = span(|one| one.read_bytes) + span(|one| one.destaged_bytes);
     let recorded = experiment.client.recorded_megabits();
     let destaged = recorded.map_or(1.0, |megabits| destaged(megabits * counted as f64, window));
     let each = |bytes: f64, count: f64| if count > 0.0 { bytes / count / 1024.0 } else { 0.0 };
     Point {
-        declaration: 0,
+        pair: 0,
+        commit: String::new(),
+        date: String::new(),
         experiment: experiment.name.clone(),
         contender: String::new(),
         repeat: 0,
         clients: counted as u32,
-        clean: late == 0 && errors == 0 && destaged >= KEEPS_UP,
+        clean: late == 0 && errors == 0 && (destaged >= KEEPS_UP || rests(window)),
         late,
         latest_ms: streams.iter().map(|one| one.latest_ms).fold(0.0, f64::max),
         errors,
@@ -379,62 +414,61 @@ fn judge(
         seeks_per_s: span(|one| one.seeks) / seconds,
         kib_per_seek: each(transferred, span(|one| one.seeks)),
         utilisation: (span(|one| one.busy_ns) / seconds / 1e7).min(100.0),
-        deepest_queue: last.1.deepest_queue,
+        processors: last.processor.percent_since(&first.processor),
+        deepest_queue: last.counters.deepest_queue,
     }
 }
 
 /// Of what recorders produce in the second half of the window, the part that reached the platters in that time. By their
 /// bitrate, not by what was taken from them: that began later, and may have been less.
-fn destaged(megabits: f64, window: &[(Duration, Counters)]) -> f64 {
-    let (Some((from, before)), Some((to, after))) = (window.iter().rev().nth(1), window.last()) else {
-        return 0.0;
-    };
-    let expected = megabits * 1e6 / 8.0 * (*to - *from).as_secs_f64();
-    let written = after.destaged_bytes.saturating_sub(before.destaged_bytes) as f64;
+fn destaged(megabits: f64, window: &[Mark]) -> f64 {
+    let (Some(before), Some(after)) = (window.iter().rev().nth(1), window.last()) else { return 0.0 };
+    let expected = megabits * 1e6 / 8.0 * (after.at - before.at).as_secs_f64();
+    let written = after.counters.destaged_bytes.saturating_sub(before.counters.destaged_bytes) as f64;
     if expected > 0.0 { (written / expected).min(1.0) } else { 0.0 }
+}
+
+/// Whether the device had nothing to do for a part of the second half of the window.
+fn rests(window: &[Mark]) -> bool {
+    let (Some(before), Some(after)) = (window.iter().rev().nth(1), window.last()) else { return false };
+    let busy = after.counters.busy_ns.saturating_sub(before.counters.busy_ns) as f64;
+    busy / 1e9 < KEEPS_UP * (after.at - before.at).as_secs_f64()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::DECLARED;
-
-    fn point(clients: u32, clean: bool, repeat: u32) -> Point {
-        let text = DECLARED[2].1;
-        let declaration = Declaration::parse(text).expect("the crate's own");
-        let window = [(Duration::ZERO, Counters::default()), (Duration::from_secs(1), Counters::default())];
-        let mut point = judge(&declaration.experiments[0], &[], 0, &window, Duration::from_secs(1));
-        (point.clients, point.clean, point.repeat) = (clients, clean, repeat);
-        (point.declaration, point.contender) = (identity(text), "ext4".to_owned());
-        point
-    }
+    use crate::report::tests::{point, smoke};
 
     #[test]
     fn a_broken_run_goes_on_behind_its_last_whole_line() {
         let directory = tempfile::tempdir().expect("a directory for temporary files");
         let results = directory.path().join("results.jsonl");
-        let (mine, other) = (point(2, true, 0), Point { declaration: 7, ..point(1, true, 0) });
-        assert_eq!(points(&results, mine.declaration).expect("no file is no result"), []);
+        let pairs = |number| Pairs::from([(("ext4".to_owned(), "readers".to_owned()), number)]);
+        let (mine, other) = (point(2, true, 0), Point { pair: 7, ..point(1, true, 0) });
+        let own = pairs(mine.pair);
+        assert_eq!(points(&results, &own).expect("no file is no result"), []);
         append(&results, &mine).expect("there is room");
         append(&results, &other).expect("there is room");
         let whole = std::fs::read(&results).expect("it was written");
         std::fs::write(&results, &whole[..whole.len() - 20]).expect("there is room");
-        let found = points(&results, mine.declaration).expect("an incomplete line is ignored");
+        let found = points(&results, &own).expect("an incomplete line is ignored");
         assert_eq!(found, std::slice::from_ref(&mine));
         append(&results, &other).expect("there is room");
-        assert_eq!(points(&results, 7).expect("it is whole again"), [other]);
+        assert_eq!(points(&results, &pairs(7)).expect("it is whole again"), [other]);
         std::fs::write(&results, "nonsense\n").expect("there is room");
-        assert!(points(&results, 7).expect_err("no result").to_string().contains("line 1"));
+        assert!(points(&results, &own).expect_err("no result").to_string().contains("line 1"));
     }
 
     #[test]
     fn repeats_search_anew_and_curves_fill_what_the_search_left_out() {
-        let mut declaration = Declaration::parse(DECLARED[2].1).expect("the crate's own");
+        let mut declaration = smoke();
         declaration.repeats = 2;
         declaration.curves = true;
         let experiment = Experiment { most: 9, guess: 5, ..declaration.experiments[0].clone() };
         let mut made: Vec<Point> = Vec::new();
-        while let Some((repeat, clients)) = next(&declaration, &experiment, &made.iter().collect::<Vec<_>>())
+        while let Some((repeat, clients)) =
+            next(&declaration, &declaration.contenders[0], &experiment, &made.iter().collect::<Vec<_>>())
         {
             made.push(point(clients, clients <= 6, repeat));
         }
@@ -450,19 +484,24 @@ mod tests {
     /// recorders of 100 Mbit/s were clean on a device that wrote 1150.
     #[test]
     fn a_device_that_falls_behind_the_recorders_is_no_clean_run() {
-        let declaration = Declaration::parse(DECLARED[2].1).expect("the crate's own");
+        let declaration = smoke();
         let experiment = &declaration.experiments[1];
-        let at = |seconds, megabytes: u64| {
-            let counters = Counters { destaged_bytes: megabytes * 1_000_000, ..Counters::default() };
-            (Duration::from_secs(seconds), counters)
+        let at = |seconds, busy_seconds: u64, megabytes: u64| {
+            let counters = Counters {
+                destaged_bytes: megabytes * 1_000_000,
+                busy_ns: busy_seconds * 1_000_000_000,
+                ..Counters::default()
+            };
+            Mark { at: Duration::from_secs(seconds), counters, ..Mark::default() }
         };
         let report = ClientReport { bytes: 200 << 20, units: 200, ..ClientReport::default() };
         // One recorder of 100 Mbit/s: 125 MB in ten seconds.
-        let clean = |written: u64| {
-            let window = [at(0, 0), at(10, 100), at(20, 100 + written)];
+        let clean = |busy_seconds: u64, written: u64| {
+            let window = [at(0, 0, 0), at(10, 10, 100), at(20, 10 + busy_seconds, 100 + written)];
             judge(experiment, std::slice::from_ref(&report), 1, &window, Duration::from_secs(20)).clean
         };
-        assert!(clean(125));
-        assert!(!clean(115), "the rest is still in caches");
+        assert!(clean(10, 125));
+        assert!(!clean(10, 115), "the rest is still in caches");
+        assert!(clean(9, 0), "a filesystem that holds back what the device has time for");
     }
 }

@@ -192,10 +192,11 @@ pub enum DeviceError {
 }
 
 /// The declarations this crate comes with: name and text.
-const DECLARED: [(&str, &str); 6] = [
+const DECLARED: [(&str, &str); 7] = [
     ("raid5-table5", include_str!("../devices/raid5-table5.toml")),
     ("raid5-degrading", include_str!("../devices/raid5-degrading.toml")),
     ("raid5-zoned", include_str!("../devices/raid5-zoned.toml")),
+    ("raid6-8", include_str!("../devices/raid6-8.toml")),
     ("disk-ncq", include_str!("../devices/disk-ncq.toml")),
     ("ssd-sata", include_str!("../devices/ssd-sata.toml")),
     ("nvme", include_str!("../devices/nvme.toml")),

@@ -1,6 +1,6 @@
 //! Those who are in nobody's time: copies, random readers, an office.
 
-use super::{CopySpec, Desk};
+use super::{CopySpec, Desk, Ended};
 use crate::load::content::STAMPED;
 use crate::load::{Answer, Operation};
 use rand::rngs::SmallRng;
@@ -96,14 +96,7 @@ impl Files {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
-        let answer = desk.note(answer);
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         if let Some((asked, length)) = self.requests.remove(&tag) {
             desk.report.latency.record(now.saturating_since(asked));
             desk.report.bytes += if answer.is_some() { length } else { 0 };
@@ -122,6 +115,43 @@ impl Files {
             }
             _ => {}
         }
+    }
+}
+
+/// Several files at once.
+#[derive(Debug)]
+pub(super) struct Copies {
+    copies: Vec<Files>,
+    /// Which of them asked for what.
+    asked: BTreeMap<u64, usize>,
+}
+
+impl Copies {
+    pub(super) fn new(copies: Vec<Files>) -> Self {
+        Self { copies, asked: BTreeMap::new() }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.copies.iter().all(Files::is_finished)
+    }
+
+    pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
+        for index in 0..self.copies.len() {
+            self.note(index, desk, |files, desk| files.act(now, desk));
+        }
+    }
+
+    pub(super) fn completed(&mut self, ended: Ended, desk: &mut Desk) {
+        if let Some(index) = self.asked.remove(&ended.tag) {
+            self.note(index, desk, |files, desk| files.completed(ended, desk));
+        }
+    }
+
+    /// Lets one of them do something, and notes what it asks for.
+    fn note(&mut self, index: usize, desk: &mut Desk, mut act: impl FnMut(&mut Files, &mut Desk)) {
+        let first = desk.next_tag;
+        act(&mut self.copies[index], desk);
+        self.asked.extend((first..desk.next_tag).map(|tag| (tag, index)));
     }
 }
 
@@ -158,14 +188,7 @@ impl RandomReader {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
-        let answer = desk.note(answer);
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         match (self.requests.remove(&tag), answer) {
             (Some(asked), Some(_)) => {
                 desk.report.latency.record(now.saturating_since(asked));
@@ -232,15 +255,9 @@ impl Office {
         self.busy = true;
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        _tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
+    pub(super) fn completed(&mut self, Ended { now, answer, .. }: Ended, desk: &mut Desk) {
         self.busy = false;
-        match desk.note(answer) {
+        match answer {
             Some(Answer::Opened { file, .. }) => self.file = file,
             Some(Answer::Done) => {}
             // The next document is another chance.

@@ -3,7 +3,7 @@
 //! **State:** which units are on their way, which are there, when the next one's turn is. **Invariants:** a unit is counted
 //! late once; playing pauses until a late unit is there, so that one delay is not counted again by every unit behind it.
 
-use super::{ClientReport, ClientSpec, Desk, StreamSpec, frame_name};
+use super::{ClientReport, ClientSpec, Desk, Ended, StreamSpec, frame_name};
 use crate::load::{Answer, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bytes, Duration, Instant};
@@ -28,14 +28,13 @@ enum Step {
 #[derive(Debug)]
 enum Turn {
     /// Fills its buffer.
-    Player {
-        ready: BTreeSet<u64>,
-        next_play: u64,
-        play_at: Option<Instant>,
-        stalled: bool,
-    },
+    Player { ready: BTreeSet<u64>, next_play: u64, play_at: Option<Instant>, stalled: bool },
+    /// Hands its units over one after the other, as an application does that writes from one thread; what was taken
+    /// meanwhile waits in its buffer.
     Recorder {
         next_take: Option<Instant>,
+        /// One is being handed over.
+        busy: bool,
     },
 }
 
@@ -83,7 +82,7 @@ impl Stream {
     }
 
     pub(super) fn recorder(spec: &ClientSpec, stream: &StreamSpec, sequence: bool) -> Self {
-        Self::new(spec, stream, sequence, Turn::Recorder { next_take: None })
+        Self::new(spec, stream, sequence, Turn::Recorder { next_take: None, busy: false })
     }
 
     fn writes(&self) -> bool {
@@ -129,7 +128,7 @@ impl Stream {
                     self.next += 1;
                 }
             }
-            Turn::Recorder { next_take } => {
+            Turn::Recorder { next_take, .. } => {
                 let at = next_take.get_or_insert(now);
                 while *at <= now {
                     // A camera that cannot get rid of its units drops them.
@@ -144,7 +143,20 @@ impl Stream {
             }
         }
         for (unit, asked) in wanted {
-            self.start(unit, asked, desk);
+            self.units.insert(unit, Unit { asked, file: self.file, pieces: 0 });
+            if !self.writes() {
+                self.start(unit, desk);
+            }
+        }
+        self.hand_over(desk);
+    }
+
+    /// A recorder's oldest unit, if none is under way.
+    fn hand_over(&mut self, desk: &mut Desk) {
+        let Turn::Recorder { busy: busy @ false, .. } = &mut self.turn else { return };
+        if let Some(oldest) = self.units.keys().next().copied() {
+            *busy = true;
+            self.start(oldest, desk);
         }
     }
 
@@ -157,8 +169,7 @@ impl Stream {
         self.ask(Step::OpenClip, Operation::Open { name, write }, desk);
     }
 
-    fn start(&mut self, unit: u64, asked: Instant, desk: &mut Desk) {
-        self.units.insert(unit, Unit { asked, file: self.file, pieces: 0 });
+    fn start(&mut self, unit: u64, desk: &mut Desk) {
         if self.sequence {
             let frame = if self.writes() { unit } else { (self.first + unit) % self.clip_units };
             let name = frame_name(&self.directory, frame);
@@ -192,15 +203,8 @@ impl Stream {
         }
     }
 
-    pub(super) fn completed(
-        &mut self,
-        now: Instant,
-        tag: u64,
-        answer: Result<Answer, String>,
-        desk: &mut Desk,
-    ) {
+    pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
         let Some(step) = self.steps.remove(&tag) else { return };
-        let answer = desk.note(answer);
         let opened = match answer {
             Some(Answer::Opened { file, .. }) => Some(file),
             _ => None,
@@ -252,7 +256,8 @@ impl Stream {
                     (*play_at, *stalled) = (Some(now), false);
                 }
             }
-            Turn::Recorder { .. } => {
+            Turn::Recorder { busy, .. } => {
+                *busy = false;
                 desk.report.units += 1;
                 let late = delay.saturating_sub(self.period * self.buffered as u32);
                 if late > Duration::ZERO {
@@ -281,7 +286,7 @@ impl Stream {
     pub(super) fn next_event(&self) -> Option<Instant> {
         match &self.turn {
             Turn::Player { play_at, stalled, .. } => play_at.filter(|_| !*stalled),
-            Turn::Recorder { next_take } => *next_take,
+            Turn::Recorder { next_take, .. } => *next_take,
         }
     }
 }
