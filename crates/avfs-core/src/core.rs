@@ -42,6 +42,7 @@ use units::{DeviceOffset, Duration, Ino, Instant, Now};
 pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
 pub use writes::{WritePlan, WriteStart};
+use writes::Throttled;
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -238,8 +239,8 @@ pub struct Core {
     buffer_waiters: VecDeque<Ticket>,
     /// Operations to try again when freed space is durable.
     space_waiters: Vec<Ticket>,
-    /// Writes that were accepted while too much was dirty: answered when less is.
-    throttled: VecDeque<(Ticket, Outcome, Option<Stale>)>,
+    /// Oldest first.
+    throttled: VecDeque<Throttled>,
     in_flight: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
     next_tag: u64,
     outbox: Outbox,
@@ -458,7 +459,7 @@ impl Core {
                 self.writeback_requests -= 1;
                 self.data_written(now, ino, block, epoch, pieces, result);
                 self.wake_file(now, ino);
-                if self.is_overfull() && !self.throttled.is_empty() {
+                if self.is_overfull(false) && !self.throttled.is_empty() {
                     self.write_back_for_memory(now);
                 }
             }
@@ -581,7 +582,7 @@ impl Core {
         if self.failure.is_none() {
             tracing::error!("volume turned read-only: {why}");
             self.failure = Some(why.to_owned());
-            for (ticket, _, stale) in std::mem::take(&mut self.throttled) {
+            for Throttled { ticket, stale, .. } in std::mem::take(&mut self.throttled) {
                 self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device)), stale));
             }
         }

@@ -10,12 +10,15 @@ use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
+use rtsched::Direction;
 use smallvec::SmallVec;
 use std::ops::Range;
-use units::{Ino, Now};
+use units::{Duration, Ino, Now};
 
 /// From this length on a file is written in blocks of the largest size.
 const LARGE_FILE: u64 = 4 << 20;
+/// A recorder of which more waits for the device records faster than it said.
+const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
 /// Where the bytes of an accepted write go. The caller copies them, then calls [`Core::write_end`].
 #[derive(Debug)]
@@ -38,6 +41,16 @@ impl WritePlan {
             rest = later;
         }
     }
+}
+
+/// A write that was accepted while too much was dirty: it is answered when less is.
+#[derive(Debug)]
+pub(super) struct Throttled {
+    pub(super) ticket: Ticket,
+    pub(super) outcome: Outcome,
+    pub(super) stale: Option<Stale>,
+    /// See [`Core::is_overfull`].
+    pub(super) keeps_its_rate: bool,
 }
 
 /// What became of a write.
@@ -361,10 +374,14 @@ impl Core {
             self.attempt_sync(now, ticket, waiting);
             return None;
         }
-        if self.is_overfull() {
+        if self.is_overfull(false) {
             self.write_back_for_memory(now);
-            self.throttled.push_back((ticket, Outcome::Count(Ok(length)), stale));
-            return None;
+            let keeps_its_rate = self.keeps_its_rate(ino);
+            if self.is_overfull(keeps_its_rate) {
+                let (outcome, stale) = (Outcome::Count(Ok(length)), stale);
+                self.throttled.push_back(Throttled { ticket, outcome, stale, keeps_its_rate });
+                return None;
+            }
         }
         Some((Ok(length), stale))
     }
@@ -391,15 +408,29 @@ impl Core {
         }
     }
 
-    /// More is dirty than the device should be left behind with.
-    pub(super) fn is_overfull(&self) -> bool {
-        self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 2
+    /// More is dirty than the device should be left behind with. Whoever keeps his rate may fill memory that the others
+    /// have to leave him, so that a recorder never waits for the writes of a copy.
+    pub(super) fn is_overfull(&self, keeps_its_rate: bool) -> bool {
+        let parts = if keeps_its_rate { 7 } else { 4 };
+        self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 8 * parts
+    }
+
+    /// The file is recorded at a known rate, and no more of it waits for the device than comes in [`RECORDING_AHEAD`].
+    fn keeps_its_rate(&self, ino: Ino) -> bool {
+        let Some(rate) = self.ranking(ino, Direction::Write, None).rate else { return false };
+        let Some(file) = self.files.get(&ino) else { return false };
+        let blocks = file.blocks.ids().filter_map(|id| self.cache.get(id));
+        let waiting: u64 = blocks.map(|block| block.dirty.total() + block.in_writing.total()).sum();
+        waiting <= rate.bytes_in(RECORDING_AHEAD).0
     }
 
     pub(super) fn wake_throttled(&mut self) {
-        while !self.throttled.is_empty() && (!self.is_overfull() || self.failure.is_some()) {
-            let Some(answer) = self.throttled.pop_front() else { break };
-            self.outbox.finished.push(answer);
+        let may_go = |core: &Self, held: &Throttled| {
+            core.failure.is_some() || !core.is_overfull(held.keeps_its_rate)
+        };
+        while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
+            let Some(Throttled { ticket, outcome, stale, .. }) = self.throttled.remove(first) else { break };
+            self.outbox.finished.push((ticket, outcome, stale));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use avfs_core::Error;
 use avfs_core::config::{Config, Rate, Settings};
-use avfs_core::core::{Informant, Operation, Outcome};
+use avfs_core::core::{Informant, Operation, Outcome, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
@@ -13,8 +13,12 @@ use std::collections::BTreeMap;
 use units::{Bitrate, Bytes, Duration, Ino};
 
 fn mount(config: &str) -> SimVolume {
-    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
-    SimVolume::mount(formatted(Bytes::from_mib(256)), &pool, Config::parse(config).unwrap(), 5).unwrap()
+    mount_with(Bytes::from_mib(64), config)
+}
+
+fn mount_with(memory: Bytes, config: &str) -> SimVolume {
+    let pool = Pool::new(memory, false).unwrap();
+    SimVolume::mount(formatted(Bytes(memory.0 * 4)), &pool, Config::parse(config).unwrap(), 5).unwrap()
 }
 
 fn make_directory(volume: &mut SimVolume, parent: Ino, name: &str) -> Ino {
@@ -65,6 +69,38 @@ fn played(volume: &mut SimVolume, ino: Ino) -> Option<u64> {
     let streams = volume.streams();
     volume.with(|core, now| core.release(now, opened.handle));
     streams.iter().find(|stream| stream.ino == ino.0).map(|stream| stream.bits_per_second / 1_000_000)
+}
+
+/// Writes 1 MiB at `offset`; true: it was answered at once.
+fn is_answered(volume: &mut SimVolume, handle: HandleId, offset: u64) -> bool {
+    match volume.with(|core, now| core.write_begin(now, handle, offset, 1 << 20, None)) {
+        WriteStart::Copy(plan) => {
+            plan.copy(&[1; 1 << 20]);
+            let ticket = volume.ticket();
+            volume.with(|core, now| core.write_end(now, ticket, plan)).is_some()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A copy filled the memory that may be dirty, and recorders stood in one line with it: each of their writes was answered
+/// when the copy's before it were. Two recorders of 100 Mbit/s were too many beside one copy.
+#[test]
+fn a_recorder_does_not_wait_for_the_writes_of_a_copy_unless_it_exceeds_its_rate() {
+    let policy = "[[stream]]\npath = \"recording\"\nbitrate = \"100 Mbit/s\"";
+    let mut volume = mount_with(Bytes::from_mib(256), policy);
+    let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let (recorded, recording) = volume.create(Ino::ROOT, b"recording").unwrap();
+    // Half of the memory.
+    let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, copy, mebibyte << 20)).count();
+    assert_eq!(answered, 128);
+    // 50,000,000 bytes are four seconds.
+    let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count();
+    assert_eq!(answered, 47);
+    volume.sync().unwrap();
+    assert!(is_answered(&mut volume, copy, 0));
+    volume.core().audit().unwrap();
+    assert_eq!(volume.core().attributes(recorded).unwrap().size, 48 << 20);
 }
 
 #[test]
