@@ -41,8 +41,8 @@ use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
 pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
-pub use writes::{WritePlan, WriteStart};
 use writes::Throttled;
+pub use writes::{WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

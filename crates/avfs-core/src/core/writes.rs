@@ -425,9 +425,8 @@ impl Core {
     }
 
     pub(super) fn wake_throttled(&mut self) {
-        let may_go = |core: &Self, held: &Throttled| {
-            core.failure.is_some() || !core.is_overfull(held.keeps_its_rate)
-        };
+        let may_go =
+            |core: &Self, held: &Throttled| core.failure.is_some() || !core.is_overfull(held.keeps_its_rate);
         while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
             let Some(Throttled { ticket, outcome, stale, .. }) = self.throttled.remove(first) else { break };
             self.outbox.finished.push((ticket, outcome, stale));

@@ -95,7 +95,8 @@ fn a_recorder_does_not_wait_for_the_writes_of_a_copy_unless_it_exceeds_its_rate(
     let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, copy, mebibyte << 20)).count();
     assert_eq!(answered, 128);
     // 50,000,000 bytes are four seconds.
-    let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count();
+    let answered =
+        (0..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count();
     assert_eq!(answered, 47);
     volume.sync().unwrap();
     assert!(is_answered(&mut volume, copy, 0));
