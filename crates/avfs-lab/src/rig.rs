@@ -173,11 +173,10 @@ impl Rig {
         let lun = LunProcess::start(declaration, &place("lun")?)?;
         let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"), scratch.notes(number))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
-        // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn.
+        // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn, and the kernel
+        // reads further ahead on what does.
         let arms = matches!(declaration.device()?.model, ModelSpec::Disk(_));
         device.set("rotational", if arms { "1" } else { "0" })?;
-        // What the kernel gives a new disk: an earlier user of this loop device may have left anything.
-        device.set("read_ahead_kb", "128")?;
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;
         }
