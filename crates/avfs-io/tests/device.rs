@@ -4,7 +4,7 @@ mod common;
 
 use avfs_io::IoError;
 use avfs_io::device::{Device, FileDevice, OpenError, OpenMode};
-use common::Loop;
+use common::{Loop, no_process_starts};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -90,6 +90,7 @@ fn a_block_device_is_one() {
     reads_back_what_was_written(&device);
     refuses_what_is_not_on_it(&device);
     device.discard(DeviceOffset(0), Bytes::from_mib(1)).unwrap();
+    let _alone = no_process_starts();
     drop(device);
     FileDevice::open(&attached.device, OpenMode::Exclusive).unwrap();
 }
@@ -110,6 +111,7 @@ fn a_second_opener_is_refused_and_a_reader_is_not() {
     let attached = Loop::attach(1 << 20, &[]);
     let paths = [Some(image.path()), attached.as_ref().map(|attached| attached.device.as_path())];
     for path in paths.into_iter().flatten() {
+        let _alone = no_process_starts();
         let first = FileDevice::open(path, OpenMode::Exclusive).unwrap();
         let refusal = cause(path, OpenMode::Exclusive);
         assert!(matches!(&refusal, OpenError::InUse(named) if named == path));

@@ -6,7 +6,7 @@ use avfs_io::device::{Device, FileDevice, OpenMode};
 use avfs_io::engine::{Engine, now};
 use avfs_io::pool::{Buffer, Pool};
 use avfs_io::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};
-use common::Loop;
+use common::{Loop, no_process_starts};
 use parking_lot::{Condvar, Mutex};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -213,6 +213,7 @@ fn on_memory_of_the_system() {
 /// taken the ring apart some time later: a mount right after an unmount failed with "in use".
 #[test]
 fn what_the_engine_wrote_the_device_holds() {
+    let _alone = no_process_starts();
     let image = image(1 << 20);
     let bench = Bench::on(image.path(), 8);
     let buffer = filled(&bench.pool, 65536, 0x5A);

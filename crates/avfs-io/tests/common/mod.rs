@@ -2,6 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static PROCESSES: Mutex<()> = Mutex::new(());
+
+/// While this is held, no test starts a process. Whoever asserts that a device is free again holds it: until a process
+/// that is being started has become its program, it holds everything open that this one has, and so the device's lock.
+pub(crate) fn no_process_starts() -> MutexGuard<'static, ()> {
+    PROCESSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A loop device over an image file, detached when dropped.
 pub(crate) struct Loop {
@@ -15,8 +24,11 @@ impl Loop {
     pub(crate) fn attach(size: u64, options: &[&str]) -> Option<Self> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(size).unwrap();
-        let output =
-            Command::new("losetup").args(["--find", "--show"]).args(options).arg(image.path()).output();
+        let mut attach = Command::new("losetup");
+        attach.args(["--find", "--show"]).args(options).arg(image.path());
+        let alone = no_process_starts();
+        let output = attach.output();
+        drop(alone);
         match output {
             Ok(output) if output.status.success() => {
                 let device = String::from_utf8(output.stdout).unwrap().trim().into();
@@ -36,6 +48,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
+        let _alone = no_process_starts();
         let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
     }
 }
