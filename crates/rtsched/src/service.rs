@@ -87,6 +87,8 @@ fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
 struct Lines {
     /// Of commands longer than [`SHORT`].
     zones: [Line; ZONES],
+    /// For each zone the one that speaks for it: the nearest known one. Every request is priced by it.
+    speakers: [usize; ZONES],
     short: Line,
     near: Line,
     sequential: Line,
@@ -99,7 +101,8 @@ impl Lines {
         let line = Line::new(start, confidence);
         let near = Line::new(ServiceTime { access: start.access / 2, ..start }, confidence);
         let sequential = Line::new(ServiceTime { access: start.access / 16, ..start }, confidence);
-        Self { zones: core::array::from_fn(|_| line.clone()), short: line, near, sequential, worst: 0 }
+        let zones = core::array::from_fn(|_| line.clone());
+        Self { zones, speakers: core::array::from_fn(|zone| zone), short: line, near, sequential, worst: 0 }
     }
 
     /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
@@ -107,9 +110,19 @@ impl Lines {
         if length <= SHORT {
             return &self.short;
         }
-        let known = (0..ZONES).filter(|zone| self.zones[*zone].seen >= KNOWN);
-        let nearest = known.min_by_key(|known| (known.abs_diff(zone), core::cmp::Reverse(*known)));
-        &self.zones[nearest.unwrap_or(zone)]
+        &self.zones[self.speakers[zone]]
+    }
+
+    fn known(&self) -> impl Iterator<Item = usize> {
+        (0..ZONES).filter(|zone| self.zones[*zone].seen >= KNOWN)
+    }
+
+    /// Finds for each zone the one that speaks for it: after another one became known.
+    fn find_speakers(&mut self) {
+        self.speakers = core::array::from_fn(|zone| {
+            let nearest = self.known().min_by_key(|known| (known.abs_diff(zone), core::cmp::Reverse(*known)));
+            nearest.unwrap_or(zone)
+        });
     }
 
     /// The line that learns from a completion.
@@ -125,7 +138,10 @@ impl Lines {
     fn observe(&mut self, seen: &Seen, ratio: f64) -> bool {
         let line = self.own(seen);
         let learned = line.observe(seen.length, ratio);
-        let is_established = line.seen >= ESTABLISHED;
+        let (is_established, becomes_known) = (line.seen >= ESTABLISHED, line.seen == KNOWN);
+        if becomes_known {
+            self.find_speakers();
+        }
         let is_seek = seen.distance != Distance::Sequential && seen.length > SHORT;
         let moved = match learned {
             // What happened to a line that was known happened to the device.
@@ -146,8 +162,7 @@ impl Lines {
     /// True when it takes another time than before.
     fn find_worst(&mut self) -> bool {
         let takes = |zone: usize| self.zones[zone].in_use.nanos(Bytes::from_mib(8));
-        let known = (0..ZONES).filter(|zone| self.zones[*zone].seen >= KNOWN);
-        let worst = known.max_by_key(|zone| takes(*zone)).unwrap_or(self.worst);
+        let worst = self.known().max_by_key(|zone| takes(*zone)).unwrap_or(self.worst);
         let moved = takes(worst) != takes(self.worst);
         self.worst = worst;
         moved
