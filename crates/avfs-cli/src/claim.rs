@@ -4,7 +4,7 @@
 //! ends. A plain umount(8) returns before the daemon has written the last bytes; whoever comes next finds the claim
 //! of a daemon that is mounted nowhere, and waits for it instead of failing.
 
-use avfs_fuse::control::{self, Answer, Client, RUN_DIRECTORY, Request};
+use avfs_fuse::control::{self, Answer, Client, Info, RUN_DIRECTORY, Request};
 use avfs_fuse::mount::{self, DeviceNumber, printable};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, FileType, OpenOptions};
@@ -69,6 +69,8 @@ pub struct Claim {
 
 /// How long the kernel may need to take a device from a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the kernel may need from a mount's end to its filesystem's.
+const LETTING_GO: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 impl Claim {
@@ -100,8 +102,8 @@ impl Claim {
                 let mut holder = String::new();
                 lock.read_to_string(&mut holder).map_err(locked)?;
                 match Holder::parse(&holder) {
-                    Holder::Daemon(mounted) => {
-                        if let Some(directory) = serves(mounted) {
+                    Holder::Daemon(server) => {
+                        if let Some(directory) = server.serves() {
                             return Err(ClaimError::Mounted { path, directory });
                         }
                     }
@@ -169,7 +171,7 @@ impl Claim {
     /// # Errors
     /// When the lock's file cannot be written.
     pub fn mounted(&mut self, mounted: DeviceNumber) -> io::Result<()> {
-        self.write(&format!("{DAEMON}{mounted}"))
+        self.write(&format!("{MOUNTED_AS}{mounted}{BY_PROCESS}{}", std::process::id()))
     }
 
     /// Gives the device back. A claim that is dropped instead is given back with the last copy of its descriptor, in
@@ -196,37 +198,74 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-const DAEMON: &str = "mounted as ";
+const MOUNTED_AS: &str = "mounted as ";
+const BY_PROCESS: &str = " by process ";
 
 /// What a lock's file says of who holds it.
 #[derive(Debug, PartialEq, Eq)]
 enum Holder {
-    /// A daemon whose files have this `st_dev`.
-    Daemon(DeviceNumber),
+    /// A daemon.
+    Daemon(Server),
     /// Something else.
     Other(String),
 }
 
 impl Holder {
     fn parse(text: &str) -> Self {
-        match text.strip_prefix(DAEMON).and_then(DeviceNumber::parse) {
-            Some(device) => Self::Daemon(device),
+        let server = text.strip_prefix(MOUNTED_AS).and_then(|text| {
+            let (device, process) = text.split_once(BY_PROCESS)?;
+            Some(Server { device: DeviceNumber::parse(device)?, process: process.parse().ok()? })
+        });
+        match server {
+            Some(server) => Self::Daemon(server),
             None if text.is_empty() => Self::Other("another process".into()),
             None => Self::Other(text.to_owned()),
         }
     }
 }
 
-/// Where the daemon of a mount serves it; `None` when the kernel has let go of it and the daemon is about to end.
-pub(crate) fn serves(mounted: DeviceNumber) -> Option<String> {
-    let mut client = Client::connect(&control::socket_path(mounted)).ok()?;
-    match client.ask(&Request::Info {}) {
-        Ok(Answer::Info(info)) if info.connected => Some(match info.mounted_on {
-            Some(directory) => printable(&directory),
-            None => {
-                format!("a directory that others see, or has files open (served by process {})", info.process)
+/// A mounted volume's daemon. Its files' `st_dev` alone does not tell who it is: the kernel gives the number to the
+/// next mount while this daemon still writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// `st_dev` of its files.
+    device: DeviceNumber,
+    /// Its process.
+    process: u32,
+}
+
+impl Server {
+    /// Who answers for the mount `device`.
+    pub(crate) fn of(device: DeviceNumber) -> Option<Self> {
+        Some(Self { device, process: ask(device)?.process })
+    }
+
+    /// Where it serves its mount; `None` when the kernel has let go of it and the daemon is about to end.
+    ///
+    /// umount(2) takes a mount from its directory first and lets go of the filesystem some milliseconds later. What
+    /// is mounted nowhere and not let go of after a second has files open, or is mounted where this process cannot
+    /// see it.
+    pub(crate) fn serves(self) -> Option<String> {
+        let start = Instant::now();
+        loop {
+            let info = ask(self.device).filter(|info| info.connected && info.process == self.process)?;
+            match info.mounted_on {
+                Some(directory) => return Some(printable(&directory)),
+                None if start.elapsed() < LETTING_GO => thread::sleep(RETRY_AFTER),
+                None => {
+                    let process = self.process;
+                    return Some(format!(
+                        "a directory that others see, or has files open (served by process {process})"
+                    ));
+                }
             }
-        }),
+        }
+    }
+}
+
+fn ask(device: DeviceNumber) -> Option<Box<Info>> {
+    match Client::connect(&control::socket_path(device)).ok()?.ask(&Request::Info {}) {
+        Ok(Answer::Info(info)) => Some(info),
         _ => None,
     }
 }
@@ -265,10 +304,12 @@ mod tests {
 
     #[test]
     fn a_lock_says_who_holds_it() {
-        let number = DeviceNumber { major: 0, minor: 45 };
-        assert_eq!(Holder::parse("mounted as 0:45"), Holder::Daemon(number));
+        let server = Server { device: DeviceNumber { major: 0, minor: 45 }, process: 7 };
+        assert_eq!(Holder::parse("mounted as 0:45 by process 7"), Holder::Daemon(server));
         assert_eq!(Holder::parse("mkfs.avfs (process 7)"), Holder::Other("mkfs.avfs (process 7)".into()));
-        assert_eq!(Holder::parse("mounted as x"), Holder::Other("mounted as x".into()));
+        for other in ["mounted as x", "mounted as 0:45", "mounted as 0:45 by process x"] {
+            assert_eq!(Holder::parse(other), Holder::Other(other.into()));
+        }
         assert_eq!(Holder::parse(""), Holder::Other("another process".into()));
     }
 

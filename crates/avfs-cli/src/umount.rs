@@ -1,7 +1,7 @@
 //! `umount.avfs`: unmounts and waits until everything is on the device. Called by umount(8); a bare umount(2) is as
 //! safe, but returns before the daemon has written everything.
 
-use crate::claim::{self, Claim};
+use crate::claim::{Claim, Server};
 use crate::{fail, mount as mount_command};
 use avfs_fuse::mount::{self, MountEntry, printable};
 use clap::Parser;
@@ -62,6 +62,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     flags.set(UnmountFlags::FORCE, arguments.force);
     flags.set(UnmountFlags::DETACH, arguments.lazy);
     let directory = printable(&entry.directory);
+    let server = Server::of(entry.device);
     match mount::unmount(&entry.directory, flags) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) && arguments.read_only => {
@@ -72,7 +73,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
         Err(error) => return Err(format!("{directory}: {error}")),
     }
-    match claim::serves(entry.device) {
+    match server.and_then(Server::serves) {
         None => Claim::wait_until_free(&entry.source),
         // With files open, or mounted elsewhere too, in this mount namespace or another: there is no end to wait for.
         Some(_) if arguments.lazy => {}

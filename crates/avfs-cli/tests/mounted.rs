@@ -268,11 +268,17 @@ fn a_mistake_is_answered_in_one_line() {
     refuse(rig.mkfs(&[]), 1, "");
 }
 
+/// Whoever mounts while the daemon unmounts waits for it. Between the mount's disappearance from its directory and the
+/// kernel's letting go of the filesystem, the volume once looked like one that is in use elsewhere, and was refused.
 #[test]
 fn sigterm_unmounts_and_writes_everything() {
     let Some(rig) = Rig::mounted() else { return };
     rig.write("file", &pattern(1 << 20));
     rustix::process::kill_process(rig.daemon(), rustix::process::Signal::TERM).unwrap();
+    let filesystem = |path: &Path| fs::metadata(path).unwrap().dev();
+    while filesystem(&rig.mount_point()) != filesystem(rig.directory.path()) {
+        std::thread::yield_now();
+    }
     // Waits for the daemon.
     succeed(rig.mount(""));
     assert!(fs::read(rig.path("file")).unwrap() == pattern(1 << 20));

@@ -12,7 +12,7 @@ use avfs_core::types::{ExtentReport, PolicyReport, StreamReport, VolumeReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -104,6 +104,8 @@ pub struct Control {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
     path: PathBuf,
+    /// Inode of the socket.
+    socket: u64,
 }
 
 impl Control {
@@ -125,6 +127,7 @@ impl Control {
             UnixListener::bind(path)?
         };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let socket = std::fs::symlink_metadata(path)?.ino();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("avfs-control".into()).spawn(move || {
             runtime.block_on(async {
@@ -136,7 +139,7 @@ impl Control {
             // A handler that still works must not keep the daemon from ending.
             runtime.shutdown_background();
         })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread), path: path.to_owned() })
+        Ok(Self { stop: Some(stop), thread: Some(thread), path: path.to_owned(), socket })
     }
 }
 
@@ -146,7 +149,11 @@ impl Drop for Control {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
+        // The kernel may have given this mount's number, and so the socket's path, to the next mount already.
+        let is_ours = |found: std::fs::Metadata| found.ino() == self.socket;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -329,6 +336,17 @@ mod tests {
         drop(control);
         assert!(matches!(Client::connect(&path), Err(ClientError::NoDaemon { .. })));
         assert!(!path.exists());
+    }
+
+    /// A daemon that ended removed the socket of another volume, whose mount had its number by then: nobody could
+    /// talk to that one any more, and whoever mounted the first took it for the second.
+    #[test]
+    fn a_daemon_that_ends_leaves_the_socket_to_who_has_its_number_now() {
+        let (_directory, first) = start(no_extents);
+        let path = first.path.clone();
+        let _second = Control::start(&path, Arc::new(no_extents)).unwrap();
+        drop(first);
+        assert_eq!(Client::connect(&path).unwrap().ask(&Request::Sync {}).unwrap(), Answer::Done {});
     }
 
     #[test]
