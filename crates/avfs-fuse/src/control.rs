@@ -9,8 +9,10 @@
 
 use crate::mount::DeviceNumber;
 use avfs_core::types::{ExtentReport, PolicyReport, StreamReport, VolumeReport};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream as BlockingStream;
@@ -117,6 +119,7 @@ impl Control {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
+        let _alone = lock_directory_of(path)?;
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -149,12 +152,21 @@ impl Drop for Control {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The kernel may have given this mount's number, and so the socket's path, to the next mount already.
+        // The kernel may have given this mount's number, and so the socket's path, to the next mount already. A
+        // socket that cannot be looked at undisturbed stays: whoever comes next replaces it.
+        let Ok(_alone) = lock_directory_of(&self.path) else { return };
         let is_ours = |found: std::fs::Metadata| found.ino() == self.socket;
         if std::fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Nobody else makes or removes sockets beside `path` until the file is closed.
+fn lock_directory_of(path: &Path) -> io::Result<File> {
+    let directory = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    flock(&directory, FlockOperation::LockExclusive)?;
+    Ok(directory)
 }
 
 async fn accept(listener: UnixListener, handler: Arc<Handler>) {
