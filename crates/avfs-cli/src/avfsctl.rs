@@ -166,7 +166,12 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
     line("inodes", &volume.inodes)?;
     line(
         "cache",
-        &format_args!("{} of {} in use", Bytes(volume.cache_used_bytes), Bytes(volume.cache_bytes)),
+        &format_args!(
+            "{} of {} in use, {} read ahead of players",
+            Bytes(volume.cache_used_bytes),
+            Bytes(volume.cache_bytes),
+            Bytes(volume.prefetched_bytes)
+        ),
     )?;
     line("dirty", &Bytes(volume.dirty_bytes))?;
     line("commits", &volume.commits)?;

@@ -12,6 +12,8 @@ mod commit;
 mod data;
 mod file;
 mod names;
+mod pattern;
+mod players;
 mod policies;
 mod reads;
 mod streams;
@@ -34,6 +36,7 @@ use checkpoint::Checkpoints;
 use commit::Commit;
 use file::{FileState, RestingFile, Touched};
 use hashbrown::HashMap;
+use players::Player;
 use rtsched::{Class, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -153,6 +156,15 @@ pub struct Stale {
     pub length: u64,
 }
 
+/// Requests that nobody wants any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancellation {
+    /// This one.
+    Request(IoTag),
+    /// All of a stream: who plays it is elsewhere.
+    Stream(StreamId),
+}
+
 /// What the core wants done, in order of time.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -162,6 +174,8 @@ pub struct Outbox {
     pub streams: Vec<(StreamId, Option<StreamSpec>)>,
     /// Requests that somebody now waits for.
     pub promotions: Vec<(IoTag, Class, Instant)>,
+    /// What nobody wants any more.
+    pub cancellations: Vec<Cancellation>,
     /// Pages the kernel must forget, whoever waits.
     pub stale: Vec<Stale>,
     /// Operations that ended; before the answer is given, the kernel must forget what is stale.
@@ -174,6 +188,7 @@ impl Outbox {
         self.requests.is_empty()
             && self.streams.is_empty()
             && self.promotions.is_empty()
+            && self.cancellations.is_empty()
             && self.stale.is_empty()
             && self.finished.is_empty()
     }
@@ -198,6 +213,8 @@ struct Handle {
     flags: OpenFlags,
     /// By when the next read must be complete, if its client said.
     read_deadline: Option<Instant>,
+    /// What its reads and writes look like; none while there were none.
+    player: Option<Box<Player>>,
 }
 
 /// How a volume is run.
@@ -815,6 +832,7 @@ impl Core {
             inodes: self.metadata.inodes(),
             cache_bytes: self.cache.capacity(),
             cache_used_bytes: self.cache.used(),
+            prefetched_bytes: self.cache.wanted_bytes(),
             dirty_bytes: self.cache.dirty_bytes,
             commits: self.commit.count,
             checkpoints: self.checkpoints.count,

@@ -158,6 +158,16 @@ impl Policy {
         self.settings.deadline_window.unwrap_or(DEADLINE_WINDOW)
     }
 
+    /// True when somebody says the deadline window.
+    pub(crate) fn says_deadline_window(&self) -> bool {
+        self.settings.deadline_window.is_some()
+    }
+
+    /// How far somebody wants to be read ahead.
+    pub(crate) fn stated_prefetch_depth(&self) -> Option<Bytes> {
+        self.settings.prefetch_depth
+    }
+
     /// How far is read ahead of a reader that goes on where it was.
     pub(crate) fn prefetch_depth(&self) -> Bytes {
         self.settings.prefetch_depth.unwrap_or(PREFETCH_DEPTH)

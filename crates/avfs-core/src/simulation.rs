@@ -5,13 +5,13 @@
 //! and clock. **Invariants:** the same seed and calls give the same device contents, bit for bit.
 
 use crate::config::Config;
-use crate::core::{Core, CoreOptions, Operation, Outcome, Ticket, WriteStart};
+use crate::core::{Cancellation, Core, CoreOptions, Operation, Outcome, Ticket, WriteStart};
 use crate::error::{Error, Result};
 use crate::mkfs::{self, MkfsOptions};
 use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::pool::Pool;
-use avfs_io::sim::{SimDisk, SimEngine};
+use avfs_io::sim::{SimCommand, SimDisk, SimEngine};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -88,6 +88,11 @@ impl SimVolume {
         self.engine.streams().into_iter().map(StreamReport::from).collect()
     }
 
+    /// The commands that went to the device since the last call; none before the first.
+    pub fn commands(&mut self) -> Vec<SimCommand> {
+        self.engine.take_commands()
+    }
+
     /// The core, to look at.
     pub fn core(&self) -> &Core {
         &self.core
@@ -140,6 +145,15 @@ impl SimVolume {
         }
         for (tag, class, deadline) in outbox.promotions {
             self.engine.promote(self.clock, tag, class, deadline);
+        }
+        for cancellation in outbox.cancellations {
+            match cancellation {
+                Cancellation::Request(tag) => self.engine.cancel(self.clock, tag),
+                Cancellation::Stream(stream) => self.engine.cancel_stream(self.clock, stream),
+            }
+        }
+        for promise in self.engine.take_promises() {
+            self.core.promised(promise);
         }
         for (ticket, outcome, _) in outbox.finished {
             self.finished.insert(ticket, outcome);

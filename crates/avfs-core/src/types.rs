@@ -336,6 +336,8 @@ pub struct VolumeReport {
     pub cache_bytes: u64,
     /// Bytes of the cache in use.
     pub cache_used_bytes: u64,
+    /// Bytes kept for players that have not come to them yet.
+    pub prefetched_bytes: u64,
     /// Bytes waiting to be written to the device.
     pub dirty_bytes: u64,
     /// Commits of the log since mount.
@@ -361,6 +363,8 @@ pub struct StreamReport {
     pub state: StreamService,
     /// Length of a request that it is promised; 0 while it waits.
     pub request_bytes: u64,
+    /// Memory that it may take at the most for that; 0 while it waits.
+    pub buffer_bytes: u64,
     /// Requests completed since it began.
     pub completed: u64,
     /// Their bytes.

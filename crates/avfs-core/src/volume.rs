@@ -7,7 +7,7 @@
 //! held while a client's bytes are copied, a request submitted or a continuation called.
 
 use crate::config::Config;
-use crate::core::{Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WriteStart};
+use crate::core::{Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WriteStart};
 use crate::error::{Error, Result};
 use crate::format::{MMP, MmpBlock};
 use crate::recovery::{RecoveryError, recover};
@@ -15,7 +15,7 @@ use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::Pool;
-use avfs_io::{Completion, CompletionSink, DeclaredStream, IoError};
+use avfs_io::{Completion, CompletionSink, DeclaredStream, IoError, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::StreamId;
 use std::collections::HashMap;
@@ -128,6 +128,12 @@ impl CompletionSink for Sink {
             });
         }
     }
+
+    fn promised(&self, _: Instant, promises: &[Promise]) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.run(|state| promises.iter().for_each(|&promise| state.core.promised(promise)));
+        }
+    }
 }
 
 fn at(monotonic: Instant) -> Now {
@@ -198,6 +204,12 @@ impl Shared {
             }
             for (tag, class, deadline) in work.outbox.promotions {
                 engine.promote(tag, class, deadline);
+            }
+            for cancellation in work.outbox.cancellations {
+                match cancellation {
+                    Cancellation::Request(tag) => engine.cancel(tag),
+                    Cancellation::Stream(stream) => engine.cancel_stream(stream),
+                }
             }
         }
         for stale in work.outbox.stale {

@@ -15,7 +15,7 @@ mod tests;
 use crate::device::{Device, FileDevice};
 use crate::pool::Pool;
 use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag};
-use crate::streams::{DeclaredStream, Streams};
+use crate::streams::{DeclaredStream, Promise, Streams};
 use command::Command;
 use delivery::Delivery;
 use parking_lot::Mutex;
@@ -116,6 +116,7 @@ enum Message {
     Submit(IoRequest),
     Promote(IoTag, Class, Instant),
     Cancel(IoTag),
+    CancelStream(StreamId),
     Declare(StreamId, Option<StreamSpec>),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
 }
@@ -183,7 +184,7 @@ impl Engine {
             return;
         }
         let mut refused = requests.map(|request| ended(request.tag, IoError::Stopped)).collect();
-        self.shared.delivery.push(&mut refused);
+        self.shared.delivery.push(&mut refused, &mut Vec::new());
     }
 
     /// Somebody now waits for a request: it gets at least `class` and completes by `deadline`, unless it is at the
@@ -195,6 +196,11 @@ impl Engine {
     /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
     pub fn cancel(&self, tag: IoTag) {
         self.shared.post(std::iter::once(Message::Cancel(tag)));
+    }
+
+    /// Takes back all requests of a stream that are not at the device already: whoever plays it is elsewhere.
+    pub fn cancel_stream(&self, stream: StreamId) {
+        self.shared.post(std::iter::once(Message::CancelStream(stream)));
     }
 
     /// A stream is as `spec` says from now on, or has ended. It gets a reservation as soon as there is room; until then
@@ -283,6 +289,7 @@ struct Worker {
     outstanding: HashMap<RequestId, Option<IoRequest>>,
     finished: Vec<Command>,
     completions: Vec<Completion>,
+    promises: Vec<Promise>,
     statistics: Statistics,
 }
 
@@ -297,6 +304,7 @@ impl Worker {
             outstanding: HashMap::new(),
             finished: Vec::new(),
             completions: Vec::new(),
+            promises: Vec::new(),
             statistics: Statistics::default(),
         }
     }
@@ -344,11 +352,20 @@ impl Worker {
             }
             Message::Cancel(tag) => {
                 if self.scheduler.cancel(now, tag.into()) {
-                    self.outstanding.remove(&tag.into());
-                    self.end(ended(tag, IoError::Cancelled));
+                    self.cancelled(tag);
                 }
             }
+            Message::CancelStream(stream) => {
+                let mut cancelled = Vec::new();
+                self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
+                cancelled.into_iter().for_each(|tag| self.cancelled(tag));
+            }
         }
+    }
+
+    fn cancelled(&mut self, tag: IoTag) {
+        self.outstanding.remove(&tag.into());
+        self.end(ended(tag, IoError::Cancelled));
     }
 
     fn accept(&mut self, now: Instant, request: IoRequest) {
@@ -428,7 +445,8 @@ impl Worker {
         self.statistics.queued = self.scheduler.queued();
         self.statistics.in_flight = self.scheduler.in_flight();
         *self.shared.statistics.lock() = self.statistics;
-        self.shared.delivery.push(&mut self.completions);
+        self.streams.promises(&mut self.scheduler, &mut self.promises);
+        self.shared.delivery.push(&mut self.completions, &mut self.promises);
     }
 }
 
@@ -443,11 +461,15 @@ impl Drop for Worker {
         };
         let unheard = messages.into_iter().filter_map(|message| match message {
             Message::Submit(request) => Some(RequestId::from(request.tag)),
-            Message::Promote(..) | Message::Cancel(_) | Message::Declare(..) | Message::Report(_) => None,
+            Message::Promote(..)
+            | Message::Cancel(_)
+            | Message::CancelStream(_)
+            | Message::Declare(..)
+            | Message::Report(_) => None,
         });
         for RequestId(tag) in self.outstanding.drain().map(|(id, _)| id).chain(unheard) {
             self.completions.push(ended(IoTag(tag), IoError::Stopped));
         }
-        self.shared.delivery.push(&mut self.completions);
+        self.shared.delivery.push(&mut self.completions, &mut self.promises);
     }
 }

@@ -16,4 +16,4 @@ mod streams;
 pub use device::{Device, FileDevice, Geometry, OpenError, OpenMode};
 pub use engine::{Engine, StartError, Statistics};
 pub use request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};
-pub use streams::DeclaredStream;
+pub use streams::{DeclaredStream, Promise};

@@ -1,6 +1,7 @@
 //! The seam between the filesystem and the engine.
 
 use crate::pool::Buffer;
+use crate::streams::Promise;
 use rtsched::{Class, Direction, RequestId, StreamId};
 use smallvec::SmallVec;
 use units::{Bytes, DeviceOffset, Instant};
@@ -146,4 +147,10 @@ pub struct Completion {
 pub trait CompletionSink: Send + Sync + 'static {
     /// `completions` have ended by `now`.
     fn completed(&self, now: Instant, completions: &[Completion]);
+
+    /// What declared streams are promised has changed. Never called by two threads at once, so that the last change
+    /// told is the last that happened. Who declares no streams need not listen.
+    fn promised(&self, now: Instant, promises: &[Promise]) {
+        let _ = (now, promises);
+    }
 }

@@ -17,7 +17,7 @@ mod engine;
 mod history;
 
 pub use disk::{Fault, SimDisk};
-pub use engine::SimEngine;
+pub use engine::{SimCommand, SimEngine};
 pub use history::{CrashImages, TraceEvent};
 
 /// Unit of the disk's memory and of its addresses, in bytes.

@@ -5,7 +5,9 @@
 //! beside each scheduler. **Invariants:** a declared stream is admitted or waits, never both; an open over a network
 //! cannot be refused, so a stream for which there is no room is served all the same, as best effort, until there is.
 
-use rtsched::{Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamStatus};
+use rtsched::{
+    Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
+};
 use std::collections::BTreeMap;
 use units::Instant;
 
@@ -22,12 +24,23 @@ pub struct DeclaredStream {
     pub rejected: Option<Rejected>,
 }
 
+/// What a stream is promised from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// Which.
+    pub stream: StreamId,
+    /// `None`: nothing; it is served as best effort, or has ended.
+    pub terms: Option<Terms>,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     admitted: BTreeMap<StreamId, Admitted>,
     /// First come, first admitted.
     waiting: Vec<(StreamId, StreamSpec, Rejected)>,
+    /// Events that the scheduler had dropped when it was asked last.
+    events_lost: u64,
 }
 
 #[derive(Debug)]
@@ -78,6 +91,26 @@ impl Streams {
         }
     }
 
+    /// Appends what has become of promises since the last call; some may be as they were. Of streams that ended, and
+    /// whose owner knows that, one may be missing where very much happened.
+    pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, promises: &mut Vec<Promise>) {
+        while let Some(event) = scheduler.pop_event() {
+            let (Event::Admitted { stream, .. }
+            | Event::Resized { stream, .. }
+            | Event::Released { stream, .. }
+            | Event::Demoted { stream, .. }
+            | Event::Restored { stream, .. }) = event
+            else {
+                continue;
+            };
+            promises.push(promise(scheduler, stream));
+        }
+        let lost = scheduler.counters().events_lost;
+        if std::mem::replace(&mut self.events_lost, lost) != lost {
+            promises.extend(self.admitted.keys().map(|&stream| promise(scheduler, stream)));
+        }
+    }
+
     /// All streams, in the order of their names.
     pub(crate) fn report(&self, scheduler: &Scheduler) -> Vec<DeclaredStream> {
         let admitted = self.admitted.iter().filter_map(|(&stream, held)| {
@@ -97,11 +130,44 @@ impl Streams {
     }
 }
 
+fn promise(scheduler: &Scheduler, stream: StreamId) -> Promise {
+    let held = scheduler.stream(stream).filter(|status| status.state != StreamState::Demoted);
+    Promise { stream, terms: held.map(|status| status.terms) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rtsched::Config;
     use units::Bitrate;
+
+    /// What was said of each stream last.
+    fn told(declared: &mut Streams, scheduler: &mut Scheduler) -> BTreeMap<u64, Option<Terms>> {
+        let mut promises = Vec::new();
+        declared.promises(scheduler, &mut promises);
+        promises.iter().map(|promise| (promise.stream.0, promise.terms)).collect()
+    }
+
+    #[test]
+    fn what_a_stream_is_promised_is_told_also_when_events_are_lost() {
+        for event_capacity in [1024, 1] {
+            let mut scheduler = Scheduler::new(Config { event_capacity, ..Config::default() });
+            let mut declared = Streams::default();
+            let now = Instant::ZERO;
+            let spec = StreamSpec::reader(Bitrate::from_megabits(100));
+            for id in 1..=8 {
+                declared.declare(&mut scheduler, now, StreamId(id), Some(spec));
+            }
+            let first = told(&mut declared, &mut scheduler);
+            for id in 1..=8 {
+                assert_eq!(first[&id], scheduler.terms(StreamId(id)), "{id}");
+                assert!(first[&id].is_some());
+            }
+            declared.declare(&mut scheduler, now, StreamId(3), None);
+            assert_eq!(told(&mut declared, &mut scheduler)[&3], None);
+            assert!(told(&mut declared, &mut scheduler).is_empty());
+        }
+    }
 
     fn streams(streams: &Streams, scheduler: &Scheduler) -> Vec<(u64, bool)> {
         streams.report(scheduler).iter().map(|report| (report.stream.0, report.admitted.is_some())).collect()

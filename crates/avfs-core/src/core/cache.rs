@@ -4,7 +4,7 @@
 //! valid and which are dirty is kept to the byte, so a write never needs a read first.
 //!
 //! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
-//! written or being filled by a client is never evicted; valid bytes beyond the end of the file are zero.
+//! written or being filled by a client is never evicted, one that a player will come to only when there is nothing else; valid bytes beyond the end of the file are zero.
 
 use crate::ranges::RangeSet;
 use avfs_io::pool::{Buffer, Pool};
@@ -43,6 +43,8 @@ pub(super) struct CacheBlock {
     pub(super) filling: SmallVec<[(u32, u32); 2]>,
     /// Kept for an operation that is being tried.
     pub(super) held: u32,
+    /// Players that will come to it.
+    pub(super) wanted: u32,
     stamp: u64,
 }
 
@@ -78,6 +80,7 @@ pub(super) struct Cache {
     clean: BTreeMap<u64, BlockId>,
     next_stamp: u64,
     pub(super) dirty_bytes: u64,
+    wanted_bytes: u64,
 }
 
 impl Cache {
@@ -89,6 +92,30 @@ impl Cache {
             clean: BTreeMap::new(),
             next_stamp: 0,
             dirty_bytes: 0,
+            wanted_bytes: 0,
+        }
+    }
+
+    /// Bytes of blocks that players will come to.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        self.wanted_bytes
+    }
+
+    /// One more player will come to the block.
+    pub(super) fn want(&mut self, id: BlockId) {
+        let Some(block) = find(&mut self.slots, id) else { return };
+        block.wanted += 1;
+        if block.wanted == 1 {
+            self.wanted_bytes += block.buffer.len() as u64;
+        }
+    }
+
+    /// One player less.
+    pub(super) fn unwant(&mut self, id: BlockId) {
+        let Some(block) = find(&mut self.slots, id) else { return };
+        block.wanted -= 1;
+        if block.wanted == 0 {
+            self.wanted_bytes -= block.buffer.len() as u64;
         }
     }
 
@@ -147,6 +174,7 @@ impl Cache {
             in_writing: RangeSet::default(),
             filling: SmallVec::new(),
             held: 0,
+            wanted: 0,
             stamp,
         };
         let id = match self.free_slots.pop() {
@@ -172,6 +200,9 @@ impl Cache {
         self.free_slots.push(id.slot);
         self.clean.remove(&block.stamp);
         self.dirty_bytes -= block.dirty.total();
+        if block.wanted > 0 {
+            self.wanted_bytes -= block.buffer.len() as u64;
+        }
         Some(block)
     }
 
@@ -203,11 +234,16 @@ impl Cache {
         }
     }
 
-    /// Takes out the clean block that was not used for longest.
+    /// Takes out the clean block that was not used for longest, of those to which no player will come if there is one.
     pub(super) fn evict_one(&mut self) -> Option<CacheBlock> {
-        let idle =
-            |id: &BlockId| self.get(*id).is_some_and(|block| block.is_idle() && !block.buffer.is_shared());
-        let id = self.clean.values().copied().find(idle)?;
+        let find = |may_be_wanted: bool| {
+            let mut blocks = self.clean.values().filter_map(|&id| Some((id, self.get(id)?)));
+            let fits = |block: &CacheBlock| {
+                block.is_idle() && !block.buffer.is_shared() && (may_be_wanted || block.wanted == 0)
+            };
+            blocks.find_map(|(id, block)| fits(block).then_some(id))
+        };
+        let id = find(false).or_else(|| find(true))?;
         self.remove(id)
     }
 }

@@ -105,7 +105,6 @@ impl Core {
         let file = self.file_mut(ino);
         file.size = size;
         file.append_end = size;
-        file.read_end = file.read_end.min(size);
         file.last_placed = None;
         file.tails.retain(|&mut (_, behind)| behind < size);
         if self.metadata.get(ino).is_some_and(|inode| inode.size > size) {

@@ -6,7 +6,7 @@ use super::policies::Told;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
 use crate::types::{Declaration, HandleId, OpenFlags};
-use rtsched::Direction;
+use rtsched::{Direction, Terms};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -119,10 +119,12 @@ pub(super) struct FileState {
     pub(super) exclusive: u32,
     /// The kernel may have pages of it.
     pub(super) kernel_pages: bool,
-    /// End of the last read, to recognise the next one as its continuation.
-    pub(super) read_end: u64,
-    /// Reads in a row that continued the one before.
-    pub(super) sequential_reads: u32,
+    /// Clients that read on and on, and do not copy.
+    pub(super) playing: SmallVec<[HandleId; 1]>,
+    /// Clients that write faster than the file is ever played.
+    pub(super) copying: SmallVec<[HandleId; 1]>,
+    /// What its readers are promised, and its writers.
+    pub(super) promised: [Option<Terms>; 2],
     /// What held for it when it was opened last; absent: nobody says anything of it.
     pub(super) policy: Option<Box<Policy>>,
     pub(super) told: Option<Box<Told>>,
@@ -154,6 +156,27 @@ impl FileState {
     pub(super) fn count_client(&mut self, flags: OpenFlags, change: i32) {
         let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
         *count = count.saturating_add_signed(change);
+    }
+
+    /// What its readers or its writers are promised, as the stream that they are together.
+    pub(super) fn terms(&self, direction: Direction) -> Option<Terms> {
+        self.promised[usize::from(direction == Direction::Write)]
+    }
+
+    pub(super) fn set_terms(&mut self, direction: Direction, terms: Option<Terms>) {
+        self.promised[usize::from(direction == Direction::Write)] = terms;
+    }
+
+    /// A client plays the file from now on, or does not.
+    pub(super) fn set_playing(&mut self, handle: HandleId, plays: bool) {
+        self.playing.retain(|playing| *playing != handle);
+        self.playing.extend(plays.then_some(handle));
+    }
+
+    /// A client that writes copies the file from now on, or does not.
+    pub(super) fn set_copying(&mut self, handle: HandleId, copies: bool) {
+        self.copying.retain(|copying| *copying != handle);
+        self.copying.extend(copies.then_some(handle));
     }
 
     /// What clients said who play, or who record.

@@ -731,7 +731,7 @@ impl Core {
         };
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
-        self.handles.insert(handle.0, Handle { ino, flags, read_deadline: None });
+        self.handles.insert(handle.0, Handle { ino, flags, read_deadline: None, player: None });
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction_of(flags)) })
     }
 
@@ -754,8 +754,10 @@ impl Core {
 
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
-        let Some(Handle { ino, flags, .. }) = self.handles.remove(&handle.0) else { return };
+        let Ok((ino, flags)) = self.handle(handle) else { return };
         self.change_streams(ino, |core| {
+            core.forget_player(ino, handle);
+            core.handles.remove(&handle.0);
             let file = core.file_mut(ino);
             file.declarations.retain(|declared| declared.handle != handle);
             file.count_client(flags, -1);

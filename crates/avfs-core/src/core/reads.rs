@@ -48,12 +48,12 @@ impl Core {
         while at < end {
             at += self.cached_slice(ino, at, end, &mut data)?;
         }
-        self.note_read(now, ino, offset, end);
+        self.note_read(now, ino);
         if let Some(open) = self.handles.get_mut(&handle.0) {
             open.read_deadline = None;
         }
         if at > offset {
-            self.read_ahead(now, ino, handle, end);
+            self.follow(now, ino, handle, offset, end);
             self.pump(now);
         }
         Some(Ok(data))
@@ -91,12 +91,7 @@ impl Core {
         (end > at).then_some(end)
     }
 
-    fn note_read(&mut self, now: Now, ino: Ino, offset: u64, end: u64) {
-        let file = self.file_mut(ino);
-        // Clients send several requests at once and out of order: what falls near the last one continues it.
-        let near = offset <= file.read_end + MAX_BUFFER as u64 && file.read_end <= offset + MAX_BUFFER as u64;
-        file.sequential_reads = if near { file.sequential_reads.saturating_add(1) } else { 0 };
-        file.read_end = if near { file.read_end.max(end) } else { end };
+    fn note_read(&mut self, now: Now, ino: Ino) {
         if self.options.no_atime || self.check_writable().is_err() {
             return;
         }
@@ -130,9 +125,10 @@ impl Core {
         }
         let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
-            let sequential = offset == 0 || self.is_sequential(ino, offset);
+            self.notice_jump(now, ino, handle, offset, end);
+            let sequential = offset == 0 || self.goes_on(handle, offset);
             let need = self.need(now, ino, handle, Bytes::ZERO);
-            self.hasten(ino, offset..end, handle);
+            self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {
                 self.write_back_for_memory(now);
                 self.buffer_waiters.push_back(ticket);
@@ -147,43 +143,8 @@ impl Core {
         Progress::Wait
     }
 
-    fn is_sequential(&self, ino: Ino, offset: u64) -> bool {
-        self.files.get(&ino).is_some_and(|file| {
-            file.is_media() || offset.abs_diff(file.read_end) <= MAX_BUFFER as u64 && file.read_end > 0
-        })
-    }
-
-    /// Prefetches behind a reader that goes on where it was.
-    fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId, end: u64) {
-        let Some(file) = self.files.get(&ino) else { return };
-        let block = MAX_BUFFER as u64;
-        // What is read ahead may not push out what was read ahead before it.
-        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4).next_multiple_of(block);
-        if file.sequential_reads < 2 || file.size <= block || file.exclusive > 0 || depth == 0 {
-            return;
-        }
-        let next = end / block * block;
-        let until = file.size.min(next + block + depth);
-        let mut at = next;
-        while at < until {
-            let block_end = (at + block).min(until);
-            let present = self
-                .files
-                .get(&ino)
-                .and_then(|file| file.block_before(at))
-                .is_some_and(|(_, id)| self.cache.get(id).is_some_and(|held| at < held.end()));
-            if !present {
-                let need = self.need(now, ino, handle, Bytes(at.saturating_sub(end)));
-                if !self.load(ino, at..block_end, true, need) {
-                    return;
-                }
-            }
-            at = block_end;
-        }
-    }
-
     /// Makes blocks for what is missing of `range` and asks the device for it. False when there is no memory.
-    fn load(&mut self, ino: Ino, range: Range<u64>, sequential: bool, need: Need) -> bool {
+    pub(super) fn load(&mut self, ino: Ino, range: Range<u64>, sequential: bool, need: Need) -> bool {
         // Blocks of the range are not evicted to make room for others of it.
         let mut held = SmallVec::new();
         let loaded = self.load_held(ino, range, sequential, need, &mut held);
@@ -407,7 +368,7 @@ impl Core {
         let size = match self.files.get_mut(&ino) {
             Some(file) => {
                 file.loads -= 1;
-                file.read_failed |= result.is_err();
+                file.read_failed |= result.is_err_and(|error| error != IoError::Cancelled);
                 file.size
             }
             None => return,
@@ -415,9 +376,19 @@ impl Core {
         let Some(block) = self.cache.get_mut(id) else { return };
         let range = start..start + length;
         block.loading.remove(range.clone());
-        if let Err(error) = result {
-            tracing::error!(%ino, offset = block.start + start, "read failed: {error}");
-            return;
+        match result {
+            Ok(()) => {}
+            // Whoever waits for it all the same asks again.
+            Err(IoError::Cancelled) => {
+                if block.is_idle() && block.valid.is_empty() && block.wanted == 0 {
+                    self.cache.remove(id).into_iter().for_each(|block| self.forget_block(block));
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::error!(%ino, offset = block.start + start, "read failed: {error}");
+                return;
+            }
         }
         for gap in block.valid.gaps(range) {
             let (at, length) = (gap.start as usize, (gap.end - gap.start) as usize);

@@ -4,9 +4,10 @@ use super::file::{Declared, FileState};
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
+use crate::format::BLOCK;
 use crate::types::*;
-use avfs_io::DeclaredStream;
 use avfs_io::pool::MAX_BUFFER;
+use avfs_io::{DeclaredStream, Promise};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Why};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
@@ -45,16 +46,32 @@ impl Need {
     }
 }
 
-fn clients(file: &FileState, direction: Direction) -> u32 {
-    if direction == Direction::Write { file.writers } else { file.readers }
+/// Clients that are a stream, should the file have a rate: whoever writes and does not copy; whoever reads on and on and
+/// does not copy, or, where the policy is to turn away whom there is no room for, whoever opens it to read.
+fn clients(file: &FileState, direction: Direction) -> u64 {
+    let count = match direction {
+        Direction::Write => file.writers.saturating_sub(file.copying.len() as u32),
+        _ if file.policy().refuses_when_full() => file.readers,
+        _ => file.playing.len() as u32,
+    };
+    u64::from(count)
+}
+
+/// Those of them who did not declare anything.
+fn undeclared(file: &FileState, direction: Direction) -> u64 {
+    let is_counted = |handle: HandleId| match direction {
+        Direction::Write => !file.copying.contains(&handle),
+        _ => file.policy().refuses_when_full() || file.playing.contains(&handle),
+    };
+    let declared = file.declared(direction).filter(|declared| is_counted(declared.handle)).count() as u64;
+    clients(file, direction) - declared
 }
 
 /// The shortest time that any client leaves its requests.
 fn window_of_all(file: &FileState, direction: Direction) -> Duration {
     let of_policy = file.policy().deadline_window();
-    let all_declared = file.declared(direction).count() as u64 >= u64::from(clients(file, direction));
     let declared = file.declared(direction).map(|one| one.declaration.period.unwrap_or(of_policy));
-    declared.chain((!all_declared).then_some(of_policy)).min().unwrap_or(of_policy)
+    declared.chain((undeclared(file, direction) > 0).then_some(of_policy)).min().unwrap_or(of_policy)
 }
 
 /// Who may write records; what such a client reads is not what it plays.
@@ -66,6 +83,16 @@ pub(super) fn direction_of(flags: OpenFlags) -> Direction {
 pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
     StreamId(ino.0 << 1 | u64::from(direction == Direction::Write))
 }
+
+/// Whose stream it is, and whether its readers are it or its writers.
+fn file_of(stream: StreamId) -> (Ino, Direction) {
+    (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
+}
+
+/// A file in shorter pieces than this is read in requests as long as they are on average.
+const LONG_PIECE: u64 = 64 << 20;
+/// No shorter than this.
+const SHORT_PIECE: u64 = 256 << 10;
 
 impl From<DeclaredStream> for StreamReport {
     fn from(declared: DeclaredStream) -> Self {
@@ -82,6 +109,7 @@ impl From<DeclaredStream> for StreamReport {
                 None => StreamService::Waiting,
             },
             request_bytes: status.map_or(0, |status| status.terms.request.0),
+            buffer_bytes: status.map_or(0, |status| status.terms.buffer().0),
             completed: status.map_or(0, |status| status.completed),
             bytes: status.map_or(0, |status| status.bytes.0),
             missed: status.map_or(0, |status| status.missed),
@@ -111,6 +139,13 @@ impl Core {
         if policy.class() != Class::RealTime && !is_declared {
             return background(policy.class());
         }
+        let copies = match client {
+            Some(client) => self.copies(client),
+            None => file.writers > 0 && clients(file, direction) == 0,
+        };
+        if copies && !is_declared {
+            return background(Class::BestEffort);
+        }
         let window = match client {
             Some(_) => declared().find_map(|one| one.declaration.period).unwrap_or(policy.deadline_window()),
             None => window_of_all(file, direction),
@@ -129,19 +164,57 @@ impl Core {
     fn stream_spec(&self, ino: Ino, direction: Direction) -> Option<StreamSpec> {
         let file = self.files.get(&ino).filter(|file| !file.policy().forbids_streams())?;
         let of_policy = file.policy().bitrate().map_or(0, |rate| rate.0);
-        let undeclared = u64::from(clients(file, direction)) - file.declared(direction).count() as u64;
         let declared =
             file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
-        let rate = declared.fold(of_policy.saturating_mul(undeclared), u64::saturating_add);
-        (rate > 0).then(|| StreamSpec {
+        let undeclared = of_policy.saturating_mul(undeclared(file, direction));
+        let rate = declared.fold(undeclared, u64::saturating_add);
+        if rate == 0 {
+            return None;
+        }
+        let spec = StreamSpec {
             direction,
             rate: Bitrate(rate),
-            // What is asked for and by when, see `load` and `ranking`.
             request: Some(Bytes(MAX_BUFFER as u64)),
             deadline: Some(window_of_all(file, direction)),
             place: None,
             priority: StreamSpec::DEFAULT_PRIORITY,
+        };
+        if direction == Direction::Write {
+            return Some(spec);
+        }
+        // What nobody says, the admission chooses; players follow it.
+        let is_timed = file.policy().says_deadline_window()
+            || file.declared(direction).any(|one| one.declaration.period.is_some());
+        Some(StreamSpec {
+            request: self.request_of_reader(ino, file),
+            deadline: spec.deadline.filter(|_| is_timed),
+            ..spec
         })
+    }
+
+    /// Length of a reader's requests where there is a reason for it: what a policy wants ahead, or the pieces in which
+    /// the file lies.
+    fn request_of_reader(&self, ino: Ino, file: &FileState) -> Option<Bytes> {
+        if let Some(depth) = file.policy().stated_prefetch_depth() {
+            return Some(depth.max(Bytes(BLOCK)));
+        }
+        let extents = self.metadata.get(ino)?.extents()?;
+        let mut runs: u64 = 0;
+        let mut end = None;
+        for extent in extents.iter() {
+            runs += u64::from(end != Some(extent.start));
+            end = Some(extent.start + extent.count);
+        }
+        let piece = file.size.checked_div(runs.saturating_sub(1))?;
+        (piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
+    }
+
+    /// A stream is promised something else than before.
+    pub fn promised(&mut self, promise: Promise) {
+        let (ino, direction) = file_of(promise.stream);
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.set_terms(direction, promise.terms);
+        }
     }
 
     /// An application says how it reads or writes a file that it has open, in place of what it said before; nothing, if
@@ -212,9 +285,9 @@ impl Core {
         need
     }
 
-    /// A client waits for these bytes, which were asked for before it said by when it must have them.
-    pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, handle: HandleId) {
-        let Some(wish) = self.handles.get(&handle.0).and_then(|open| open.read_deadline) else { return };
+    /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
+    pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
+        let Some(deadline) = need.deadline else { return };
         for (&tag, (purpose, _)) in &self.in_flight {
             if let Purpose::Load { ino: other, block, start, length, .. } = purpose
                 && *other == ino
@@ -222,7 +295,7 @@ impl Core {
                 && block.start + start < range.end
                 && range.start < block.start + start + length
             {
-                self.outbox.promotions.push((tag, Class::RealTime, wish));
+                self.outbox.promotions.push((tag, need.class, deadline));
             }
         }
     }
@@ -241,6 +314,11 @@ impl Core {
         let result = change(self);
         for (direction, before) in BOTH.into_iter().zip(before) {
             let after = self.stream_spec(ino, direction);
+            if after.is_none()
+                && let Some(file) = self.files.get_mut(&ino)
+            {
+                file.set_terms(direction, None);
+            }
             if before == after {
                 continue;
             }

@@ -143,6 +143,7 @@ impl Core {
         if let Some(caller) = unprivileged {
             self.drop_privileges(now, ino, caller);
         }
+        self.follow_writer(now, ino, handle, length as u64);
         Progress::Ready(Ok(plan))
     }
 

@@ -31,7 +31,24 @@ fn make_directory(volume: &mut SimVolume, parent: Ino, name: &str) -> Ino {
 fn make_file(volume: &mut SimVolume, parent: Ino, name: &str) -> Ino {
     let (ino, handle) = volume.create(parent, name.as_bytes()).unwrap();
     volume.with(|core, now| core.release(now, handle));
+    let size = Some(PLAYED_LENGTH * PLAYED_REQUESTS);
+    volume.set_attributes(ino, SetAttributes { size, ..SetAttributes::default() }).unwrap();
     ino
+}
+
+/// As many requests as it takes to be a player.
+const PLAYED_REQUESTS: u64 = 3;
+const PLAYED_LENGTH: u64 = 4096;
+
+/// Opens a file; whoever only reads begins to play it.
+fn open(volume: &mut SimVolume, ino: Ino, flags: OpenFlags) -> HandleId {
+    let handle = volume.with(|core, _| core.open(ino, flags)).unwrap().handle;
+    if !flags.contains(OpenFlags::WRITE) {
+        for request in 0..PLAYED_REQUESTS {
+            volume.read(handle, request * PLAYED_LENGTH, PLAYED_LENGTH as usize).unwrap();
+        }
+    }
+    handle
 }
 
 fn set(volume: &mut SimVolume, ino: Ino, name: &str, value: &str) -> Result<(), Error> {
@@ -65,9 +82,9 @@ fn directory(path: &str) -> PolicySource {
 
 /// Megabits per second and state of the streams of a file's readers, with one reader.
 fn played(volume: &mut SimVolume, ino: Ino) -> Option<u64> {
-    let opened = volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap();
+    let handle = open(volume, ino, OpenFlags::READ);
     let streams = volume.streams();
-    volume.with(|core, now| core.release(now, opened.handle));
+    volume.with(|core, now| core.release(now, handle));
     streams.iter().find(|stream| stream.ino == ino.0).map(|stream| stream.bits_per_second / 1_000_000)
 }
 
@@ -137,7 +154,7 @@ fn a_change_holds_from_the_next_open_on() {
     let rates = |volume: &SimVolume| -> Vec<_> {
         volume.streams().iter().map(|stream| (stream.writes, stream.bits_per_second / 1_000_000)).collect()
     };
-    let open = |volume: &mut SimVolume, flags| volume.with(|core, _| core.open(file, flags)).unwrap().handle;
+    let open = |volume: &mut SimVolume, flags| open(volume, file, flags);
     let first = open(&mut volume, OpenFlags::READ);
     set(&mut volume, shots, "bitrate", "30 Mbit/s").unwrap();
     assert_eq!(rates(&volume), []);
@@ -256,8 +273,9 @@ fn what_was_found_in_a_file_is_heard_last_and_at_once() {
     let inform = |volume: &mut SimVolume, informant, settings| {
         volume.with(|core, _| core.inform(file, informant, settings))
     };
+    volume.sync().unwrap();
     assert_eq!(inform(&mut volume, Informant::Container, rate(10)), Err(Error::Stale));
-    let opened = volume.with(|core, _| core.open(file, OpenFlags::READ)).unwrap();
+    let handle = open(&mut volume, file, OpenFlags::READ);
     inform(&mut volume, Informant::Observation, rate(5)).unwrap();
     assert_eq!(decided(&volume, file, "rate"), ("5 Mbit/s".to_owned(), PolicySource::Observation));
     inform(&mut volume, Informant::Container, rate(10)).unwrap();
@@ -265,7 +283,7 @@ fn what_was_found_in_a_file_is_heard_last_and_at_once() {
     assert_eq!(volume.streams()[0].bits_per_second, 10_000_000);
     set(&mut volume, Ino::ROOT, "bitrate", "20 Mbit/s").unwrap();
     assert_eq!(played(&mut volume, file), Some(40), "two readers of 20 Mbit/s");
-    volume.with(|core, now| core.release(now, opened.handle));
+    volume.with(|core, now| core.release(now, handle));
 }
 
 /// The megabytes in memory after somebody began to read from the start.
@@ -283,7 +301,9 @@ fn a_reader_has_what_its_policy_says_read_ahead() {
     let entry = |depth: &str| format!("[[stream]]\npath = \"**\"\nprefetch_depth = \"{depth}\"");
     assert_eq!(delivered_ahead(&entry("0 B")), 8);
     assert_eq!(delivered_ahead(&entry("8 MiB")), 16);
-    assert_eq!(delivered_ahead(&entry("9 MiB")), 24);
+    // The player is at 3 MiB: so much is ahead of it.
+    assert_eq!(delivered_ahead(&entry("12 MiB")), 16);
+    assert_eq!(delivered_ahead(&entry("13 MiB")), 24);
     assert_eq!(delivered_ahead(&entry("32 MiB")), 40);
     // A quarter of the cache at the most.
     assert_eq!(delivered_ahead(&entry("1 GiB")), 64);
@@ -339,7 +359,7 @@ fn what_clients_declare_adds_up_and_ends_with_them() {
     use StreamService::{Admitted, Waiting};
     let mut volume = mount("");
     let file = make_file(&mut volume, Ino::ROOT, "a.mov");
-    let open = |volume: &mut SimVolume, flags| volume.with(|core, _| core.open(file, flags)).unwrap().handle;
+    let open = |volume: &mut SimVolume, flags| open(volume, file, flags);
     let declare = |volume: &mut SimVolume, handle, megabits| {
         let rate = Some(Bitrate::from_megabits(megabits));
         volume.with(|core, _| core.declare(handle, Declaration { rate, period: None }))

@@ -271,7 +271,7 @@ fn the_spelling_of_a_name_is_told_with_its_end() {
     assert_eq!(ask(&volume, "other"), Err(Error::NoAttribute));
 }
 
-/// Open files with a configured rate hold reservations, readers and writers of one file apart, each as many times as
+/// Files with a configured rate that are played or written hold reservations, readers and writers of one file apart, each as many times as
 /// there are clients; a volume cannot be talked into more than its device carries, nor a client be refused.
 #[test]
 fn open_files_with_a_rate_are_streams() {
@@ -294,10 +294,18 @@ fn open_files_with_a_rate_are_streams() {
     };
     let (ino, recorder) = volume.create(Ino::ROOT, b"a.mxf").unwrap();
     let (_, other) = volume.create(Ino::ROOT, b"a.txt").unwrap();
+    volume.write(recorder, 0, &[7; 3 * 4096]).unwrap();
     let players: Vec<_> =
         (0..2).map(|_| volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle).collect();
-    let played = (ino.0, false, 200, StreamService::Admitted);
+    // Who has only looked at the beginning is no player yet.
     let recorded = (ino.0, true, 100, StreamService::Admitted);
+    for (request, expected) in [(0, 1), (1, 1), (2, 2)] {
+        for &player in &players {
+            volume.read(player, request * 4096, 4096).unwrap();
+        }
+        assert_eq!(streams(&volume).len(), expected);
+    }
+    let played = (ino.0, false, 200, StreamService::Admitted);
     assert_eq!(streams(&volume), [played, recorded]);
     volume.with(|core, now| core.release(now, players[0]));
     assert_eq!(streams(&volume), [(ino.0, false, 100, StreamService::Admitted), recorded]);

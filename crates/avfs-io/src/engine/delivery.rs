@@ -1,10 +1,11 @@
 //! From the engine to the filesystem: the threads on which completions are delivered.
 //!
-//! **State:** the completions that nobody has taken yet. **Invariant:** what was pushed before [`Delivery::close`]
-//! is delivered, once.
+//! **State:** the completions and promises that nobody has taken yet. **Invariants:** what was pushed before
+//! [`Delivery::close`] is delivered, once; promises in their order.
 
 use super::now;
 use crate::request::{Completion, CompletionSink};
+use crate::streams::Promise;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -27,7 +28,16 @@ struct Queue {
 #[derive(Default)]
 struct State {
     ready: Vec<Completion>,
+    promises: Vec<Promise>,
+    /// One of the threads is telling promises: the other may not overtake it.
+    promising: bool,
     closed: bool,
+}
+
+impl State {
+    fn has_promises(&self) -> bool {
+        !self.promises.is_empty() && !self.promising
+    }
 }
 
 impl Delivery {
@@ -47,9 +57,9 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Hands over `completions`, which are ready together; leaves it empty.
-    pub(super) fn push(&self, completions: &mut Vec<Completion>) {
-        if completions.is_empty() {
+    /// Hands over `completions`, which are ready together, and `promises`; leaves both empty.
+    pub(super) fn push(&self, completions: &mut Vec<Completion>, promises: &mut Vec<Promise>) {
+        if completions.is_empty() && promises.is_empty() {
             return;
         }
         let mut state = self.queue.state.lock();
@@ -57,9 +67,11 @@ impl Delivery {
             tracing::debug!(count = completions.len(), "nobody is left to hear of completions");
         } else {
             state.ready.extend_from_slice(completions);
+            state.promises.extend_from_slice(promises);
         }
         drop(state);
         completions.clear();
+        promises.clear();
         self.queue.changed.notify_one();
     }
 
@@ -78,19 +90,31 @@ impl Delivery {
 
 impl Queue {
     fn deliver(&self, sink: &dyn CompletionSink) {
-        let mut batch = Vec::new();
+        let (mut batch, mut promises) = (Vec::new(), Vec::new());
         loop {
             let mut state = self.state.lock();
-            while state.ready.is_empty() {
+            while state.ready.is_empty() && !state.has_promises() {
                 if state.closed {
                     return;
                 }
                 self.changed.wait(&mut state);
             }
             std::mem::swap(&mut batch, &mut state.ready);
+            if state.has_promises() {
+                std::mem::swap(&mut promises, &mut state.promises);
+                state.promising = true;
+            }
             drop(state);
-            sink.completed(now(), &batch);
-            batch.clear();
+            if !promises.is_empty() {
+                sink.promised(now(), &promises);
+                promises.clear();
+                self.state.lock().promising = false;
+                self.changed.notify_one();
+            }
+            if !batch.is_empty() {
+                sink.completed(now(), &batch);
+                batch.clear();
+            }
         }
     }
 }

@@ -4,13 +4,13 @@ use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
 use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag};
-use crate::streams::{DeclaredStream, Streams};
+use crate::streams::{DeclaredStream, Promise, Streams};
 use rand::Rng;
-use rtsched::{Class, Config, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
+use rtsched::{Class, Config, Direction, Dispatch, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use units::Instant;
+use units::{Bytes, DeviceOffset, Instant};
 
 /// The surface of [`Engine`](crate::engine::Engine) over a [`SimDisk`], without its threads: nothing happens but in
 /// [`step`](Self::step), and what happens is a function of the calls and the generator.
@@ -22,6 +22,21 @@ pub struct SimEngine {
     queued: BTreeMap<RequestId, Queued>,
     in_flight: Vec<Command>,
     ready: VecDeque<Completion>,
+    /// Those that went to the device, if anybody wants to know.
+    commands: Option<Vec<SimCommand>>,
+}
+
+/// A command that went to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimCommand {
+    /// Reads, writes or flushes.
+    pub direction: Direction,
+    /// The best class among its requests.
+    pub class: Class,
+    /// First byte on the device.
+    pub offset: DeviceOffset,
+    /// How much it moves.
+    pub length: Bytes,
 }
 
 #[derive(Debug)]
@@ -54,6 +69,7 @@ impl SimEngine {
             queued: BTreeMap::new(),
             in_flight: Vec::new(),
             ready: VecDeque::new(),
+            commands: None,
         }
     }
 
@@ -94,12 +110,36 @@ impl SimEngine {
         self.streams.report(&self.scheduler)
     }
 
+    /// What has become of promises since the last call, see
+    /// [`CompletionSink::promised`](crate::CompletionSink::promised).
+    pub fn take_promises(&mut self) -> Vec<Promise> {
+        let mut promises = Vec::new();
+        self.streams.promises(&mut self.scheduler, &mut promises);
+        promises
+    }
+
     /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
     pub fn cancel(&mut self, now: Instant, tag: IoTag) {
         if self.scheduler.cancel(now, tag.into()) {
-            self.queued.remove(&tag.into());
-            self.ready.push_back(Completion { tag, result: Err(IoError::Cancelled) });
+            self.cancelled(tag);
         }
+    }
+
+    /// See [`Engine::cancel_stream`](crate::engine::Engine::cancel_stream).
+    pub fn cancel_stream(&mut self, now: Instant, stream: StreamId) {
+        let mut cancelled = Vec::new();
+        self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
+        cancelled.into_iter().for_each(|tag| self.cancelled(tag));
+    }
+
+    fn cancelled(&mut self, tag: IoTag) {
+        self.queued.remove(&tag.into());
+        self.ready.push_back(Completion { tag, result: Err(IoError::Cancelled) });
+    }
+
+    /// The commands that went to the device since the last call; none before the first.
+    pub fn take_commands(&mut self) -> Vec<SimCommand> {
+        self.commands.replace(Vec::new()).unwrap_or_default()
     }
 
     /// Gives the device what the scheduler has for it, lets it finish one command of those it holds, and returns one
@@ -108,6 +148,7 @@ impl SimEngine {
     pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
         if self.ready.is_empty() {
             while let Some(dispatch) = self.scheduler.dispatch(now) {
+                self.record(&dispatch);
                 let requests = dispatch.requests.iter().map(|id| self.start(*id)).collect();
                 self.in_flight.push(Command { dispatch: dispatch.id, requests });
             }
@@ -133,6 +174,15 @@ impl SimEngine {
     pub fn outstanding(&self) -> usize {
         let in_flight: usize = self.in_flight.iter().map(|command| command.requests.len()).sum();
         self.queued.len() + in_flight + self.ready.len()
+    }
+
+    fn record(&mut self, dispatch: &Dispatch) {
+        let Some(commands) = &mut self.commands else { return };
+        let class =
+            dispatch.requests.iter().filter_map(|id| self.queued.get(id)).map(|held| held.request.class);
+        let class = class.min().unwrap_or(Class::Idle);
+        let &Dispatch { direction, offset, length, .. } = dispatch;
+        commands.push(SimCommand { direction, class, offset, length });
     }
 
     fn is_outstanding(&self, id: RequestId) -> bool {

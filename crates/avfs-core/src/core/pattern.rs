@@ -1,0 +1,293 @@
+//! What one client's requests for one file look like: a run that goes on, in which direction, and how fast.
+//!
+//! **For:** telling players from readers of headers, from scrubbing and from copies, out of nothing but offsets and
+//! times. **Excludes:** what is done about it. **State:** one [`Pattern`] and one [`Pace`] for each client.
+//! **Invariants:** a function of the calls; constant memory.
+//!
+//! Requests over a network come several at once and out of order (Windows keeps up to ten of 1 MiB on their way), so
+//! no request is judged by its order alone: a run goes on as long as requests fall near the one before, and its
+//! direction is that of their mean over sixteen.
+
+use units::{Bitrate, Bytes, Duration, Instant};
+
+/// A request this far from the one before still belongs to its run: twice what clients have on their way, ten times
+/// 1 MiB, because the last of some may come before the first of the next; and what a fast player leaves out.
+pub(super) const NEAR: u64 = 24 << 20;
+/// So many requests together have a place.
+const GROUP: u32 = 16;
+
+/// Which way a run goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    #[default]
+    Forward,
+    Backward,
+}
+
+/// What a request is to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It goes on where they were.
+    Continues,
+    /// It is somewhere else.
+    Jumps,
+}
+
+/// Where a client is in a file, and where it goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pattern {
+    way: Way,
+    /// End of what was asked for, or its begin if it goes backward.
+    front: u64,
+    /// Begin and end of the last request.
+    last: (u64, u64),
+    /// Requests since the run began, without the first.
+    continued: u32,
+    group: Group,
+    /// Mean offset of the group before.
+    mean_before: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    count: u32,
+    /// Of offsets, in 4 KiB.
+    sum: u64,
+    lowest: u64,
+    highest: u64,
+}
+
+impl Pattern {
+    /// A client that begins with this request.
+    fn starting(offset: u64, end: u64) -> Self {
+        Self { front: end, last: (offset, end), ..Self::default() }
+    }
+
+    /// The client asks for `offset..end`.
+    pub(super) fn note(&mut self, offset: u64, end: u64) -> Step {
+        if self.last == (offset, end) {
+            // Once more the same says nothing.
+            return Step::Continues;
+        }
+        if self.last == (0, 0) || self.would_jump(offset, end) {
+            let step = if self.last == (0, 0) { Step::Continues } else { Step::Jumps };
+            *self = Self::starting(offset, end);
+            return step;
+        }
+        self.last = (offset, end);
+        self.continued = self.continued.saturating_add(1);
+        self.front = match self.way {
+            Way::Forward => self.front.max(end),
+            Way::Backward => self.front.min(offset),
+        };
+        self.judge_direction(offset, end);
+        Step::Continues
+    }
+
+    /// True when a request would be somewhere else than those before it.
+    pub(super) fn would_jump(&self, offset: u64, end: u64) -> bool {
+        let (begin, behind) = self.last;
+        behind > 0 && (offset > behind.saturating_add(NEAR) || end.saturating_add(NEAR) < begin)
+    }
+
+    fn judge_direction(&mut self, offset: u64, end: u64) {
+        let group = &mut self.group;
+        group.lowest = if group.count == 0 { offset } else { group.lowest.min(offset) };
+        group.highest = group.highest.max(end);
+        group.sum = group.sum.saturating_add(offset >> 12);
+        group.count += 1;
+        if group.count < GROUP {
+            return;
+        }
+        let group = std::mem::take(group);
+        let mean = group.sum / u64::from(GROUP);
+        let way = match self.mean_before.replace(mean) {
+            Some(before) if mean < before => Way::Backward,
+            Some(before) if mean > before => Way::Forward,
+            _ => self.way,
+        };
+        if way != self.way {
+            self.way = way;
+            self.front = if way == Way::Forward { group.highest } else { group.lowest };
+        }
+    }
+
+    /// Which way it goes.
+    pub(super) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// End of what was asked for, or its begin if it goes backward.
+    pub(super) fn front(&self) -> u64 {
+        self.front
+    }
+
+    /// True as soon as requests went on where others were: the client does more than to look at a header, or to
+    /// search for a picture.
+    pub(super) fn is_run(&self) -> bool {
+        self.continued >= 2
+    }
+}
+
+/// A client that takes so many times the file's rate for longer than [`BURST`] does not play it.
+const COPY_FACTOR: u64 = 2;
+/// What a player may read at once to fill its own memory, in time of the doubled rate.
+const BURST: Duration = Duration::from_secs(4);
+/// However slow the file: a client's first requests are no copy yet.
+const BURST_BYTES: Bytes = Bytes::from_mib(32);
+
+/// How fast a client takes what a file's rate says it needs: a token bucket in the form of virtual scheduling (ITU-T
+/// I.371), with hysteresis.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    /// When what was taken up to now would have been taken at the doubled rate.
+    virtual_time: Instant,
+    copies: bool,
+}
+
+impl Pace {
+    /// The client takes `length` of a file of this rate.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
+        let limit = Bitrate(rate.0.saturating_mul(COPY_FACTOR).max(1));
+        let burst = BURST.max(limit.time_for(BURST_BYTES));
+        self.virtual_time = self.virtual_time.max(now) + limit.time_for(length);
+        // One that has become slow enough to have made up for half of a burst plays.
+        let bound = if self.copies { burst / 2 } else { burst };
+        let ahead = self.virtual_time.saturating_since(now);
+        self.copies = ahead > bound;
+        // However much was copied, it is forgotten as soon as the copy has an end.
+        self.virtual_time = self.virtual_time.min(now + burst + limit.time_for(BURST_BYTES));
+    }
+
+    /// It copies.
+    pub(super) fn copies(&self) -> bool {
+        self.copies
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+    use rand::seq::SliceRandom;
+
+    const MIB: u64 = 1 << 20;
+
+    fn reads(pattern: &mut Pattern, offsets: impl IntoIterator<Item = u64>, length: u64) -> Vec<Step> {
+        offsets.into_iter().map(|offset| pattern.note(offset, offset + length)).collect()
+    }
+
+    /// Offsets of 1 MiB reads from `from` on, each batch of `depth` in any order.
+    fn shuffled(from: u64, count: u64, depth: usize, seed: u64) -> Vec<u64> {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut offsets: Vec<u64> = (0..count).map(|index| from + index * MIB).collect();
+        offsets.chunks_mut(depth).for_each(|batch| batch.shuffle(&mut random));
+        offsets
+    }
+
+    proptest! {
+        /// However the network shuffles what is on its way, it is one run forward, and its front is where it is.
+        #[test]
+        fn requests_out_of_order_are_one_run(seed in any::<u64>(), depth in 1usize..=10, from in 0u64..1000) {
+            let mut pattern = Pattern::default();
+            let offsets = shuffled(from * MIB, 100, depth, seed);
+            for &offset in &offsets {
+                prop_assert_eq!(pattern.note(offset, offset + MIB), Step::Continues);
+                prop_assert_eq!(pattern.way(), Way::Forward);
+            }
+            prop_assert_eq!(pattern.front(), (from + 100) * MIB);
+            prop_assert!(pattern.is_run());
+        }
+
+        /// Played backward, frame by frame, each frame in pieces forward: known after three groups at the latest.
+        #[test]
+        fn backward_play_is_seen(pieces in 1u64..=8, piece in 64u64..=1024) {
+            let (piece, mut pattern) = (piece << 10, Pattern::default());
+            let frame = pieces * piece;
+            let frames = (3 * u64::from(GROUP)).div_ceil(pieces) + 2;
+            for number in (100..100 + frames).rev() {
+                let offsets = (0..pieces).map(|index| number * frame + index * piece);
+                prop_assert!(reads(&mut pattern, offsets, piece).iter().all(|&step| step == Step::Continues));
+            }
+            prop_assert_eq!(pattern.way(), Way::Backward);
+            prop_assert_eq!(pattern.front(), 100 * frame);
+        }
+    }
+
+    #[test]
+    fn a_player_that_turns_is_followed_both_ways() {
+        let mut pattern = Pattern::default();
+        reads(&mut pattern, (0..64).map(|index| index * MIB), MIB);
+        assert_eq!((pattern.way(), pattern.front()), (Way::Forward, 64 * MIB));
+        reads(&mut pattern, (0..48).rev().map(|index| (index + 10) * MIB), MIB);
+        assert_eq!((pattern.way(), pattern.front()), (Way::Backward, 10 * MIB));
+        reads(&mut pattern, (10..58).map(|index| index * MIB), MIB);
+        assert_eq!((pattern.way(), pattern.front()), (Way::Forward, 58 * MIB));
+    }
+
+    /// The boundary pair.
+    #[test]
+    fn a_jump_is_further_than_what_a_client_has_on_its_way() {
+        let mut pattern = Pattern::default();
+        assert_eq!(pattern.note(0, MIB), Step::Continues);
+        assert_eq!(pattern.note(MIB + NEAR, 2 * MIB + NEAR), Step::Continues);
+        assert_eq!(pattern.note(2 * MIB + 2 * NEAR + 1, 3 * MIB + 2 * NEAR), Step::Jumps);
+        assert!(!pattern.is_run());
+        let begin = 2 * MIB + 2 * NEAR + 1;
+        assert_eq!(pattern.note(begin - NEAR - MIB, begin - NEAR), Step::Continues);
+        assert_eq!(pattern.note(begin - 2 * NEAR - 2 * MIB, begin - 2 * NEAR - MIB - 1), Step::Jumps);
+    }
+
+    #[test]
+    fn who_looks_at_header_and_index_or_scrubs_is_no_run() {
+        let mut pattern = Pattern::default();
+        let places = [0, 1 << 30, 4096, (1 << 30) - MIB, 300 * MIB, 700 * MIB, 100 * MIB];
+        for offset in places {
+            reads(&mut pattern, [offset], 64 << 10);
+            assert!(!pattern.is_run());
+        }
+    }
+
+    /// What a client takes in `seconds`, in pieces of 1 MiB at this rate.
+    fn take(pace: &mut Pace, start: Instant, seconds: u64, at: Bitrate, file: Bitrate) -> Instant {
+        let count = u128::from(at.0) * u128::from(seconds) / 8 / u128::from(MIB);
+        let mut now = start;
+        for index in 0..count as u64 {
+            now = start + at.time_for(Bytes(index * MIB));
+            pace.note(now, Bytes::from_mib(1), file);
+        }
+        now
+    }
+
+    #[test]
+    fn twice_the_rate_is_play_and_more_is_a_copy() {
+        let file = Bitrate::from_megabits(100);
+        let mut pace = Pace::default();
+        let end = take(&mut pace, Instant::ZERO, 600, Bitrate::from_megabits(199), file);
+        assert!(!pace.copies());
+        // Half a second at disk speed to fill its memory is nothing yet.
+        let end = take(&mut pace, end + Duration::from_secs(5), 1, Bitrate::from_megabits(700), file);
+        assert!(!pace.copies());
+        let end = take(&mut pace, end, 5, Bitrate::from_megabits(700), file);
+        assert!(pace.copies());
+        let end = take(&mut pace, end, 60, Bitrate::from_megabits(700), file);
+        assert!(pace.copies());
+        // It plays again: seen within as long as a burst, and a bit.
+        take(&mut pace, end, 8, file, file);
+        assert!(!pace.copies());
+    }
+
+    #[test]
+    fn the_first_megabytes_of_a_slow_file_are_no_copy() {
+        let file = Bitrate::from_megabits(1);
+        let mut pace = Pace::default();
+        for _ in 0..BURST_BYTES.0 / MIB {
+            pace.note(Instant::ZERO, Bytes::from_mib(1), file);
+            assert!(!pace.copies());
+        }
+        pace.note(Instant::ZERO, Bytes::from_mib(1), file);
+        assert!(pace.copies());
+    }
+}

@@ -1,0 +1,329 @@
+//! Clients that read on and on: what they will want next is in memory before they ask for it.
+//!
+//! **For:** prefetching, and which clients are the streams of a file. **Excludes:** what a client's requests look like
+//! ([`pattern`](super::pattern)), and what the device does first (the scheduler). **State:** a [`Player`] for each
+//! handle that has read. **Invariants:** what was prefetched is not evicted before its player has passed it, as long as
+//! there is other memory; what nobody will want any more is cancelled and given up; a player never has more ahead of it
+//! than its terms' buffer, or the policy's depth and one request.
+//!
+//! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
+//! the terms' deadline is ahead of it. The admission reckoned with exactly that.
+
+use super::cache::BlockId;
+use super::pattern::{Pace, Pattern, Step, Way};
+use super::streams::{Need, direction_of};
+use super::{Cancellation, Core, Purpose};
+use crate::format::BLOCK;
+use crate::types::*;
+use avfs_io::pool::MAX_BUFFER;
+use rtsched::{Class, Direction};
+use std::collections::VecDeque;
+use std::ops::Range;
+use units::{Bitrate, Bytes, Ino, Now};
+
+const REQUEST: u64 = MAX_BUFFER as u64;
+
+/// What is known of a client that reads a file, or writes it.
+#[derive(Debug, Default)]
+pub(super) struct Player {
+    pattern: Pattern,
+    pace: Pace,
+    /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
+    /// copies or is gone. One that searches for a picture is still the player that it was.
+    has_played: bool,
+    /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
+    asked: Option<u64>,
+    /// Blocks that are kept for it, in the order in which it will come to them.
+    wanted: VecDeque<BlockId>,
+}
+
+impl Player {
+    /// It takes the file as fast as it can.
+    pub(super) fn copies(&self) -> bool {
+        self.pace.copies()
+    }
+
+    /// It is a stream, should the file have a rate.
+    fn plays(&self) -> bool {
+        self.has_played && !self.pace.copies()
+    }
+
+    /// Its requests went on where others were.
+    pub(super) fn is_run(&self) -> bool {
+        self.pattern.is_run()
+    }
+}
+
+/// How far ahead of a player is asked for, and in what pieces.
+#[derive(Clone, Copy, Debug)]
+struct Lead {
+    /// As soon as no more than this is ahead of the player,...
+    bytes: u64,
+    /// ...so much more is asked for.
+    request: u64,
+}
+
+impl Core {
+    /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
+    pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        self.note_request(now, ino, handle, offset, end);
+        self.pass_played(handle);
+        self.read_ahead(now, ino, handle);
+    }
+
+    /// A client will have to wait for `offset..end`: if it is elsewhere now, the device is not to be busy for where it was.
+    pub(super) fn notice_jump(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        let player = self.handles.get(&handle.0).and_then(|open| open.player.as_deref());
+        if player.is_some_and(|player| player.pattern.would_jump(offset, end)) {
+            self.note_request(now, ino, handle, offset, end);
+        }
+    }
+
+    fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        let rate = self.rate_of(ino, handle);
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let reads_only = direction_of(open.flags) == Direction::Read;
+        let player = open.player.get_or_insert_default();
+        let (way, played) = (player.pattern.way(), player.plays());
+        let step = player.pattern.note(offset, end);
+        if let Some(rate) = rate {
+            player.pace.note(now.monotonic, Bytes(end - offset), rate);
+        }
+        player.has_played |= player.is_run();
+        let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
+        let plays = player.plays();
+        if played != plays && reads_only {
+            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
+        }
+        if is_elsewhere {
+            self.give_up_prefetched(ino, handle);
+        }
+    }
+
+    /// A client has written so much: a recorder, or a copy.
+    pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+        let Some(rate) = self.rate_of(ino, handle) else { return };
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let player = open.player.get_or_insert_default();
+        let copied = player.copies();
+        player.pace.note(now.monotonic, Bytes(length), rate);
+        let copies = player.copies();
+        if copied != copies {
+            self.change_streams(ino, |core| core.file_mut(ino).set_copying(handle, copies));
+        }
+    }
+
+    /// The handle is closed: nobody plays through it any more.
+    pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
+        self.give_up_prefetched(ino, handle);
+        let file = self.file_mut(ino);
+        file.set_playing(handle, false);
+        file.set_copying(handle, false);
+    }
+
+    /// True when the client copies the file, as far as can be told.
+    pub(super) fn copies(&self, handle: HandleId) -> bool {
+        self.handles.get(&handle.0).and_then(|open| open.player.as_deref()).is_some_and(Player::copies)
+    }
+
+    /// True when a request there goes on where the client was: then more than it asks for is worth reading.
+    pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
+        let player = self.handles.get(&handle.0).and_then(|open| open.player.as_deref());
+        player.is_some_and(|player| {
+            player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
+        })
+    }
+
+    /// The rate at which this client needs the file, if anybody knows.
+    fn rate_of(&self, ino: Ino, handle: HandleId) -> Option<Bitrate> {
+        let file = self.files.get(&ino)?;
+        let declared = file.declarations.iter().find(|one| one.handle == handle);
+        declared.and_then(|one| one.declaration.rate).or(file.policy().bitrate())
+    }
+
+    fn lead(&self, ino: Ino, handle: HandleId) -> Lead {
+        let Some(file) = self.files.get(&ino) else { return Lead { bytes: 0, request: REQUEST } };
+        let plays = !self.copies(handle);
+        if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
+            && let Some(rate) = self.rate_of(ino, handle)
+        {
+            return Lead { bytes: rate.bytes_in(terms.deadline).0, request: terms.request.0.max(BLOCK) };
+        }
+        // What is read ahead may not push out what was read ahead before it.
+        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4);
+        Lead { bytes: depth, request: REQUEST }
+    }
+
+    /// Prefetches for a client that goes on where it was.
+    fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let Some(player) = self.handles.get(&handle.0).and_then(|open| open.player.as_deref()) else {
+            return;
+        };
+        let size = file.size;
+        if !player.is_run()
+            || size <= REQUEST
+            || file.exclusive > 0
+            || file.policy().prefetch_depth() == Bytes::ZERO
+        {
+            return;
+        }
+        let (way, front) = (player.pattern.way(), player.pattern.front());
+        let mut asked = match way {
+            Way::Forward => player.asked.unwrap_or(front).max(front),
+            Way::Backward => player.asked.unwrap_or(front).min(front),
+        };
+        let lead = self.lead(ino, handle);
+        let is_promised = self.files.get(&ino).is_some_and(|file| file.terms(Direction::Read).is_some());
+        while asked.abs_diff(front) <= lead.bytes {
+            let Some(range) = next_request(way, asked, lead.request, size) else { break };
+            let wanted = self.cache.wanted_bytes() + range.end - range.start;
+            if !is_promised && wanted > self.cache.capacity() / 2 {
+                break;
+            }
+            let need = self.need_ahead(now, ino, handle, Bytes(asked.abs_diff(front)));
+            if !self.load(ino, range.clone(), false, need) {
+                break;
+            }
+            self.want(ino, handle, range.clone(), way);
+            asked = if way == Way::Forward { range.end } else { range.start };
+        }
+        if let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) {
+            player.asked = Some(asked);
+        }
+    }
+
+    /// How what lies `ahead` of a client is ranked.
+    fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, ahead: Bytes) -> Need {
+        let need = self.need(now, ino, handle, ahead);
+        let terms = self.files.get(&ino).and_then(|file| file.terms(Direction::Read));
+        let Some(rate) =
+            self.rate_of(ino, handle).filter(|_| terms.is_some() && need.class == Class::RealTime)
+        else {
+            return need;
+        };
+        // By when the client comes to it. The scheduler makes it later where the terms do.
+        let window =
+            self.files.get(&ino).map_or(units::Duration::ZERO, |file| file.policy().deadline_window());
+        Need { deadline: Some(now.monotonic + rate.time_for(ahead).max(window)), ..need }
+    }
+
+    /// Keeps the blocks of `range` for a player.
+    fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: Way) {
+        let Some(file) = self.files.get(&ino) else { return };
+        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
+            return;
+        };
+        let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
+        let mut blocks: Vec<_> = file.blocks.range(first..range.end).collect();
+        if way == Way::Backward {
+            blocks.reverse();
+        }
+        for (_, id) in blocks {
+            let is_in_range = self.cache.get(id).is_some_and(|block| block.end() > range.start);
+            if is_in_range && player.wanted.back() != Some(&id) {
+                self.cache.want(id);
+                player.wanted.push_back(id);
+            }
+        }
+    }
+
+    /// Gives up what a player has passed.
+    fn pass_played(&mut self, handle: HandleId) {
+        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
+            return;
+        };
+        let (way, front) = (player.pattern.way(), player.pattern.front());
+        while let Some(&id) = player.wanted.front() {
+            let is_passed = self.cache.get(id).is_none_or(|block| match way {
+                Way::Forward => block.end() <= front,
+                Way::Backward => block.start >= front,
+            });
+            if !is_passed {
+                break;
+            }
+            self.cache.unwant(id);
+            player.wanted.pop_front();
+        }
+    }
+
+    /// A player is elsewhere, or gone: what was prefetched for it alone is cancelled, unless it is at the device already,
+    /// and not kept any longer.
+    fn give_up_prefetched(&mut self, ino: Ino, handle: HandleId) {
+        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
+            return;
+        };
+        player.asked = None;
+        let given_up = std::mem::take(&mut player.wanted);
+        given_up.iter().for_each(|&id| self.cache.unwant(id));
+        // Somebody who waits for the file may wait for some of it.
+        if given_up.is_empty() || self.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
+            return;
+        }
+        if self.files.get(&ino).is_some_and(|file| file.playing.as_slice() == [handle]) {
+            let stream = super::streams::stream_of(ino, Direction::Read);
+            self.outbox.cancellations.push(Cancellation::Stream(stream));
+            return;
+        }
+        for (&tag, (purpose, _)) in &self.in_flight {
+            if let Purpose::Load { block, bounce: None, .. } = purpose
+                && given_up.contains(block)
+                && self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
+            {
+                self.outbox.cancellations.push(Cancellation::Request(tag));
+            }
+        }
+    }
+}
+
+/// What is asked for next behind (or before) what was asked for: up to a multiple of the longest buffer, so that
+/// requests after the first lie as blocks do.
+fn next_request(way: Way, asked: u64, request: u64, size: u64) -> Option<Range<u64>> {
+    let range = match way {
+        Way::Forward => {
+            let start = asked / BLOCK * BLOCK;
+            let end = (start + request) / REQUEST * REQUEST;
+            let end = if end > asked { end } else { start + request };
+            start..end.min(size.next_multiple_of(BLOCK))
+        }
+        Way::Backward => {
+            let start = asked.saturating_sub(request).next_multiple_of(REQUEST);
+            let start = if start < asked { start } else { asked.saturating_sub(request) / BLOCK * BLOCK };
+            start..asked
+        }
+    };
+    (range.start < range.end && range.start < size).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the length of requests: each begins where the one before ended, none is empty or much longer than
+        /// asked for, and the last one reaches the end.
+        #[test]
+        fn requests_ahead_cover_the_file(
+            from in 0u64..200 << 20,
+            request in (1u64..40).prop_map(|count| count << 20),
+            size in 1u64..400 << 20,
+        ) {
+            let (mut asked, mut count) = (from.min(size), 0);
+            while let Some(range) = next_request(Way::Forward, asked, request, size) {
+                prop_assert!(range.start <= asked && asked - range.start < BLOCK && range.end > asked);
+                prop_assert!(range.end - range.start <= request);
+                asked = range.end;
+                count += 1;
+            }
+            prop_assert!(asked >= size && count <= size / (request / 2).max(1) + 2);
+            let mut asked = from;
+            while let Some(range) = next_request(Way::Backward, asked, request, u64::MAX) {
+                prop_assert_eq!(range.end, asked);
+                prop_assert!(range.end - range.start <= request + BLOCK);
+                asked = range.start;
+            }
+            prop_assert_eq!(asked, 0);
+        }
+    }
+}

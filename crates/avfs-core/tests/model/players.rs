@@ -1,0 +1,202 @@
+//! Players: what is read ahead of them, kept for them, and given up when they go elsewhere; and what is a copy.
+
+use avfs_core::config::Config;
+use avfs_core::core::{Cancellation, Operation};
+use avfs_core::simulation::{SimVolume, formatted};
+use avfs_core::types::*;
+use avfs_io::pool::Pool;
+use rtsched::{Class, Direction, StreamId};
+use units::{Bitrate, Bytes, Duration, Ino};
+
+const MIB: u64 = 1 << 20;
+const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
+
+/// A volume with clips of so many MiB, of which nothing is in memory.
+fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) {
+    let config = Config::parse(config).unwrap();
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(2048)), &pool, config.clone(), 5).unwrap();
+    let mut inos = Vec::new();
+    for (number, &length) in clips.iter().enumerate() {
+        let (ino, handle) = volume.create(Ino::ROOT, format!("{number}.mov").as_bytes()).unwrap();
+        for mebibyte in 0..length {
+            volume.write(handle, mebibyte * MIB, &[number as u8 + 1; MIB as usize]).unwrap();
+            if (mebibyte + 1).is_multiple_of(8) || mebibyte + 1 == length {
+                volume.fsync(ino).unwrap();
+            }
+        }
+        volume.with(|core, now| core.release(now, handle));
+        assert_eq!(volume.core().extents(ino).unwrap().len(), 1);
+        inos.push(ino);
+    }
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(memory, false).unwrap();
+    (SimVolume::mount(disk, &pool, config, 6).unwrap(), inos)
+}
+
+fn open(volume: &mut SimVolume, ino: Ino) -> HandleId {
+    volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle
+}
+
+/// Asks for 1 MiB; true: it was in memory.
+fn ask(volume: &mut SimVolume, handle: HandleId, mebibyte: u64) -> bool {
+    volume.with(|core, now| core.read(now, handle, mebibyte * MIB, MIB as usize)).is_some()
+}
+
+/// A player at its rate finds everything in memory from its fourth request on, and the scheduler sees requests as long
+/// as it promised them.
+#[test]
+fn a_player_reads_from_memory_in_requests_as_long_as_its_terms() {
+    let policy = format!("{POLICY}\nprefetch_depth = \"32 MiB\"");
+    let (mut volume, inos) = mounted(&policy, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    volume.commands();
+    for mebibyte in 0..4 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        volume.pass(Duration::from_millis(84));
+    }
+    for mebibyte in 4..100 {
+        assert!(ask(&mut volume, handle, mebibyte), "MiB {mebibyte}");
+        volume.pass(Duration::from_millis(84));
+    }
+    let stream = &volume.streams()[0];
+    assert_eq!((stream.state, stream.missed), (StreamService::Admitted, 0));
+    assert_eq!(stream.request_bytes, 32 * MIB);
+    let mut reads = volume.commands();
+    reads.retain(|command| command.direction == Direction::Read);
+    let lengths: Vec<_> = reads.iter().map(|command| command.length.0 / MIB).collect();
+    // The first ones before the terms were known, and where the file's two runs meet.
+    assert!(lengths.iter().all(|&length| length <= 32), "{lengths:?}");
+    assert!(lengths.iter().filter(|&&length| length == 32).count() >= 5, "{lengths:?}");
+}
+
+/// What lies ahead of a player is never more than its terms' buffer and the piece it reads from.
+#[test]
+fn a_player_holds_its_window_and_one_request() {
+    for count in [1, 4, 12] {
+        let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(2048), &vec![80; count]);
+        let handles: Vec<_> = inos.iter().map(|&ino| open(&mut volume, ino)).collect();
+        for mebibyte in 0..80 {
+            for &handle in &handles {
+                volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+            }
+            volume.pass(Duration::from_millis(84));
+            let bound: u64 = volume.streams().iter().map(|stream| stream.buffer_bytes + 8 * MIB).sum();
+            let kept = volume.core().report().prefetched_bytes;
+            assert!(mebibyte < 3 || kept <= bound, "{kept} of {bound} at MiB {mebibyte} of {count}");
+        }
+        assert!(volume.streams().iter().all(|stream| stream.state == StreamService::Admitted));
+        for handle in handles {
+            volume.with(|core, now| core.release(now, handle));
+        }
+        assert_eq!(volume.core().report().prefetched_bytes, 0);
+        volume.core().audit().unwrap();
+    }
+}
+
+/// A player that jumped waited until the device had read what was ahead of where it had been.
+#[test]
+fn a_jump_takes_back_what_is_not_wanted_any_more() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    for mebibyte in 0..3 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    let stream = StreamId(volume.streams()[0].ino << 1);
+    let jump = Operation::Read { handle, offset: 200 * MIB, length: MIB as usize };
+    let ticket = volume.ticket();
+    let cancellations = volume.with(|core, now| {
+        core.start(now, ticket, jump);
+        let mut outbox = core.take_outbox();
+        let wanted = outbox.requests.iter().map(|request| request.length().0).sum::<u64>();
+        assert_eq!(wanted, MIB, "only what it asks for");
+        std::mem::take(&mut outbox.cancellations)
+    });
+    assert_eq!(cancellations, [Cancellation::Stream(stream)]);
+    assert_eq!(volume.core().report().prefetched_bytes, 0);
+}
+
+/// What is cancelled is no error, and whoever wants it after all gets it.
+#[test]
+fn what_was_cancelled_is_read_when_somebody_wants_it() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    for round in 0..10 {
+        for place in [0, 100, 30, 220] {
+            for mebibyte in place + round..place + round + 4 {
+                let data = volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+                assert!(data.iter().all(|&byte| byte == 1));
+            }
+        }
+        volume.drift();
+    }
+    volume.with(|core, now| core.release(now, handle));
+    volume.pass(Duration::from_secs(1));
+    assert_eq!(volume.core().report().prefetched_bytes, 0);
+    volume.core().audit().unwrap();
+}
+
+/// A copy takes the file as fast as it can: it has no reservation, and its requests give way. When it slows down to the
+/// file's rate, it plays.
+#[test]
+fn a_copy_is_best_effort_until_it_plays() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[500]);
+    let handle = open(&mut volume, inos[0]);
+    let mut states = Vec::new();
+    for mebibyte in 0..300 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        states.push(volume.streams().len());
+    }
+    assert_eq!(states[3], 1, "at first it may be a player that fills its memory");
+    assert_eq!(*states.last().unwrap(), 0);
+    volume.commands();
+    for mebibyte in 300..320 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    let classes: Vec<_> = volume.commands().iter().map(|command| command.class).collect();
+    assert!(!classes.is_empty() && classes.iter().all(|&class| class == Class::BestEffort), "{classes:?}");
+    for mebibyte in 320..440 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        volume.pass(Bitrate::from_megabits(100).time_for(Bytes(MIB)));
+    }
+    assert_eq!(volume.streams().len(), 1);
+}
+
+/// A copy of footage into a directory with a policy took a recorder's reservation.
+#[test]
+fn a_copy_into_a_directory_with_a_rate_is_no_recorder() {
+    let mut volume = {
+        let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+        let disk = formatted(Bytes::from_mib(2048));
+        SimVolume::mount(disk, &pool, Config::parse(POLICY).unwrap(), 5).unwrap()
+    };
+    let (_, handle) = volume.create(Ino::ROOT, b"copied.mov").unwrap();
+    for mebibyte in 0..300 {
+        volume.write(handle, mebibyte * MIB, &[1; MIB as usize]).unwrap();
+    }
+    assert_eq!(volume.streams(), []);
+    let (_, recorder) = volume.create(Ino::ROOT, b"recorded.mov").unwrap();
+    for mebibyte in 0..100 {
+        volume.write(recorder, mebibyte * MIB, &[1; MIB as usize]).unwrap();
+        volume.pass(Duration::from_millis(84));
+    }
+    assert_eq!(volume.streams().len(), 1);
+}
+
+/// A reader of everything else in between pushed out what a player was about to read.
+#[test]
+fn what_was_prefetched_for_a_player_outlives_what_others_read() {
+    let policy = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"\nprefetch_depth = \"16 MiB\"";
+    let (mut volume, inos) = mounted(policy, Bytes::from_mib(96), &[64, 400]);
+    let (player, other) = (open(&mut volume, inos[0]), open(&mut volume, inos[1]));
+    for mebibyte in 0..4 {
+        volume.read(player, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    volume.pass(Duration::from_secs(1));
+    for mebibyte in 0..400 {
+        volume.read(other, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    for mebibyte in 4..16 {
+        assert!(ask(&mut volume, player, mebibyte), "MiB {mebibyte}");
+    }
+}
