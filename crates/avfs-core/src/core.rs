@@ -15,6 +15,7 @@ mod names;
 mod pattern;
 mod players;
 mod policies;
+mod probing;
 mod reads;
 mod streams;
 mod writeback;
@@ -44,6 +45,7 @@ use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
 pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
+pub use probing::Probing;
 use writes::Throttled;
 pub use writes::{WritePlan, WriteStart};
 
@@ -114,6 +116,8 @@ pub enum Operation {
     },
     /// Everything durable, a checkpoint written, nothing left to replay.
     Shutdown,
+    /// The core asks a file itself how fast it plays.
+    Probe(Box<Probing>),
 }
 
 /// Where a waiting operation stands.
@@ -384,7 +388,7 @@ impl Core {
         if let Some(file) = was_exclusive.and_then(|ino| self.files.get_mut(&ino)) {
             file.exclusive -= 1;
         }
-        let outcome = match &waiting.operation {
+        let outcome = match &mut waiting.operation {
             Operation::Read { handle, offset, length } => {
                 let (handle, offset, length) = (*handle, *offset, *length);
                 match self.try_read(now, ticket, handle, offset, length) {
@@ -392,6 +396,10 @@ impl Core {
                     Progress::Wait => None,
                 }
             }
+            Operation::Probe(probing) => match self.try_probe(now, ticket, probing) {
+                Progress::Ready(result) => Some(Outcome::Done(result)),
+                Progress::Wait => None,
+            },
             Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),
             Operation::Fsync { .. } | Operation::Sync | Operation::Shutdown => {
                 return self.attempt_sync(now, ticket, waiting);
@@ -420,6 +428,7 @@ impl Core {
         };
         let is_exclusive = waiting.exclusive.is_some();
         match outcome {
+            Some(_) if matches!(waiting.operation, Operation::Probe(_)) => {}
             Some(outcome) => self.outbox.finished.push((ticket, outcome, None)),
             None => {
                 self.waiting.insert(ticket, waiting);

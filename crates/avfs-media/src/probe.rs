@@ -50,6 +50,12 @@ impl Probe {
     }
 }
 
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Probe").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
 /// A probe may be handed to another thread.
 const _: fn(Probe) -> Box<dyn Send> = |probe| Box::new(probe);
 

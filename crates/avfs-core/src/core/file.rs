@@ -123,6 +123,8 @@ pub(super) struct FileState {
     pub(super) playing: SmallVec<[HandleId; 1]>,
     /// Clients that write faster than the file is ever played.
     pub(super) copying: SmallVec<[HandleId; 1]>,
+    /// It was asked itself how fast it plays.
+    pub(super) probed: bool,
     /// What its readers are promised, and its writers.
     pub(super) promised: [Option<Terms>; 2],
     /// What held for it when it was opened last; absent: nobody says anything of it.

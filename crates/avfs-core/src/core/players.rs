@@ -94,6 +94,9 @@ impl Core {
         let plays = player.plays();
         if played != plays && reads_only {
             self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
+            if plays {
+                self.probe(now, ino);
+            }
         }
         if is_elsewhere {
             self.give_up_prefetched(ino, handle);

@@ -166,7 +166,7 @@ impl Core {
         Some(path)
     }
 
-    fn shown_path(&self, ino: Ino) -> Option<String> {
+    pub(super) fn shown_path(&self, ino: Ino) -> Option<String> {
         self.path(ino).map(|path| format!("/{}", String::from_utf8_lossy(&path)))
     }
 }

@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Appends what is known of `at..end` without the device: cached bytes, or zeros of a hole.
-    fn cached_slice(&mut self, ino: Ino, at: u64, end: u64, data: &mut ReadData) -> Option<u64> {
+    pub(super) fn cached_slice(&mut self, ino: Ino, at: u64, end: u64, data: &mut ReadData) -> Option<u64> {
         let file = self.files.get(&ino)?;
         if let Some((start, id)) = file.block_before(at)
             && let Some(block) = self.cache.get(id)

@@ -200,3 +200,66 @@ fn what_was_prefetched_for_a_player_outlives_what_others_read() {
         assert!(ask(&mut volume, player, mebibyte), "MiB {mebibyte}");
     }
 }
+
+/// A WAV file of stereo sound at 48 kHz, 24 bits: 2,304,000 bits per second.
+fn wave(length: u32) -> Vec<u8> {
+    let mut bytes = b"RIFF".to_vec();
+    bytes.extend((length - 8).to_le_bytes());
+    bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0\x02\0");
+    for word in [48_000_u32, 288_000] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(b"\x06\0\x18\0data");
+    bytes.extend((length - 44).to_le_bytes());
+    bytes.resize(length as usize, 0);
+    bytes
+}
+
+/// Nobody says how fast a file plays: it is asked itself as soon as it is played, and not before.
+#[test]
+fn a_file_without_a_policy_is_asked_itself() {
+    let mut volume = SimVolume::mount(
+        formatted(Bytes::from_mib(512)),
+        &Pool::new(Bytes::from_mib(96), false).unwrap(),
+        Config::default(),
+        5,
+    )
+    .unwrap();
+    let mut make = |name: &[u8], contents: &[u8]| {
+        let (ino, handle) = volume.create(Ino::ROOT, name).unwrap();
+        volume.write(handle, 0, contents).unwrap();
+        volume.fsync(ino).unwrap();
+        volume.with(|core, now| core.release(now, handle));
+        ino
+    };
+    let sound = make(b"sound.wav", &wave(1 << 20));
+    let broken = make(b"broken.wav", &wave(1 << 20)[..40]);
+    let text = make(b"text", &[b'a'; 1 << 20]);
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(96), false).unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::default(), 6).unwrap();
+    let rate = |volume: &SimVolume, ino| {
+        let report = volume.core().explain_policy(ino).unwrap();
+        let row = report.settings.into_iter().find(|row| row.name == "rate").unwrap();
+        (row.value, row.decided_by)
+    };
+    for ino in [text, broken, sound] {
+        let handle = open(&mut volume, ino);
+        volume.read(handle, 0, 16).unwrap();
+        assert_eq!(rate(&volume, ino).1, PolicySource::Default, "who looks at the beginning does not play");
+        for place in 1..4 {
+            volume.read(handle, place * 8, 8).unwrap();
+        }
+        volume.pass(Duration::from_millis(100));
+        if ino == sound {
+            assert_eq!(rate(&volume, ino), ("2304 kbit/s".to_owned(), PolicySource::Container));
+            assert_eq!(volume.streams()[0].bits_per_second, 2_304_000);
+        } else {
+            assert_eq!(rate(&volume, ino).1, PolicySource::Default);
+            assert_eq!(volume.streams(), []);
+        }
+        volume.with(|core, now| core.release(now, handle));
+    }
+    assert_eq!(volume.streams(), []);
+    volume.core().audit().unwrap();
+}

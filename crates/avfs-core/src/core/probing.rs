@@ -1,0 +1,98 @@
+//! Asking a file itself how fast it plays.
+//!
+//! **For:** files of which nobody says a rate: when a client begins to play one, its container is looked at. **Excludes:**
+//! what containers say (`avfs-media`), and who is believed (`policies`). **State:** the probes that are under way, among
+//! the waiting operations. **Invariants:** at most one probe for each time a file is used; it reads at most 1 MiB, as best
+//! effort, what is in memory already from there; nobody waits for it.
+
+use super::streams::Need;
+use super::{Core, Informant, Operation, Progress, Ticket};
+use crate::config::{Rate, Settings};
+use crate::error::Error;
+use crate::types::*;
+use avfs_media::{Finding, Probe, Refusal, Step};
+use rtsched::Class;
+use std::ops::Range;
+use units::{Bytes, Ino, Now};
+
+/// Tickets from here on are the core's own: no caller waits for these operations.
+const OWN_TICKETS: u64 = 1 << 63;
+const BEST_EFFORT: Need = Need { class: Class::BestEffort, stream: None, deadline: None };
+
+/// The probe of one file.
+#[derive(Debug)]
+pub struct Probing {
+    ino: Ino,
+    probe: Probe,
+}
+
+impl Core {
+    /// Somebody plays a file: finds out how fast that is, if nobody has said so and nobody has looked yet.
+    pub(super) fn probe(&mut self, now: Now, ino: Ino) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let policy = file.policy();
+        if file.probed || policy.bitrate().is_some() || policy.forbids_streams() {
+            return;
+        }
+        file.probed = true;
+        let probe = Probe::new(Bytes(file.size));
+        let ticket = Ticket(OWN_TICKETS | self.next_tag);
+        self.next_tag += 1;
+        self.start(now, ticket, Operation::Probe(Box::new(Probing { ino, probe })));
+    }
+
+    pub(super) fn try_probe(&mut self, now: Now, ticket: Ticket, probing: &mut Probing) -> Progress<()> {
+        let Probing { ino, probe } = probing;
+        let ino = *ino;
+        loop {
+            let (offset, length) = match probe.step() {
+                Step::Read { offset, length } => (offset, length),
+                Step::Done(result) => {
+                    self.probed(ino, result);
+                    return Progress::Ready(Ok(()));
+                }
+            };
+            // Nobody uses it any more, or it cannot be read: nobody needs to know.
+            let Some(file) = self.files.get(&ino).filter(|file| !file.read_failed) else {
+                return Progress::Ready(Err(Error::Stale));
+            };
+            let range = offset..file.size.min(offset.saturating_add(length.0)).max(offset);
+            if let Some(bytes) = self.bytes_in_memory(ino, range.clone()) {
+                probe.feed(&bytes);
+                continue;
+            }
+            if file.exclusive == 0 && !self.load(ino, range, false, BEST_EFFORT) {
+                // There is no memory, and other things to do with it.
+                return Progress::Ready(Err(Error::Busy));
+            }
+            self.wait_for_file(ino, ticket);
+            return Progress::Wait;
+        }
+    }
+
+    fn bytes_in_memory(&mut self, ino: Ino, range: Range<u64>) -> Option<Vec<u8>> {
+        let mut data = ReadData::default();
+        let mut at = range.start;
+        while at < range.end {
+            at += self.cached_slice(ino, at, range.end, &mut data)?;
+        }
+        Some(data.to_vec())
+    }
+
+    fn probed(&mut self, ino: Ino, result: Result<Finding, Refusal>) {
+        let path = self.shown_path(ino).unwrap_or_default();
+        match result {
+            // Each file of a sequence is one frame: what it takes is not what this file needs.
+            Ok(finding) if finding.container.is_one_frame() => {}
+            Ok(finding) => {
+                let rate = finding.declared();
+                tracing::info!("{path:?} is {}: {} kbit/s, {}", finding.container, rate.0 / 1000, finding.basis);
+                let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
+                // Whoever used it may be gone.
+                let _ = self.inform(ino, Informant::Container, settings);
+            }
+            Err(Refusal::NotMedia) => {}
+            Err(refusal) => tracing::info!("{path:?} does not tell its rate: {refusal}"),
+        }
+    }
+}
