@@ -10,10 +10,12 @@ mod cache;
 mod checkpoint;
 mod commit;
 mod data;
+mod expectation;
 mod file;
 mod names;
 mod policies;
 mod reads;
+mod reservation;
 mod streams;
 mod writeback;
 mod writes;
@@ -32,6 +34,7 @@ use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
 use cache::{BlockId, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
+use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
 use hashbrown::HashMap;
 use rtsched::{Class, StreamId, StreamSpec};
@@ -626,8 +629,8 @@ impl Core {
     }
 
     /// Parks an operation until freed space is durable, if there is any; otherwise the volume is full.
-    fn wait_for_space<T>(&mut self, ticket: Ticket) -> Progress<T> {
-        if self.freed_blocks == 0 {
+    fn wait_for_space<T>(&mut self, now: Now, ticket: Ticket) -> Progress<T> {
+        if !self.is_space_coming(now) {
             return Progress::Ready(Err(Error::NoSpace));
         }
         self.commit.want();
@@ -739,7 +742,15 @@ impl Core {
         self.files.entry(ino).or_insert_with(|| {
             let size = metadata.get(ino).map_or(0, |inode| inode.size);
             let RestingFile { blocks, kernel_pages } = resting.remove(&ino).unwrap_or_default();
-            Box::new(FileState { size, append_end: size, blocks, kernel_pages, ..FileState::default() })
+            let expectation = Expectation::new(size);
+            Box::new(FileState {
+                size,
+                append_end: size,
+                blocks,
+                kernel_pages,
+                expectation,
+                ..FileState::default()
+            })
         })
     }
 
@@ -816,6 +827,7 @@ impl Core {
             cache_bytes: self.cache.capacity(),
             cache_used_bytes: self.cache.used(),
             dirty_bytes: self.cache.dirty_bytes,
+            writing_bytes: self.writing_bytes,
             commits: self.commit.count,
             checkpoints: self.checkpoints.count,
             read_only: self.read_only || self.failure.is_some(),

@@ -1,12 +1,13 @@
 //! Dirty bytes to the device: whole blocks as soon as they are full, the rest when it is old, wanted or in the way.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, CacheBlock};
+use super::file::FileState;
 use super::reads::{page_ceil, page_floor};
 use super::streams::Need;
 use super::{Core, Purpose, Touched};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::extent::Extent;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, UNIT};
 use crate::record::Record;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation, Segment};
@@ -43,6 +44,12 @@ impl WrittenPiece {
     }
 }
 
+/// Whoever sets a file's length before writing it has said how long a run it wants.
+fn units_ahead(file: &FileState, logical: u64) -> Option<usize> {
+    let is_ahead = file.size > file.expectation.written_end();
+    is_ahead.then(|| file.size.saturating_sub(logical * BLOCK).div_ceil(UNIT).max(1) as usize)
+}
+
 impl Core {
     /// Writes back blocks of `from..end` that are dirty from their first byte to their last.
     pub(super) fn write_back_full(&mut self, now: Now, ino: Ino, from: u64, end: u64) {
@@ -61,12 +68,23 @@ impl Core {
         if full.is_empty() {
             return;
         }
-        // What lies before the first full block goes with it, so that the file's start is one run.
-        self.write_back(now, ino, 0..end / MAX_BUFFER as u64 * MAX_BUFFER as u64, None);
+        // What lies before the last full block goes with it, so that the file's start is one run; but not blocks that are
+        // still being filled: requests overtake each other, and one request is better than two.
+        let end = end / MAX_BUFFER as u64 * MAX_BUFFER as u64;
+        self.write_back(now, ino, 0..end, None, |block| {
+            block.buffer.len() < MAX_BUFFER || block.valid.covers(0..MAX_BUFFER as u64)
+        });
     }
 
     /// Starts writing the dirty blocks within `range` that no request writes already.
-    fn write_back(&mut self, now: Now, ino: Ino, range: Range<u64>, latency: Option<Duration>) {
+    fn write_back(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        range: Range<u64>,
+        latency: Option<Duration>,
+        chosen: impl Fn(&CacheBlock) -> bool,
+    ) {
         let Some(file) = self.files.get(&ino) else { return };
         if file.exclusive > 0 {
             return;
@@ -76,7 +94,8 @@ impl Core {
             .blocks
             .range(first..range.end)
             .filter(|&(_, id)| {
-                self.cache.get(id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
+                let waits = |block: &&CacheBlock| !block.dirty.is_empty() && block.writing == 0;
+                self.cache.get(id).filter(waits).is_some_and(&chosen)
             })
             .map(|(_, id)| id)
             .collect();
@@ -138,6 +157,7 @@ impl Core {
             let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.range(at, to).next());
             let piece = match mapped {
                 Some(extent) if extent.logical == at => WrittenPiece { extent, record: extent.unwritten },
+                _ if self.reserve_around(now, ino, at) => continue,
                 mapped => {
                     let until = mapped.map_or(to, |extent| extent.logical);
                     match self.place_data(ino, at, until - at) {
@@ -196,6 +216,16 @@ impl Core {
 
     /// A place for `count` claimed pages from `logical` on; possibly fewer.
     fn place_data(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
+        let run = self.place_run(ino, logical, count)?;
+        let file = self.files.get_mut(&ino)?;
+        let released = run.count.min(file.claimed);
+        file.claimed -= released;
+        self.allocator.unclaim(released);
+        Some(run)
+    }
+
+    /// Free blocks for `count` pages from `logical` on; possibly fewer. Claims are the caller's.
+    pub(super) fn place_run(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
         let extents = self.metadata.get(ino)?.extents()?;
         let file = self.files.get_mut(&ino)?;
         let stream = file.size >= STREAM_SIZE;
@@ -214,13 +244,10 @@ impl Core {
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
             owner: Owner(ino.0),
             after,
-            window_units: file.policy().window_units(),
+            window_units: file.policy().window_units().or_else(|| units_ahead(file, logical)),
         };
         let run = self.allocator.allocate(&request)?;
-        let released = run.count.min(file.claimed);
-        file.claimed -= released;
         file.last_placed = Some((logical + run.count, run.start + run.count));
-        self.allocator.unclaim(released);
         Some(run)
     }
 
@@ -303,11 +330,11 @@ impl Core {
             records.push(Record::Attributes { ino, attributes });
         }
         let _ = self.transact(now, &records);
-        self.settle(ino);
+        self.settle(now, ino);
     }
 
     /// Takes a file off the list of dirty ones when nothing of it is.
-    fn settle(&mut self, ino: Ino) {
+    fn settle(&mut self, now: Now, ino: Ino) {
         let dirty = self.files.get(&ino).is_some_and(|file| {
             file.touched.is_some()
                 || file.writes > 0
@@ -320,6 +347,9 @@ impl Core {
             if done {
                 self.allocator.release_window(Owner(ino.0));
             }
+            if self.files.get(&ino).is_some_and(|file| file.writers == 0) {
+                self.give_back_reserved(now, ino);
+            }
             self.rest(ino);
         }
     }
@@ -330,7 +360,7 @@ impl Core {
         let file = self.files.get_mut(&ino)?;
         let epoch = file.epoch;
         file.epoch += 1;
-        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY));
+        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY), |_| true);
         Some(epoch)
     }
 
