@@ -12,19 +12,18 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 impl Core {
-    /// Gives a page that is about to be placed, what is expected around it and what waits there to be placed as well,
-    /// one place, unwritten. False when nothing is expected there, or when there is no space for it.
-    pub(super) fn reserve_around(&mut self, now: Now, ino: Ino, page: u64) -> bool {
-        let Some((run, expected)) = self.expected_around(ino, page) else { return false };
+    /// Gives a page that is about to be placed, what is expected around it, and what waits there to be placed as well, one
+    /// place, unwritten. Does nothing when there is only what comes behind it, or no space.
+    pub(super) fn reserve_around(&mut self, now: Now, ino: Ino, page: u64) {
+        let Some((run, expected)) = self.unplaced_around(ino, page) else { return };
         if expected.total() > self.allocator.available() {
-            return false;
+            return;
         }
         let mut records = Vec::new();
         let mut at = run.start;
         while at < run.end {
             let Some(placed) = self.place_run(ino, at, run.end - at) else {
-                self.fail("claimed space is not there");
-                return false;
+                return self.fail("claimed space is not there");
             };
             let extent = Extent { logical: at, start: placed.start, count: placed.count, unwritten: true };
             records.push(Record::Map { ino, extent });
@@ -37,26 +36,29 @@ impl Core {
             file.delayed.remove(run);
             expected.iter().for_each(|pages| file.reserved.insert(pages));
         }
-        records.chunks(TRANSACTION_RECORDS).all(|records| self.transact(now, records).is_ok())
+        for records in records.chunks(TRANSACTION_RECORDS) {
+            let _ = self.transact(now, records);
+        }
     }
 
     /// The pages around `page` that are expected or wait to be placed, without a gap; and which are only expected. `None`
-    /// when none of them is.
-    fn expected_around(&self, ino: Ino, page: u64) -> Option<(Range<u64>, RangeSet)> {
+    /// when `page` is the first of them and none is expected: then it can be placed for itself.
+    fn unplaced_around(&self, ino: Ino, page: u64) -> Option<(Range<u64>, RangeSet)> {
         let file = self.files.get(&ino)?;
-        if file.expectation.pages().is_empty() {
-            return None;
-        }
-        let mut wanted = file.expectation.pages().clone();
-        file.delayed.iter().for_each(|pages| wanted.insert(pages));
-        let around = wanted.range_of(page)?;
+        let around = if file.expectation.pages().is_empty() {
+            file.delayed.range_of(page).filter(|around| around.start < page)?
+        } else {
+            let mut wanted = file.expectation.pages().clone();
+            file.delayed.iter().for_each(|pages| wanted.insert(pages));
+            wanted.range_of(page)?
+        };
         let taken = self.placed_pages(ino, &around);
         let run = taken.gaps(around).into_iter().find(|gap| gap.contains(&page))?;
         let mut expected = RangeSet::default();
         for pages in file.expectation.pages().within(run.clone()) {
             file.delayed.gaps(pages).into_iter().for_each(|pages| expected.insert(pages));
         }
-        (!expected.is_empty()).then_some((run, expected))
+        (run.start < page || !expected.is_empty()).then_some((run, expected))
     }
 
     /// Those of `pages` that have a place: recorded, or on their way to it.

@@ -33,7 +33,7 @@ fn record(streams: u64) {
     studio.drain();
     let report = studio.core().report();
     assert_eq!(report.writing_bytes, 0);
-    assert_eq!(report.dirty_bytes, streams * MIB);
+    assert!(report.dirty_bytes <= streams * REQUEST, "{streams} streams: {report:?}");
     assert!(clips.iter().all(|&clip| studio.runs(clip).len() <= 2));
 }
 

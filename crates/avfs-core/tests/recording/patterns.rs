@@ -57,6 +57,7 @@ fn preallocation_that_is_written_first_reserves_what_is_between() {
     let clip = studio.create("capture.avi");
     let length = 4 * AHEAD;
     for from in (0..length).step_by(AHEAD as usize) {
+        studio.fsync(clip);
         let written = studio.written.len();
         mark(&mut studio, clip, from, from + AHEAD);
         assert_eq!(studio.written.len(), written);
