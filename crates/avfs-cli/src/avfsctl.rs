@@ -4,7 +4,7 @@ mod policy;
 mod samba;
 
 use crate::fail;
-use avfs_core::types::{ExtentReport, StreamReport};
+use avfs_core::types::{CommandReport, ExtentReport, StreamReport};
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
 use clap::{Parser, Subcommand};
@@ -183,7 +183,32 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
     for (cause, count) in &info.errors {
         line(&format!("errors {cause}"), count)?;
     }
+    print_commands(output, &info.commands)?;
     print_streams(output, &info.streams)
+}
+
+fn print_commands(output: &mut impl Write, kinds: &[CommandReport]) -> io::Result<()> {
+    let Some(first) = kinds.first() else { return Ok(()) };
+    write!(output, "\n{:>18} {:>10} {:>12}", "device commands", "", "mean")?;
+    for size in &first.by_size {
+        match size.at_most_bytes {
+            Some(bytes) => write!(output, " {:>9}", format!("≤{}", Bytes(bytes)))?,
+            None => write!(output, " {:>9}", "longer")?,
+        }
+    }
+    for kind in kinds {
+        let direction = if kind.writes { "write" } else { "read" };
+        let mean = Bytes(kind.bytes / kind.commands.max(1));
+        write!(
+            output,
+            "\n{:>18} {:>10} {:>12}",
+            format!("{direction} {}", kind.class),
+            kind.commands,
+            mean.to_string()
+        )?;
+        kind.by_size.iter().try_for_each(|size| write!(output, " {:>9}", size.commands))?;
+    }
+    writeln!(output)
 }
 
 fn print_streams(output: &mut impl Write, streams: &[StreamReport]) -> io::Result<()> {

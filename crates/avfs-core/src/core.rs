@@ -10,6 +10,7 @@ mod cache;
 mod checkpoint;
 mod commit;
 mod data;
+mod expectation;
 mod file;
 mod names;
 mod pattern;
@@ -17,6 +18,7 @@ mod players;
 mod policies;
 mod probing;
 mod reads;
+mod reservation;
 mod streams;
 mod writeback;
 mod writes;
@@ -35,6 +37,7 @@ use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
 use cache::{BlockId, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
+use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
 use hashbrown::HashMap;
 use players::Player;
@@ -652,8 +655,8 @@ impl Core {
     }
 
     /// Parks an operation until freed space is durable, if there is any; otherwise the volume is full.
-    fn wait_for_space<T>(&mut self, ticket: Ticket) -> Progress<T> {
-        if self.freed_blocks == 0 {
+    fn wait_for_space<T>(&mut self, now: Now, ticket: Ticket) -> Progress<T> {
+        if !self.is_space_coming(now) {
             return Progress::Ready(Err(Error::NoSpace));
         }
         self.commit.want();
@@ -765,7 +768,15 @@ impl Core {
         self.files.entry(ino).or_insert_with(|| {
             let size = metadata.get(ino).map_or(0, |inode| inode.size);
             let RestingFile { blocks, kernel_pages } = resting.remove(&ino).unwrap_or_default();
-            Box::new(FileState { size, append_end: size, blocks, kernel_pages, ..FileState::default() })
+            let expectation = Expectation::new(size);
+            Box::new(FileState {
+                size,
+                append_end: size,
+                blocks,
+                kernel_pages,
+                expectation,
+                ..FileState::default()
+            })
         })
     }
 
@@ -843,6 +854,7 @@ impl Core {
             cache_used_bytes: self.cache.used(),
             prefetched_bytes: self.cache.wanted_bytes(),
             dirty_bytes: self.cache.dirty_bytes,
+            writing_bytes: self.writing_bytes,
             commits: self.commit.count,
             checkpoints: self.checkpoints.count,
             read_only: self.read_only || self.failure.is_some(),

@@ -67,7 +67,13 @@ impl RangeSet {
 
     /// End of the range that holds `at`.
     pub(crate) fn end_of(&self, at: u64) -> Option<u64> {
-        self.ranges.get(self.index_after(at)).filter(|&&(start, _)| start <= at).map(|&(_, end)| end)
+        self.range_of(at).map(|range| range.end)
+    }
+
+    /// The range that holds `at`.
+    pub(crate) fn range_of(&self, at: u64) -> Option<Range<u64>> {
+        let &(start, end) = self.ranges.get(self.index_after(at))?;
+        (start <= at).then_some(start..end)
     }
 
     pub(crate) fn covers(&self, range: Range<u64>) -> bool {

@@ -1,8 +1,9 @@
 //! What callers and the filesystem say to each other.
 
+use avfs_io::engine::tally::{self, Commands, SIZE_BOUNDS, Tally};
 use avfs_io::pool::Buffer;
 use bitflags::bitflags;
-use rtsched::StreamId;
+use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
 use units::{Bitrate, Duration, Ino, Timestamp};
 
@@ -340,6 +341,8 @@ pub struct VolumeReport {
     pub prefetched_bytes: u64,
     /// Bytes waiting to be written to the device.
     pub dirty_bytes: u64,
+    /// Bytes of files on their way to the device.
+    pub writing_bytes: u64,
     /// Commits of the log since mount.
     pub commits: u64,
     /// Checkpoints since mount.
@@ -348,6 +351,31 @@ pub struct VolumeReport {
     pub read_only: bool,
     /// Why writes are refused, if because of an error.
     pub failure: Option<String>,
+}
+
+/// Commands of one kind that the device was given since mount, after neighbouring requests were merged.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CommandReport {
+    /// Whether they write; else they read.
+    pub writes: bool,
+    /// How they are ranked: `real_time`, `metadata`, `best_effort` or `idle`. Writeback of files without a rate and
+    /// checkpoints are best effort.
+    pub class: String,
+    /// How many.
+    pub commands: u64,
+    /// Their lengths together, in bytes.
+    pub bytes: u64,
+    /// How many by length, shortest first.
+    pub by_size: Vec<CommandSizeReport>,
+}
+
+/// Commands of a size class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CommandSizeReport {
+    /// The longest that count here, in bytes; the last class has no such bound.
+    pub at_most_bytes: Option<u64>,
+    /// How many.
+    pub commands: u64,
 }
 
 /// What the readers, or the writers, of a file are together.
@@ -522,4 +550,31 @@ pub enum SourceVerdict {
     Silent,
     /// What it says cannot be understood, for this reason.
     Invalid(String),
+}
+
+impl CommandReport {
+    /// The kinds of which there were any.
+    pub(crate) fn of(tally: &Tally) -> Vec<Self> {
+        let class = |class| match class {
+            Class::RealTime => "real_time",
+            Class::Metadata => "metadata",
+            Class::BestEffort => "best_effort",
+            Class::Idle => "idle",
+        };
+        let bounds = SIZE_BOUNDS.iter().map(|bound| Some(bound.0)).chain([None]);
+        let sizes = |commands: &Commands| {
+            let sizes = bounds.clone().zip(commands.by_size);
+            sizes.map(|(at_most_bytes, commands)| CommandSizeReport { at_most_bytes, commands }).collect()
+        };
+        let kinds = tally::KINDS.iter().zip(tally).filter(|(_, commands)| commands.count > 0);
+        kinds
+            .map(|(&(writes, ranked), commands)| Self {
+                writes,
+                class: class(ranked).to_owned(),
+                commands: commands.count,
+                bytes: commands.bytes.0,
+                by_size: sizes(commands),
+            })
+            .collect()
+    }
 }

@@ -733,6 +733,12 @@ impl Volume {
         self.with(Core::report)
     }
 
+    /// What the device was given to do since mount, by kind; kinds of which there was none are left out.
+    pub fn commands(&self) -> Vec<CommandReport> {
+        let tally = self.shared.engine.get().map(|engine| engine.statistics().tally).unwrap_or_default();
+        CommandReport::of(&tally)
+    }
+
     /// What holds for a file or directory, and who says so.
     pub fn explain_policy(&self, ino: Ino) -> Result<PolicyReport> {
         self.with(|core| core.explain_policy(ino))

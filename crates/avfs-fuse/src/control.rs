@@ -8,7 +8,7 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{ExtentReport, PolicyReport, StreamReport, VolumeReport};
+use avfs_core::types::{CommandReport, ExtentReport, PolicyReport, StreamReport, VolumeReport};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ pub struct Info {
     pub process: u32,
     /// Errors that clients were given since mount, by cause.
     pub errors: BTreeMap<String, u64>,
+    /// What the device was given to do since mount, by kind.
+    pub commands: Vec<CommandReport>,
     /// Open files whose rate is known.
     pub streams: Vec<StreamReport>,
 }

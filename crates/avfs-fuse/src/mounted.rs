@@ -319,6 +319,7 @@ fn answer(
             mounted_on: mount::mounted_on(device).unwrap_or_default(),
             process: std::process::id(),
             errors: errors.counts(),
+            commands: volume.commands(),
             streams: volume.streams(),
         })),
         Request::Remount { read_only, no_atime } => {

@@ -9,6 +9,7 @@
 mod command;
 mod delivery;
 mod ring;
+pub mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use tally::Tally;
 use units::{Bytes, Instant};
 
 /// The monotonic clock, the same for every thread of the machine since it started.
@@ -80,6 +82,8 @@ pub struct Statistics {
     pub late: u64,
     /// Commands given to the device; less than requests where some were merged.
     pub commands: u64,
+    /// The same by what they are, flushes aside.
+    pub tally: Tally,
     /// Flushes that succeeded.
     pub flushes: u64,
     /// Moved from the device for requests that succeeded.
@@ -402,6 +406,7 @@ impl Worker {
             })
             .collect();
         self.statistics.commands += 1;
+        tally::count(&mut self.statistics.tally, &requests);
         self.ring.start(Command::new(dispatch.id, requests), &mut self.finished);
     }
 

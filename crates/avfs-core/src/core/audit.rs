@@ -216,6 +216,18 @@ impl Core {
                     ensure!(used, "inode {ino}: page {page} is promised space that nothing needs");
                 }
             }
+            for range in file.reserved.iter() {
+                let unwritten = extents.into_iter().flat_map(|map| map.range(range.start, range.end));
+                let held: u64 = unwritten.filter(|extent| extent.unwritten).map(|extent| extent.count).sum();
+                ensure!(
+                    held == range.end - range.start,
+                    "inode {ino}: {held} pages of {range:?} are reserved"
+                );
+                for page in range {
+                    let used = self.is_page_in_use(ino, page) && !self.is_filling(ino);
+                    ensure!(!used, "inode {ino}: page {page} is used, and may be given back");
+                }
+            }
             let placed: u64 = placed.get(&ino).into_iter().flatten().map(|run| run.count).sum();
             ensure!(
                 file.delayed.total() == file.claimed + placed,

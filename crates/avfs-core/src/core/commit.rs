@@ -268,6 +268,9 @@ impl Core {
                         self.wait_to_be_written(ino, ticket);
                         true
                     } else {
+                        if matches!(waiting.operation, Operation::Shutdown) {
+                            self.give_back_all(now);
+                        }
                         waiting.stage = Stage::Journal;
                         self.wait_for_commit(ticket)
                     }

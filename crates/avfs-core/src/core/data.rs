@@ -45,7 +45,7 @@ impl Core {
         match self.set_attributes_now(now, ticket, ino, changes) {
             Ok(true) => Progress::Ready(self.attributes(ino)),
             Ok(false) => Progress::Wait,
-            Err(Error::NoSpace) => match self.wait_for_space::<()>(ticket) {
+            Err(Error::NoSpace) => match self.wait_for_space::<()>(now, ticket) {
                 Progress::Wait => Progress::Wait,
                 Progress::Ready(_) => Progress::Ready(Err(Error::NoSpace)),
             },
@@ -106,6 +106,8 @@ impl Core {
         file.size = size;
         file.append_end = size;
         file.last_placed = None;
+        file.expectation.cut(size);
+        file.reserved.remove(from..u64::MAX);
         file.tails.retain(|&mut (_, behind)| behind < size);
         if self.metadata.get(ino).is_some_and(|inode| inode.size > size) {
             records.push(Record::Size { ino, size });
@@ -201,7 +203,7 @@ impl Core {
         match self.allocate_now(now, ticket, handle, offset, length, mode) {
             Ok(true) => Progress::Ready(Ok(())),
             Ok(false) => Progress::Wait,
-            Err(Error::NoSpace) => self.wait_for_space(ticket),
+            Err(Error::NoSpace) => self.wait_for_space(now, ticket),
             Err(error) => Progress::Ready(Err(error)),
         }
     }
@@ -248,6 +250,7 @@ impl Core {
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         if zeroes && whole.start < whole.end {
             self.drop_cached(ino, whole.start * BLOCK..whole.end * BLOCK);
+            self.stop_expecting(ino, whole.clone());
             let mut records = Vec::new();
             if mode == AllocateMode::PunchHole {
                 records.push(Record::Unmap { ino, from: whole.start, to: whole.end });
@@ -260,7 +263,9 @@ impl Core {
             self.transact(now, &records)?;
         }
         if mode != AllocateMode::PunchHole {
-            self.preallocate(now, ino, offset / BLOCK..end.div_ceil(BLOCK))?;
+            let pages = offset / BLOCK..end.div_ceil(BLOCK);
+            self.preallocate(now, ino, pages.clone())?;
+            self.stop_expecting(ino, pages);
         }
         let mut records = Vec::new();
         if grows && !self.grow(now, ino, end, &mut records) {

@@ -2,6 +2,7 @@
 
 use super::Ticket;
 use super::cache::BlockId;
+use super::expectation::Expectation;
 use super::policies::Told;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
@@ -95,6 +96,11 @@ pub(super) struct FileState {
     pub(super) delayed: RangeSet,
     /// How much of `delayed` is still a claim in the allocator; the rest has its place already.
     pub(super) claimed: u64,
+    /// Which holes its writers are about to fill.
+    pub(super) expectation: Expectation,
+    /// File blocks that have a place, unwritten, only because they are expected: nobody has written them or asked for
+    /// them, and they are given back if nobody does.
+    pub(super) reserved: RangeSet,
     pub(super) readers: u32,
     pub(super) writers: u32,
     /// Requests to the device that read into blocks, and that write from them.
@@ -201,6 +207,7 @@ impl FileState {
         self.readers == 0
             && self.writers == 0
             && self.delayed.is_empty()
+            && self.reserved.is_empty()
             && self.tails.is_empty()
             && self.touched.is_none()
             && self.waiting.is_empty()

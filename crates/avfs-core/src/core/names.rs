@@ -87,6 +87,7 @@ impl Core {
         if let Some(file) = self.files.get(&ino) {
             attributes.size = file.size;
             attributes.blocks += file.delayed.total() * (BLOCK / 512);
+            attributes.blocks -= file.reserved.total() * (BLOCK / 512);
             if let Some(touched) = file.touched {
                 attributes.atime = touched.atime.unwrap_or(attributes.atime);
                 attributes.mtime = touched.mtime.unwrap_or(attributes.mtime);
@@ -763,8 +764,11 @@ impl Core {
             file.count_client(flags, -1);
         });
         let file = self.file_mut(ino);
-        if file.writers == 0 && file.delayed.is_empty() {
-            self.allocator.release_window(crate::allocator::Owner(ino.0));
+        if file.writers == 0 {
+            if file.delayed.is_empty() {
+                self.allocator.release_window(crate::allocator::Owner(ino.0));
+            }
+            self.give_back_reserved(now, ino);
         }
         self.reap(now, ino);
         self.rest(ino);

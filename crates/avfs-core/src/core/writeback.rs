@@ -1,12 +1,13 @@
 //! Dirty bytes to the device: whole blocks as soon as they are full, the rest when it is old, wanted or in the way.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, CacheBlock};
+use super::file::FileState;
 use super::reads::{page_ceil, page_floor};
 use super::streams::Need;
 use super::{Core, Purpose, Touched};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::extent::Extent;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, UNIT};
 use crate::record::Record;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation, Segment};
@@ -43,30 +44,41 @@ impl WrittenPiece {
     }
 }
 
+/// Whoever sets a file's length before writing it has said how long a run it wants.
+fn units_ahead(file: &FileState, logical: u64) -> Option<usize> {
+    let is_ahead = file.size > file.expectation.written_end();
+    is_ahead.then(|| file.size.saturating_sub(logical * BLOCK).div_ceil(UNIT).max(1) as usize)
+}
+
 impl Core {
-    /// Writes back blocks of `from..end` that are dirty from their first byte to their last.
+    /// After a write of `from..end`: writes back the blocks that it has completed.
     pub(super) fn write_back_full(&mut self, now: Now, ino: Ino, from: u64, end: u64) {
         let Some(file) = self.files.get(&ino) else { return };
         let first = file.block_before(from).map_or(from, |(start, _)| start);
-        let full: SmallVec<[BlockId; 2]> = file
-            .blocks
-            .range(first..end)
-            .filter(|&(_, id)| {
-                self.cache.get(id).is_some_and(|block| {
-                    block.buffer.len() == MAX_BUFFER && block.dirty.covers(0..MAX_BUFFER as u64)
-                })
-            })
-            .map(|(_, id)| id)
-            .collect();
-        if full.is_empty() {
-            return;
-        }
-        // What lies before the first full block goes with it, so that the file's start is one run.
-        self.write_back(now, ino, 0..end / MAX_BUFFER as u64 * MAX_BUFFER as u64, None);
+        let is_complete = |block: &&CacheBlock| {
+            // Filled just now, or its end was reached after a part of it had been written already.
+            let whole = 0..MAX_BUFFER as u64;
+            block.buffer.len() == MAX_BUFFER
+                && (block.dirty.covers(whole.clone()) || block.end() <= end && block.valid.covers(whole))
+        };
+        let touched = file.blocks.range(first..end).filter_map(|(_, id)| self.cache.get(id));
+        let Some(end) = touched.filter(is_complete).map(CacheBlock::end).max() else { return };
+        // What lies before goes with it, so that the file's start is one run; but not blocks that are still being filled:
+        // requests overtake each other, and one request is better than two.
+        self.write_back(now, ino, 0..end, None, |block| {
+            block.buffer.len() < MAX_BUFFER || block.valid.covers(0..MAX_BUFFER as u64)
+        });
     }
 
     /// Starts writing the dirty blocks within `range` that no request writes already.
-    fn write_back(&mut self, now: Now, ino: Ino, range: Range<u64>, latency: Option<Duration>) {
+    fn write_back(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        range: Range<u64>,
+        latency: Option<Duration>,
+        chosen: impl Fn(&CacheBlock) -> bool,
+    ) {
         let Some(file) = self.files.get(&ino) else { return };
         if file.exclusive > 0 {
             return;
@@ -76,7 +88,8 @@ impl Core {
             .blocks
             .range(first..range.end)
             .filter(|&(_, id)| {
-                self.cache.get(id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
+                let waits = |block: &&CacheBlock| !block.dirty.is_empty() && block.writing == 0;
+                self.cache.get(id).filter(waits).is_some_and(&chosen)
             })
             .map(|(_, id)| id)
             .collect();
@@ -129,73 +142,105 @@ impl Core {
     }
 
     fn write_pages(&mut self, now: Now, ino: Ino, id: BlockId, range: Range<u64>, latency: Option<Duration>) {
-        let Some(block) = self.cache.get(id) else { return };
-        let (start, buffer, epoch) = (block.start, block.buffer.clone(), block.dirty_epoch);
-        let from = (start + range.start) / BLOCK;
-        let to = (start + range.end) / BLOCK;
-        let mut at = from;
-        while at < to {
-            let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.range(at, to).next());
-            let piece = match mapped {
-                Some(extent) if extent.logical == at => WrittenPiece { extent, record: extent.unwritten },
-                mapped => {
-                    let until = mapped.map_or(to, |extent| extent.logical);
-                    match self.place_data(ino, at, until - at) {
-                        Some(run) => WrittenPiece {
-                            extent: Extent {
-                                logical: at,
-                                start: run.start,
-                                count: run.count,
-                                unwritten: false,
-                            },
-                            record: true,
-                        },
-                        None => return self.fail("claimed space is not there"),
-                    }
+        let Some(start) = self.cache.get(id).map(|block| block.start) else { return };
+        let pages = (start + range.start) / BLOCK..(start + range.end) / BLOCK;
+        let Some(pieces) = self.place_pages(now, ino, pages) else {
+            return self.fail("claimed space is not there");
+        };
+        for pieces in pieces.chunk_by(|before, next| before.extent.run().end() == next.extent.start) {
+            self.request_write(now, ino, id, pieces, latency);
+        }
+    }
+
+    /// Where these pages, which are dirty, go: where they are, else to a new place. `None` if there is none.
+    fn place_pages(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Option<SmallVec<[WrittenPiece; 1]>> {
+        let next_extent = |core: &Self, at: u64| {
+            core.metadata.get(ino).and_then(|inode| inode.extents()?.range(at, pages.end).next())
+        };
+        let mut at = pages.start;
+        while at < pages.end {
+            let extent = next_extent(self, at);
+            if extent.is_none_or(|extent| extent.logical > at) {
+                self.reserve_around(now, ino, at);
+            }
+            at = extent.map_or(pages.end, |extent| extent.logical_end());
+        }
+        let mut pieces: SmallVec<[WrittenPiece; 1]> = SmallVec::new();
+        let mut at = pages.start;
+        while at < pages.end {
+            let extent = next_extent(self, at);
+            let piece = match extent.filter(|extent| extent.logical == at) {
+                Some(extent) => WrittenPiece { extent, record: extent.unwritten },
+                None => {
+                    let until = extent.map_or(pages.end, |extent| extent.logical);
+                    let run = self.place_data(ino, at, until - at)?;
+                    let extent = Extent { logical: at, start: run.start, count: run.count, unwritten: false };
+                    WrittenPiece { extent, record: true }
                 }
             };
-            let bytes = (at * BLOCK - start)..(piece.extent.logical_end() * BLOCK - start);
             at = piece.extent.logical_end();
-            if let Some(block) = self.cache.get_mut(id) {
-                block.writing += 1;
-                block.in_writing.insert(bytes.clone());
-            }
-            self.cache.mark_clean(id, bytes.clone());
-            self.writing_bytes += bytes.end - bytes.start;
-            let ranking = self.ranking(ino, Direction::Write, None);
-            // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
-            let by_rate = ranking.deadline(now.monotonic, Bytes(bytes.end - bytes.start));
-            let by_wish = latency.map(|latency| now.monotonic + latency);
-            let deadline = match (by_rate, by_wish) {
-                (Some(rate), Some(wish)) => Some(rate.min(wish)),
-                (rate, wish) => rate.or(wish),
-            };
-            let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
-            let file = self.file_mut(ino);
-            file.writes += 1;
-            self.writeback_requests += 1;
-            let file = self.file_mut(ino);
-            *file.writes_by_epoch.entry(epoch).or_insert(0) += 1;
-            let segment = Segment {
-                buffer: buffer.clone(),
-                start: bytes.start as usize,
-                length: (bytes.end - bytes.start) as usize,
-            };
-            self.request(
-                IoOperation::Write { durable: false },
-                self.superblock.geometry.block_address(piece.extent.start),
-                smallvec![segment],
-                class,
-                ranking.stream,
-                deadline,
-                Purpose::Data { ino, block: id, epoch, pieces: smallvec![piece] },
-                Some(piece.extent.run()),
-            );
+            pieces.push(piece);
         }
+        Some(pieces)
+    }
+
+    /// One request for neighbouring pieces of a block.
+    fn request_write(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        id: BlockId,
+        pieces: &[WrittenPiece],
+        latency: Option<Duration>,
+    ) {
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return };
+        let Some(block) = self.cache.get_mut(id) else { return };
+        let bytes =
+            first.extent.logical * BLOCK - block.start..last.extent.logical_end() * BLOCK - block.start;
+        let length = bytes.end - bytes.start;
+        let (buffer, epoch) = (block.buffer.clone(), block.dirty_epoch);
+        block.writing += 1;
+        block.in_writing.insert(bytes.clone());
+        self.cache.mark_clean(id, bytes.clone());
+        self.writing_bytes += length;
+        let ranking = self.ranking(ino, Direction::Write, None);
+        // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
+        let by_rate = ranking.deadline(now.monotonic, Bytes(length));
+        let by_wish = latency.map(|latency| now.monotonic + latency);
+        let deadline = match (by_rate, by_wish) {
+            (Some(rate), Some(wish)) => Some(rate.min(wish)),
+            (rate, wish) => rate.or(wish),
+        };
+        let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
+        self.writeback_requests += 1;
+        let file = self.file_mut(ino);
+        file.writes += 1;
+        *file.writes_by_epoch.entry(epoch).or_insert(0) += 1;
+        let run = BlockRun { start: first.extent.start, count: length / BLOCK };
+        self.request(
+            IoOperation::Write { durable: false },
+            self.superblock.geometry.block_address(run.start),
+            smallvec![Segment { buffer, start: bytes.start as usize, length: length as usize }],
+            class,
+            ranking.stream,
+            deadline,
+            Purpose::Data { ino, block: id, epoch, pieces: SmallVec::from_slice(pieces) },
+            Some(run),
+        );
     }
 
     /// A place for `count` claimed pages from `logical` on; possibly fewer.
     fn place_data(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
+        let run = self.place_run(ino, logical, count)?;
+        let file = self.files.get_mut(&ino)?;
+        let released = run.count.min(file.claimed);
+        file.claimed -= released;
+        self.allocator.unclaim(released);
+        Some(run)
+    }
+
+    /// Free blocks for `count` pages from `logical` on; possibly fewer. Claims are the caller's.
+    pub(super) fn place_run(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
         let extents = self.metadata.get(ino)?.extents()?;
         let file = self.files.get_mut(&ino)?;
         let stream = file.size >= STREAM_SIZE;
@@ -214,13 +259,10 @@ impl Core {
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
             owner: Owner(ino.0),
             after,
-            window_units: file.policy().window_units(),
+            window_units: file.policy().window_units().or_else(|| units_ahead(file, logical)),
         };
         let run = self.allocator.allocate(&request)?;
-        let released = run.count.min(file.claimed);
-        file.claimed -= released;
         file.last_placed = Some((logical + run.count, run.start + run.count));
-        self.allocator.unclaim(released);
         Some(run)
     }
 
@@ -303,11 +345,11 @@ impl Core {
             records.push(Record::Attributes { ino, attributes });
         }
         let _ = self.transact(now, &records);
-        self.settle(ino);
+        self.settle(now, ino);
     }
 
     /// Takes a file off the list of dirty ones when nothing of it is.
-    fn settle(&mut self, ino: Ino) {
+    fn settle(&mut self, now: Now, ino: Ino) {
         let dirty = self.files.get(&ino).is_some_and(|file| {
             file.touched.is_some()
                 || file.writes > 0
@@ -320,6 +362,9 @@ impl Core {
             if done {
                 self.allocator.release_window(Owner(ino.0));
             }
+            if self.files.get(&ino).is_some_and(|file| file.writers == 0) {
+                self.give_back_reserved(now, ino);
+            }
             self.rest(ino);
         }
     }
@@ -330,7 +375,7 @@ impl Core {
         let file = self.files.get_mut(&ino)?;
         let epoch = file.epoch;
         file.epoch += 1;
-        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY));
+        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY), |_| true);
         Some(epoch)
     }
 

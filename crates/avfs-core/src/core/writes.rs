@@ -120,8 +120,8 @@ impl Core {
         }
         if let Err(error) = self.claim(ino, offset, end) {
             return match (error, ticket) {
-                (Error::NoSpace, Some(ticket)) => self.wait_for_space(ticket),
-                (Error::NoSpace, None) if self.freed_blocks > 0 => Progress::Wait,
+                (Error::NoSpace, Some(ticket)) => self.wait_for_space(now, ticket),
+                (Error::NoSpace, None) if self.is_space_coming(now) => Progress::Wait,
                 (error, _) => Progress::Ready(Err(error)),
             };
         }
@@ -294,13 +294,15 @@ impl Core {
     fn make_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
         let mut at = offset;
         while at < end {
-            let size = self.files.get(&ino).map_or(0, |file| file.size);
-            // A file that grows gets blocks of twice the size before, then of the largest: one block, one request.
-            let growing = at >= size.min(offset);
-            let wanted = match growing {
-                true if at >= LARGE_FILE => MAX_BUFFER as u64,
-                true if at > 0 && at.is_power_of_two() => at.max(end - at),
-                _ => end - at,
+            let is_large = self.files.get(&ino).is_some_and(|file| {
+                at >= LARGE_FILE || file.size >= LARGE_FILE || file.expectation.is_mark(offset, end - offset)
+            });
+            // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. So
+            // does one that is known to grow: its length was set, or its writer goes ahead of itself.
+            let wanted = match is_large {
+                true => MAX_BUFFER as u64,
+                false if at > 0 && at.is_power_of_two() => at.max(end - at),
+                false => end - at,
             };
             let Some(id) = self.block_for(ino, at, wanted) else { return false };
             let Some(block) = self.cache.get_mut(id) else { return false };
@@ -355,6 +357,8 @@ impl Core {
         let file = self.file_mut(ino);
         file.size = file.size.max(end);
         file.append_end = file.append_end.max(file.size);
+        file.expectation.written(offset, length as u64);
+        file.reserved.remove(offset / BLOCK..end.div_ceil(BLOCK));
         self.touch_file(ino, None, Some(now.wall));
         self.schedule_aging(now);
         self.write_back_full(now, ino, offset, end);
