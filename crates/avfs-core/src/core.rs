@@ -399,7 +399,7 @@ impl Core {
                     Progress::Wait => None,
                 }
             }
-            Operation::Probe(probing) => match self.try_probe(now, ticket, probing) {
+            Operation::Probe(probing) => match self.try_probe(ticket, probing) {
                 Progress::Ready(result) => Some(Outcome::Done(result)),
                 Progress::Wait => None,
             },

@@ -798,6 +798,10 @@ impl Volume {
     }
 }
 
+/// How long a player may have to wait for its first picture on a full device, which bounds how long requests are. Longer
+/// ones would carry one or two players more, who would notice whenever somebody begins to play.
+const LONGEST_START: Duration = Duration::from_secs(2);
+
 /// `memory`: the cache, half of which streams may be promised; the rest is for what is dirty and what is kept.
 fn scheduler_config(config: &Config, device_size: Bytes, memory: Bytes) -> rtsched::Config {
     rtsched::Config {
@@ -808,6 +812,7 @@ fn scheduler_config(config: &Config, device_size: Bytes, memory: Bytes) -> rtsch
         best_effort_latency: config.scheduler.best_effort_latency,
         best_effort_floor_percent: config.scheduler.best_effort_floor_percent,
         idle_floor_percent: config.scheduler.idle_floor_percent,
+        request_time_max: LONGEST_START,
         ..rtsched::Config::default()
     }
 }

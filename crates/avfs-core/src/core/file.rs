@@ -187,6 +187,12 @@ impl FileState {
         self.copying.extend(copies.then_some(handle));
     }
 
+    /// True when nobody says its rate but those who watch its clients.
+    pub(super) fn observes_rate(&self) -> bool {
+        let observed = self.told.as_deref().is_some_and(Told::is_only_observed);
+        !self.policy().forbids_streams() && (self.policy().bitrate().is_none() || observed)
+    }
+
     /// What clients said who play, or who record.
     pub(super) fn declared(&self, direction: Direction) -> impl Iterator<Item = &Declared> {
         self.declarations.iter().filter(move |declared| declared.direction == direction)

@@ -165,6 +165,60 @@ impl Pace {
     }
 }
 
+/// A rate is measured over as long as this.
+const MEASURED: Duration = Duration::from_secs(2);
+/// A client that asks for nothing for so long, though all it asked for is there, waits for its own clock: frames come 40 ms
+/// apart, while the next megabyte of a copy comes as soon as a network of 1 Gbit/s has carried the last one, in 9 ms.
+const IDLE: Duration = Duration::from_millis(25);
+/// Two measurements that differ by less than this part are the same rate.
+const TOLERANCE: u64 = 10;
+
+/// Whether a client takes a file at a rate of its own, and which: seen when it idles for more than half of the time, and
+/// takes the same in one span of time as in the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beat {
+    /// The last answered request.
+    last: Option<Instant>,
+    since: Instant,
+    bytes: u64,
+    idle: Duration,
+    /// What the span before measured.
+    before: Option<Bitrate>,
+}
+
+impl Beat {
+    /// `length` was answered at once. Gives back the rate when one was seen: the higher of two spans.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
+        let Some(last) = self.last.replace(now) else {
+            (self.since, self.bytes, self.idle) = (now, length.0, Duration::ZERO);
+            return None;
+        };
+        let gap = now.saturating_since(last);
+        if gap >= IDLE {
+            self.idle += gap;
+        }
+        let elapsed = now.saturating_since(self.since);
+        let mut seen = None;
+        if elapsed >= MEASURED {
+            let rate = u128::from(self.bytes) * 8_000_000_000 / elapsed.as_nanos().max(1);
+            let rate = Bitrate(u64::try_from(rate).unwrap_or(u64::MAX));
+            // A pause is not the end of a beat, and no part of one.
+            let is_beat = self.idle * 2 >= elapsed && gap < MEASURED / 2;
+            let before = std::mem::replace(&mut self.before, is_beat.then_some(rate));
+            seen = before.filter(|before| is_beat && rate.0.abs_diff(before.0) <= before.0 / TOLERANCE);
+            seen = seen.map(|before| before.max(rate));
+            (self.since, self.bytes, self.idle) = (now, 0, Duration::ZERO);
+        }
+        self.bytes = self.bytes.saturating_add(length.0);
+        seen
+    }
+
+    /// The client had to wait for the device, or is elsewhere: the time until now says nothing of its clock.
+    pub(super) fn interrupt(&mut self) {
+        self.last = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,6 +331,43 @@ mod tests {
         // It plays again: seen within as long as a burst, and a bit.
         take(&mut pace, end, 8, file, file);
         assert!(!pace.copies());
+    }
+
+    /// What is seen of a client that asks for `length` every `period`, `count` times.
+    fn beat(period: Duration, length: u64, count: u32) -> Option<Bitrate> {
+        let mut beat = Beat::default();
+        (0..count).filter_map(|index| beat.note(Instant::ZERO + period * index, Bytes(length))).last()
+    }
+
+    #[test]
+    fn a_client_with_a_clock_is_told_from_a_copy() {
+        // Frames of 500 kB, 25 a second: 100 Mbit/s, after two spans.
+        let frames = beat(Duration::from_millis(40), 500_000, 110).unwrap();
+        assert!(frames.0.abs_diff(100_000_000) < 2_000_000, "{frames:?}");
+        assert_eq!(beat(Duration::from_millis(40), 500_000, 90), None);
+        // 1 MiB each 84 ms.
+        let units = beat(Duration::from_micros(83_886), MIB, 60).unwrap();
+        assert!(units.0.abs_diff(100_000_000) < 5_000_000, "{units:?}");
+        // A copy over a network of 1 Gbit/s, and over one of 400 Mbit/s. The boundary.
+        assert_eq!(beat(Duration::from_millis(9), MIB, 5_000), None);
+        assert_eq!(beat(Duration::from_micros(24_999), MIB, 5_000), None);
+        assert!(beat(Duration::from_millis(25), MIB, 5_000).is_some());
+    }
+
+    #[test]
+    fn a_client_whose_rate_varies_has_none_until_it_keeps_to_one() {
+        let mut beat = Beat::default();
+        let (mut now, mut seen) = (Instant::ZERO, Vec::new());
+        for (seconds, length) in [(4, 500_000), (2, 300_000), (2, 600_000), (2, 900_000), (8, 1_000_000)] {
+            for _ in 0..seconds * 25 {
+                now += Duration::from_millis(40);
+                seen.extend(beat.note(now, Bytes(length)).map(|rate| (now, rate)));
+            }
+        }
+        let (first, last) = (seen.first().unwrap(), seen.last().unwrap());
+        assert!(first.1.0.abs_diff(100_000_000) < 5_000_000, "{seen:?}");
+        assert!(last.1.0.abs_diff(200_000_000) < 5_000_000 && last.0 >= Instant::from_nanos(12_000_000_000));
+        assert!(seen.iter().all(|(_, rate)| rate.0 < 110_000_000 || rate.0 > 190_000_000), "{seen:?}");
     }
 
     #[test]

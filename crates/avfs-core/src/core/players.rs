@@ -7,12 +7,15 @@
 //! than its terms' buffer, or the policy's depth and one request.
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
-//! the terms' deadline is ahead of it. The admission reckoned with exactly that.
+//! the terms' deadline is ahead of it. The admission reckoned with exactly that. At the start it asks for a block, and then
+//! for as much as it has ahead, until it is there.
 
 use super::cache::BlockId;
-use super::pattern::{Pace, Pattern, Step, Way};
+use super::pattern::{Beat, Pace, Pattern, Step, Way};
 use super::streams::{Need, direction_of};
-use super::{Cancellation, Core, Purpose};
+use super::{Cancellation, Core, Informant, Purpose};
+use crate::config::quantity::is_bitrate;
+use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
@@ -22,12 +25,15 @@ use std::ops::Range;
 use units::{Bitrate, Bytes, Ino, Now};
 
 const REQUEST: u64 = MAX_BUFFER as u64;
+/// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
+const OBSERVED_MARGIN: u64 = 20;
 
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
 pub(super) struct Player {
     pattern: Pattern,
     pace: Pace,
+    beat: Beat,
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
@@ -67,15 +73,39 @@ impl Core {
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
     pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         self.note_request(now, ino, handle, offset, end);
+        self.observe(now, ino, handle, end - offset);
         self.pass_played(handle);
         self.read_ahead(now, ino, handle);
     }
 
     /// A client will have to wait for `offset..end`: if it is elsewhere now, the device is not to be busy for where it was.
     pub(super) fn notice_jump(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
-        let player = self.handles.get(&handle.0).and_then(|open| open.player.as_deref());
-        if player.is_some_and(|player| player.pattern.would_jump(offset, end)) {
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let Some(player) = open.player.as_mut() else { return };
+        player.beat.interrupt();
+        if player.pattern.would_jump(offset, end) {
             self.note_request(now, ino, handle, offset, end);
+        }
+    }
+
+    /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
+    fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+        let Some(file) =
+            self.files.get(&ino).filter(|file| file.observes_rate() && file.declarations.is_empty())
+        else {
+            return;
+        };
+        let known = file.policy().bitrate();
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let Some(player) = open.player.as_mut().filter(|player| player.has_played) else { return };
+        let Some(seen) = player.beat.note(now.monotonic, Bytes(length)) else { return };
+        let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
+        let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
+        if is_news && is_bitrate(rate) {
+            tracing::debug!(%ino, kilobits = rate.0 / 1000, "a client plays it at a rate of its own");
+            let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
+            // It is open, so it is there.
+            let _ = self.inform(ino, Informant::Observation, settings);
         }
     }
 
@@ -179,7 +209,9 @@ impl Core {
         let lead = self.lead(ino, handle);
         let is_promised = self.files.get(&ino).is_some_and(|file| file.terms(Direction::Read).is_some());
         while asked.abs_diff(front) <= lead.bytes {
-            let Some(range) = next_request(way, asked, lead.request, size) else { break };
+            // Who has little ahead needs something soon, not much of it.
+            let request = lead.request.min(asked.abs_diff(front).max(REQUEST));
+            let Some(range) = next_request(way, asked, request, size) else { break };
             let wanted = self.cache.wanted_bytes() + range.end - range.start;
             if !is_promised && wanted > self.cache.capacity() / 2 {
                 break;

@@ -24,6 +24,13 @@ pub(super) struct Told {
     observation: Settings,
 }
 
+impl Told {
+    /// The rate is known from observation, and from nothing else that was told.
+    pub(super) fn is_only_observed(&self) -> bool {
+        self.container.rate.is_none() && self.observation.rate.is_some()
+    }
+}
+
 /// Mistakes that are named when a volume is mounted; a log is not to be filled with them.
 const NAMED_MISTAKES: usize = 10;
 

@@ -41,7 +41,7 @@ impl Core {
         self.start(now, ticket, Operation::Probe(Box::new(Probing { ino, probe })));
     }
 
-    pub(super) fn try_probe(&mut self, now: Now, ticket: Ticket, probing: &mut Probing) -> Progress<()> {
+    pub(super) fn try_probe(&mut self, ticket: Ticket, probing: &mut Probing) -> Progress<()> {
         let Probing { ino, probe } = probing;
         let ino = *ino;
         loop {
@@ -57,11 +57,12 @@ impl Core {
                 return Progress::Ready(Err(Error::Stale));
             };
             let range = offset..file.size.min(offset.saturating_add(length.0)).max(offset);
+            let is_held_back = file.exclusive > 0;
             if let Some(bytes) = self.bytes_in_memory(ino, range.clone()) {
                 probe.feed(&bytes);
                 continue;
             }
-            if file.exclusive == 0 && !self.load(ino, range, false, BEST_EFFORT) {
+            if !is_held_back && !self.load(ino, range, false, BEST_EFFORT) {
                 // There is no memory, and other things to do with it.
                 return Progress::Ready(Err(Error::Busy));
             }
@@ -86,7 +87,12 @@ impl Core {
             Ok(finding) if finding.container.is_one_frame() => {}
             Ok(finding) => {
                 let rate = finding.declared();
-                tracing::info!("{path:?} is {}: {} kbit/s, {}", finding.container, rate.0 / 1000, finding.basis);
+                tracing::info!(
+                    "{path:?} is {}: {} kbit/s, {}",
+                    finding.container,
+                    rate.0 / 1000,
+                    finding.basis
+                );
                 let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
                 // Whoever used it may be gone.
                 let _ = self.inform(ino, Informant::Container, settings);

@@ -6,7 +6,6 @@ use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
-use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{DeclaredStream, Promise};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Why};
 use std::ops::Range;
@@ -171,24 +170,16 @@ impl Core {
         if rate == 0 {
             return None;
         }
-        let spec = StreamSpec {
-            direction,
-            rate: Bitrate(rate),
-            request: Some(Bytes(MAX_BUFFER as u64)),
-            deadline: Some(window_of_all(file, direction)),
-            place: None,
-            priority: StreamSpec::DEFAULT_PRIORITY,
-        };
-        if direction == Direction::Write {
-            return Some(spec);
-        }
-        // What nobody says, the admission chooses; players follow it.
+        // What nobody says, the admission chooses; players and writeback follow it.
         let is_timed = file.policy().says_deadline_window()
             || file.declared(direction).any(|one| one.declaration.period.is_some());
         Some(StreamSpec {
-            request: self.request_of_reader(ino, file),
-            deadline: spec.deadline.filter(|_| is_timed),
-            ..spec
+            direction,
+            rate: Bitrate(rate),
+            request: if direction == Direction::Read { self.request_of_reader(ino, file) } else { None },
+            deadline: is_timed.then(|| window_of_all(file, direction)),
+            place: None,
+            priority: StreamSpec::DEFAULT_PRIORITY,
         })
     }
 

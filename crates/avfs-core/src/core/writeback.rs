@@ -11,7 +11,7 @@ use crate::format::{BLOCK, UNIT};
 use crate::record::Record;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation, Segment};
-use rtsched::{Class, Direction};
+use rtsched::{Class, Direction, Terms};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
@@ -63,11 +63,29 @@ impl Core {
         };
         let touched = file.blocks.range(first..end).filter_map(|(_, id)| self.cache.get(id));
         let Some(end) = touched.filter(is_complete).map(CacheBlock::end).max() else { return };
+        if self.gathers(ino, end) {
+            return;
+        }
         // What lies before goes with it, so that the file's start is one run; but not blocks that are still being filled:
         // requests overtake each other, and one request is better than two.
         self.write_back(now, ino, 0..end, None, |block| {
             block.buffer.len() < MAX_BUFFER || block.valid.covers(0..MAX_BUFFER as u64)
         });
+    }
+
+    /// What the writers of a file are promised, if that is longer requests than a block.
+    fn long_terms(&self, ino: Ino) -> Option<Terms> {
+        let terms = self.files.get(&ino)?.terms(Direction::Write)?;
+        (terms.request.0 >= 2 * MAX_BUFFER as u64).then_some(terms)
+    }
+
+    /// A recorder's blocks up to `end` wait until they are as many as one of the requests that it was promised.
+    fn gathers(&self, ino: Ino, end: u64) -> bool {
+        let Some(terms) = self.long_terms(ino).filter(|_| !self.is_overfull(true)) else { return false };
+        let Some(file) = self.files.get(&ino) else { return false };
+        let blocks = file.blocks.range(0..end).filter_map(|(_, id)| self.cache.get(id));
+        let waiting: u64 = blocks.filter(|block| block.writing == 0).map(|block| block.dirty.total()).sum();
+        waiting < terms.request.0 / MAX_BUFFER as u64 * MAX_BUFFER as u64
     }
 
     /// Starts writing the dirty blocks within `range` that no request writes already.
@@ -205,7 +223,10 @@ impl Core {
         self.writing_bytes += length;
         let ranking = self.ranking(ino, Direction::Write, None);
         // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
-        let by_rate = ranking.deadline(now.monotonic, Bytes(length));
+        let by_rate = match self.files.get(&ino).and_then(|file| file.terms(Direction::Write)) {
+            Some(terms) if ranking.class == Class::RealTime => Some(now.monotonic + terms.deadline),
+            _ => ranking.deadline(now.monotonic, Bytes(length)),
+        };
         let by_wish = latency.map(|latency| now.monotonic + latency);
         let deadline = match (by_rate, by_wish) {
             (Some(rate), Some(wish)) => Some(rate.min(wish)),
@@ -410,7 +431,13 @@ impl Core {
         if self.writeback_requests >= FEW_REQUESTS {
             return;
         }
-        let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
+        // Recorders gather long requests, and have memory of their own for that.
+        let is_last_resort = self.is_overfull(true);
+        let (recorded, mut files): (Vec<Ino>, Vec<Ino>) =
+            self.dirty_files.iter().partition(|&&ino| self.long_terms(ino).is_some());
+        if is_last_resort || files.is_empty() {
+            files.extend(recorded);
+        }
         for ino in files {
             let Some(file) = self.files.get(&ino).filter(|file| file.exclusive == 0) else { continue };
             let idle = |id: &BlockId| {
@@ -433,7 +460,6 @@ impl Core {
     /// Writes what has been dirty for long, and records times and sizes of files that are otherwise written.
     pub(super) fn write_aged(&mut self, now: Now) {
         self.next_aging = units::Instant::FAR_FUTURE;
-        let limit = now.monotonic.saturating_before(DIRTY_AGE);
         let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
         for ino in files {
             let Some(file) = self.files.get(&ino) else {
@@ -447,6 +473,9 @@ impl Core {
                 .filter(|&(_, since)| since < units::Instant::FAR_FUTURE)
                 .collect();
             let blocked = file.exclusive > 0;
+            // A recorder's long request takes its time to be gathered.
+            let age = self.long_terms(ino).map_or(DIRTY_AGE, |terms| DIRTY_AGE.max(terms.period * 2));
+            let limit = now.monotonic.saturating_before(age);
             if blocks.is_empty() {
                 if file.writes == 0 {
                     self.record_file(now, ino);
@@ -461,7 +490,7 @@ impl Core {
                     self.write_block(now, ino, id, None);
                 }
                 let due = if since <= limit { now.monotonic } else { since };
-                self.next_aging = self.next_aging.min(due + DIRTY_AGE);
+                self.next_aging = self.next_aging.min(due + age);
             }
         }
         self.next_aging = self.next_aging.max(now.monotonic + AGING_STEP);

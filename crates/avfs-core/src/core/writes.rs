@@ -420,13 +420,15 @@ impl Core {
         self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 8 * parts
     }
 
-    /// The file is recorded at a known rate, and no more of it waits for the device than comes in [`RECORDING_AHEAD`].
+    /// The file is recorded at a known rate, and no more of it waits for the device than comes in [`RECORDING_AHEAD`], or than
+    /// its terms need.
     fn keeps_its_rate(&self, ino: Ino) -> bool {
         let Some(rate) = self.ranking(ino, Direction::Write, None).rate else { return false };
         let Some(file) = self.files.get(&ino) else { return false };
         let blocks = file.blocks.ids().filter_map(|id| self.cache.get(id));
         let waiting: u64 = blocks.map(|block| block.dirty.total() + block.in_writing.total()).sum();
-        waiting <= rate.bytes_in(RECORDING_AHEAD).0
+        let promised = file.terms(Direction::Write).map_or(0, |terms| terms.buffer().0);
+        waiting <= promised.max(rate.bytes_in(RECORDING_AHEAD).0)
     }
 
     pub(super) fn wake_throttled(&mut self) {

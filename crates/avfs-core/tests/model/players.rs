@@ -233,7 +233,7 @@ fn a_file_without_a_policy_is_asked_itself() {
         ino
     };
     let sound = make(b"sound.wav", &wave(1 << 20));
-    let broken = make(b"broken.wav", &wave(1 << 20)[..40]);
+    let broken = make(b"broken.wav", &wave(1 << 20)[..30]);
     let text = make(b"text", &[b'a'; 1 << 20]);
     let disk = volume.unmount().unwrap();
     let pool = Pool::new(Bytes::from_mib(96), false).unwrap();

@@ -104,14 +104,14 @@ fn is_answered(volume: &mut SimVolume, handle: HandleId, offset: u64) -> bool {
 /// when the copy's before it were. Two recorders of 100 Mbit/s were too many beside one copy.
 #[test]
 fn a_recorder_does_not_wait_for_the_writes_of_a_copy_unless_it_exceeds_its_rate() {
-    let policy = "[[stream]]\npath = \"recording\"\nbitrate = \"100 Mbit/s\"";
+    let policy = "[[stream]]\npath = \"recording\"\nbitrate = \"100 Mbit/s\"\ndeadline_window = \"1 s\"";
     let mut volume = mount_with(Bytes::from_mib(256), policy);
     let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
     let (recorded, recording) = volume.create(Ino::ROOT, b"recording").unwrap();
     // Half of the memory.
     let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, copy, mebibyte << 20)).count();
     assert_eq!(answered, 128);
-    // 50,000,000 bytes are four seconds.
+    // 50,000,000 bytes are four seconds, more than its terms need for a window of one.
     let answered =
         (0..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count();
     assert_eq!(answered, 47);
