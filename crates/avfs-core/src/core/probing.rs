@@ -62,12 +62,15 @@ impl Core {
                 probe.feed(&bytes);
                 continue;
             }
-            if !is_held_back && !self.load(ino, range, false, BEST_EFFORT) {
+            if !is_held_back && !self.load(ino, range.clone(), false, BEST_EFFORT) {
                 // There is no memory, and other things to do with it.
                 return Progress::Ready(Err(Error::Busy));
             }
-            self.wait_for_file(ino, ticket);
-            return Progress::Wait;
+            // Perhaps everything missing was filled without the device.
+            if self.bytes_in_memory(ino, range).is_none() {
+                self.wait_for_file(ino, ticket);
+                return Progress::Wait;
+            }
         }
     }
 
