@@ -1,5 +1,7 @@
 //! A device that keeps exactly to the service model, in virtual time.
 
+#![allow(dead_code)] // every test file has a copy and needs a part of it
+
 use rtsched::{Class, Config, Direction, Dispatch, Event, Request, RequestId, Scheduler, ServiceTime};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
@@ -47,12 +49,10 @@ pub(crate) struct Lab {
     /// When the first will be done.
     done: Instant,
     /// What was dispatched, in order.
-    #[allow(dead_code)] // not every test looks at it
     pub(crate) trace: Vec<Dispatch>,
     /// Real-time requests that were late, and by how much.
     pub(crate) missed: Vec<(RequestId, Duration)>,
     /// All events.
-    #[allow(dead_code)] // not every test looks at them
     pub(crate) events: Vec<Event>,
     service: ServiceTime,
     /// By how much the device is slower than that.
@@ -78,7 +78,6 @@ impl Lab {
     }
 
     /// A device that serves what it has in any order.
-    #[allow(dead_code)] // not every test has it
     pub(crate) fn in_any_order(mut self, mut seed: u64) -> Self {
         self.pick = Box::new(move |count| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
