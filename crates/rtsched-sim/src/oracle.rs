@@ -53,9 +53,15 @@ impl Oracle {
         let bytes_per_second: u64 = streams.iter().map(|load| load.rate.0 / 8).sum();
         // Rounds of 2^-4 to 2^6 seconds, eight to an octave.
         let rounds = (-32..=48).map(|eighths| 2_f64.powf(f64::from(eighths) / 8.0));
+        // Reading a file where it lies takes so many seconds longer for each byte.
+        let zone = |load: &Load| match load.direction {
+            Direction::Read => self.device.zone_seconds_per_byte(load.place),
+            _ => 0.0,
+        };
+        let streams: Vec<(Load, f64)> = streams.iter().map(|load| (*load, zone(load))).collect();
         let held = |round: f64| 2.0 * round * bytes_per_second as f64;
         let fits = rounds.filter(|round| held(*round) <= self.memory.as_u64() as f64);
-        fits.map(|round| self.time_of_round(phase, streams, round) / round).min_by(f64::total_cmp)
+        fits.map(|round| self.time_of_round(phase, &streams, round) / round).min_by(f64::total_cmp)
     }
 
     /// Whether these streams can be carried and 5 % of the time are left.
@@ -63,16 +69,12 @@ impl Oracle {
         self.utilisation(now, streams).is_some_and(|used| used <= 1.0 - MARGIN)
     }
 
-    fn time_of_round(&self, phase: usize, streams: &[Load], round: f64) -> f64 {
-        let time = |load: &Load| {
+    fn time_of_round(&self, phase: usize, streams: &[(Load, f64)], round: f64) -> f64 {
+        let time = |(load, zone): &(Load, f64)| {
             let bytes = load.rate.bytes_in(Duration::from_secs_f64(round)).as_u64();
             let longest = self.longest.min(load.contiguous).as_u64();
             let requests = bytes.div_ceil(longest).max(1);
-            let zone = match load.direction {
-                Direction::Read => self.device.zone_seconds_per_byte(load.place) * bytes as f64,
-                _ => 0.0,
-            };
-            requests as f64 * self.time(phase, load.direction, bytes / requests) + zone
+            requests as f64 * self.time(phase, load.direction, bytes / requests) + zone * bytes as f64
         };
         streams.iter().map(time).sum()
     }

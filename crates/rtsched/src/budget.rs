@@ -77,33 +77,57 @@ impl Floors {
         Duration::from_nanos((cost.saturating_mul(1_000_000)).div_ceil(millionths))
     }
 
-    /// The instant from which the class's oldest request goes before other work without guarantees: when it is
-    /// overdue and the share has added up to it. `None`: nothing waits, or no floor is set.
-    pub(crate) fn claim(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let oldest = queue.first(class).filter(|_| self.millionths[class as usize] > 0)?;
-        let Waiting { deadline, cost, .. } = queue.get(oldest);
-        let claim = self.since[class as usize] + self.spread(class, *cost);
-        Some((claim.max(*deadline), oldest))
+    /// Of the classes that wait and have a floor: what their oldest requests may demand as the queue is now.
+    pub(crate) fn turns(&self, queue: &Queue) -> Turns {
+        Turns(Self::CLASSES.map(|class| {
+            let millionths = self.millionths[class as usize];
+            let slot = queue.first(class).filter(|_| millionths > 0)?;
+            let Waiting { deadline, cost, .. } = *queue.get(slot);
+            let (since, spread) = (self.since[class as usize], self.spread(class, cost));
+            let claim = (since + spread).max(deadline);
+            Some(Turn { class, slot, cost, claim, due: claim + spread, since, millionths })
+        }))
     }
+}
 
-    /// The instant by which the class's oldest request completes whatever else waits: when its claim was passed
-    /// over for as long as its share takes to add up to it again. Among streams that were admitted beside the
-    /// floors it does not come to that, because they leave gaps, and claims are met in them; so no frame is late
-    /// for it.
-    pub(crate) fn turn(&self, class: Class, queue: &Queue) -> Option<(Instant, Slot)> {
-        let (claim, oldest) = self.claim(class, queue)?;
-        Some((claim + self.spread(class, queue.get(oldest).cost), oldest))
-    }
+/// What the floor of a class gives its oldest request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) class: Class,
+    pub(crate) slot: Slot,
+    /// Nanoseconds.
+    pub(crate) cost: u64,
+    /// The instant from which it goes before other work without guarantees: when it is overdue and the share has
+    /// added up to it.
+    pub(crate) claim: Instant,
+    /// The instant by which it completes whatever else waits: when its claim was passed over for as long as its share
+    /// takes to add up to it again. Among streams that were admitted beside the floors it does not come to that, because
+    /// they leave gaps, and claims are met in them; so no frame is late for it.
+    pub(crate) due: Instant,
+    since: Instant,
+    millionths: u64,
+}
 
+impl Turn {
     /// Nanoseconds that the class may demand, beyond its share of the time to come, from those whose deadlines
     /// are up to `last`: what its share has added up to by `at`. Not only as much as its oldest request takes: what
     /// one large request leaves of it is worth several small ones.
-    pub(crate) fn accrued(&self, class: Class, queue: &Queue, at: Instant, last: Instant) -> u64 {
-        if self.turn(class, queue).is_none_or(|(due, _)| due > last) {
+    pub(crate) fn accrued(&self, at: Instant, last: Instant) -> u64 {
+        if self.due > last {
             return 0;
         }
-        let waited = at.saturating_since(self.since[class as usize]).as_nanos();
-        let share = (waited * u128::from(self.millionths[class as usize])).div_ceil(1_000_000);
+        let waited = at.saturating_since(self.since).as_nanos();
+        let share = (waited * u128::from(self.millionths)).div_ceil(1_000_000);
         u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+/// The turns of all classes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns([Option<Turn>; 3]);
+
+impl Turns {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Turn> {
+        self.0.iter().flatten()
     }
 }

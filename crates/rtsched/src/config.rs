@@ -52,7 +52,8 @@ pub struct Config {
     /// Chosen requests are whole multiples of this, or this divided by a power of two: files lie in pieces of this
     /// length.
     pub request_unit: Bytes,
-    /// After so long without a request, a reservation's time is given to others.
+    /// After so long without a request, a reservation's time is given to others; or after two of its periods, if that is
+    /// longer.
     pub reservation_timeout: Duration,
     /// A demoted stream stays so at least for this time, and is restored only...
     pub restore_after: Duration,

@@ -9,16 +9,15 @@
 //! needs no bucket size. Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch
 //! and Mullender 1999): it has people waiting, and a frame that is early helps nobody.
 
-use crate::budget::Floors;
+use crate::budget::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Reason};
-use crate::slack::Expected;
+use crate::slack::{Expected, Key};
 use units::{DeviceOffset, Duration, Instant};
 
 /// What a choice is made from, beside the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
-    pub(crate) floors: &'a Floors,
+pub(crate) struct View {
     pub(crate) now: Instant,
     /// When the device will be through with what it has.
     pub(crate) start: Instant,
@@ -30,19 +29,21 @@ pub(crate) struct View<'a> {
     pub(crate) is_tight: bool,
     /// Nanoseconds of slack that nothing is given which is not due.
     pub(crate) cushion: u64,
+    /// What the floors give.
+    pub(crate) turns: Turns,
 }
 
 /// The request to go next. `None`: nothing waits.
-pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
+pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
+    // Who leaves all promises whole need not be asked which ones are in front of it.
+    let of_all = view.slack_of_all(queue);
+    let bears = |slot| signed(queue.get(slot).whole) <= of_all || view.slack_after(queue, slot) >= 0;
 
     // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
-    let claims = Floors::CLASSES.into_iter().filter_map(|class| view.floors.claim(class, queue));
-    let claim = claims.filter(|(since, _)| *since <= view.start).min_by_key(|(since, _)| *since);
-    if let Some((_, slot)) = claim
-        && view.slack_after(queue, slot) >= 0
-    {
-        return Some((slot, Reason::Floor));
+    let claim = view.turns.iter().filter(|turn| turn.claim <= view.start).min_by_key(|turn| turn.claim);
+    if let Some(turn) = claim.filter(|turn| bears(turn.slot)) {
+        return Some((turn.slot, Reason::Floor));
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
@@ -50,7 +51,7 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
             continue;
         }
         if let Some(slot) = view.next_of(queue, class)
-            && view.slack_after(queue, slot) >= 0
+            && bears(slot)
         {
             return Some((slot, in_slack));
         }
@@ -63,7 +64,7 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
     let earliest = queue.first(Class::RealTime);
     if let Some(slot) = queue.next_on_sweep(Class::RealTime, view.arm)
         && earliest != Some(slot)
-        && view.slack_after(queue, slot) >= 0
+        && bears(slot)
     {
         return Some((slot, Reason::Sweep));
     }
@@ -73,12 +74,11 @@ pub(crate) fn choose(queue: &Queue, view: &View<'_>) -> Option<(Slot, Reason)> {
         let Waiting { deadline, cost, .. } = queue.get(slot);
         ((*deadline).max(view.start + Duration::from_nanos(*cost)), slot, Reason::EarliestDeadline)
     });
-    let turns = Floors::CLASSES.into_iter().filter_map(|class| view.floors.turn(class, queue));
-    let turns = turns.map(|(due, slot)| (due, slot, Reason::Floor));
+    let turns = view.turns.iter().map(|turn| (turn.due, turn.slot, Reason::Floor));
     earliest.into_iter().chain(turns).min_by_key(|(due, ..)| *due).map(|(_, slot, reason)| (slot, reason))
 }
 
-impl View<'_> {
+impl View {
     /// The request of a class without guarantees that would go next: the next on the sweep, unless the first by
     /// deadline is overdue or has no place. Metadata goes by deadline.
     pub(crate) fn next_of(&self, queue: &Queue, class: Class) -> Option<Slot> {
@@ -97,19 +97,27 @@ impl View<'_> {
         self.slack(queue, candidate.request.class, candidate) - signed(candidate.whole)
     }
 
-    /// Nanoseconds for which something may go before `waiting` in a command of `class`, from `start` on.
+    /// Nanoseconds for which something of `class` may go before `waiting`, from `start` on.
     pub(crate) fn slack(&self, queue: &Queue, class: Class, waiting: &Waiting) -> i64 {
-        let others = || Floors::CLASSES.into_iter().filter(|other| *other != class);
-        let accrued: u64 = queue.last_guaranteed().map_or(0, |last| {
-            others().map(|other| self.floors.accrued(other, queue, self.start, last)).sum()
-        });
-        let deadlines = queue.slack(waiting.guaranteed_key(), self.start, self.expected.as_ref());
-        let turns = others().filter_map(|other| {
-            let (due, slot) = self.floors.turn(other, queue)?;
-            // A class whose turn is later than this deadline waits for it in any order.
-            let later = waiting.guaranteed_key().is_some_and(|(deadline, _)| deadline <= due);
-            (!later).then(|| between(self.start, due) - signed(queue.get(slot).cost))
-        });
+        self.slack_before(queue, Some(class), waiting.guaranteed_key())
+    }
+
+    /// Nanoseconds for which something may go before everything that is promised: never more than
+    /// [`slack`](Self::slack), and at hand, because no part of the queue is looked for.
+    pub(crate) fn slack_of_all(&self, queue: &Queue) -> i64 {
+        self.slack_before(queue, None, None)
+    }
+
+    /// Until some promise before `end` breaks, but those to the class itself.
+    fn slack_before(&self, queue: &Queue, class: Option<Class>, end: Option<Key>) -> i64 {
+        let others = || self.turns.iter().filter(|turn| Some(turn.class) != class);
+        let accrued: u64 = queue
+            .last_guaranteed()
+            .map_or(0, |last| others().map(|other| other.accrued(self.start, last)).sum());
+        let deadlines = queue.slack(end, self.start, self.expected.as_ref());
+        // A class whose turn is later than this deadline waits for it in any order.
+        let earlier = |turn: &&Turn| end.is_none_or(|(deadline, _)| deadline > turn.due);
+        let turns = others().filter(earlier).map(|turn| between(self.start, turn.due) - signed(turn.cost));
         turns.fold(deadlines.saturating_sub(signed(accrued.saturating_add(self.cushion))), i64::min)
     }
 }

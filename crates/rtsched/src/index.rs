@@ -9,6 +9,8 @@
 //! and emptied in front then touches each node's neighbours never.
 
 use alloc::vec::Vec;
+use core::marker::PhantomData;
+use units::Instant;
 
 /// What a range of entries amounts to: a monoid.
 pub(crate) trait Summary: Copy {
@@ -23,20 +25,72 @@ impl Summary for () {
     fn then(self, (): Self) -> Self {}
 }
 
-const FANOUT: usize = 16;
+/// What entries are ordered by: packed into one number, because such numbers are compared without a branch.
+pub(crate) trait Key: Copy {
+    fn pack(self) -> u128;
+    fn unpack(packed: u128) -> Self;
+}
+
+const fn pair(major: u64, minor: u64) -> u128 {
+    (major as u128) << 64 | minor as u128
+}
+
+impl Key for (u64, u64) {
+    fn pack(self) -> u128 {
+        pair(self.0, self.1)
+    }
+
+    fn unpack(packed: u128) -> Self {
+        ((packed >> 64) as u64, packed as u64)
+    }
+}
+
+impl Key for (Instant, u64) {
+    fn pack(self) -> u128 {
+        pair(self.0.as_nanos(), self.1)
+    }
+
+    fn unpack(packed: u128) -> Self {
+        let (major, minor) = Key::unpack(packed);
+        (Instant::from_nanos(major), minor)
+    }
+}
+
+impl Key for (Instant, u32) {
+    fn pack(self) -> u128 {
+        pair(self.0.as_nanos(), u64::from(self.1))
+    }
+
+    fn unpack(packed: u128) -> Self {
+        let (major, minor): (Instant, u64) = Key::unpack(packed);
+        (major, minor as u32)
+    }
+}
+
+impl Key for (i64, u32) {
+    fn pack(self) -> u128 {
+        // Negative numbers come before the others.
+        pair(self.0.cast_unsigned() ^ (1 << 63), u64::from(self.1))
+    }
+
+    fn unpack(packed: u128) -> Self {
+        (((packed >> 64) as u64 ^ (1 << 63)).cast_signed(), packed as u32)
+    }
+}
+
 const NIL: u32 = u32::MAX;
 
 /// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree.
 #[derive(Clone, Copy, Debug)]
-struct Node<K, S> {
+struct Node<S, const FANOUT: usize> {
     len: u8,
-    keys: [K; FANOUT],
+    keys: [u128; FANOUT],
     links: [u32; FANOUT],
     sums: [S; FANOUT],
 }
 
-impl<K: Copy + Ord, S: Summary> Node<K, S> {
-    fn of(key: K, link: u32, sum: S) -> Self {
+impl<S: Summary, const FANOUT: usize> Node<S, FANOUT> {
+    fn of(key: u128, link: u32, sum: S) -> Self {
         Self { len: 1, keys: [key; FANOUT], links: [link; FANOUT], sums: [sum; FANOUT] }
     }
 
@@ -44,21 +98,31 @@ impl<K: Copy + Ord, S: Summary> Node<K, S> {
         usize::from(self.len)
     }
 
-    fn keys(&self) -> &[K] {
+    fn keys(&self) -> &[u128] {
         &self.keys[..self.len()]
     }
 
+    /// The number of leading entries whose key is `low`: first of whole blocks, then in the next one. Both are counted
+    /// and not searched, because nobody can predict which way a search turns.
+    fn count(&self, low: impl Fn(u128) -> bool) -> usize {
+        const BLOCK: usize = 8;
+        let (blocks, rest) = self.keys().as_chunks::<BLOCK>();
+        let whole: usize = blocks.iter().map(|block| usize::from(low(block[BLOCK - 1]))).sum();
+        let next = blocks.get(whole).map_or(rest, |block| block.as_slice());
+        whole * BLOCK + next.iter().map(|key| usize::from(low(*key))).sum::<usize>()
+    }
+
     /// The number of entries before `key`.
-    fn rank(&self, key: &K) -> usize {
-        self.keys().partition_point(|other| other < key)
+    fn rank(&self, key: u128) -> usize {
+        self.count(|other| other < key)
     }
 
     /// The only child that may have `key`.
-    fn child(&self, key: &K) -> usize {
-        self.keys().partition_point(|other| other <= key).saturating_sub(1)
+    fn child(&self, key: u128) -> usize {
+        self.count(|other| other <= key).saturating_sub(1)
     }
 
-    fn insert(&mut self, at: usize, key: K, link: u32, sum: S) {
+    fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
         let len = self.len();
         self.keys.copy_within(at..len, at + 1);
         self.links.copy_within(at..len, at + 1);
@@ -85,35 +149,63 @@ impl<K: Copy + Ord, S: Summary> Node<K, S> {
         self.len = at as u8;
     }
 
+    fn first(&self) -> Entry {
+        (self.keys[0], self.links[0])
+    }
+
+    fn last(&self) -> Entry {
+        let last = self.len() - 1;
+        (self.keys[last], self.links[last])
+    }
+
+    /// Of the entries in front of `end`.
+    fn sum_to(&self, end: usize) -> S {
+        self.sums[..end].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
+    }
+
     fn sum(&self) -> S {
-        self.sums[..self.len()].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
+        self.sum_to(self.len())
     }
 }
 
-/// See the module.
+/// A key and its slot.
+type Entry = (u128, u32);
+
+/// Those before and behind a place.
+pub(crate) type Neighbours<K> = (Option<(K, u32)>, Option<(K, u32)>);
+
+fn unpack<K: Key>((key, slot): Entry) -> (K, u32) {
+    (K::unpack(key), slot)
+}
+
+/// See the module. Nodes have as many entries as make them some hundred bytes: with summaries that are large and have
+/// to be added up, few; with none, many.
 #[derive(Clone, Debug)]
-pub(crate) struct Index<K, S = ()> {
-    nodes: Vec<Node<K, S>>,
+pub(crate) struct Index<K, S = (), const FANOUT: usize = 32> {
+    nodes: Vec<Node<S, FANOUT>>,
     free: Vec<u32>,
     root: u32,
     /// Levels above the leaves.
     height: u32,
+    /// The first entry and the last one, which are asked for most.
+    ends: Option<(Entry, Entry)>,
+    keys: PhantomData<K>,
 }
 
-impl<K: Copy + Ord, S: Summary> Index<K, S> {
+impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
     pub(crate) const fn new() -> Self {
-        Self { nodes: Vec::new(), free: Vec::new(), root: NIL, height: 0 }
+        Self { nodes: Vec::new(), free: Vec::new(), root: NIL, height: 0, ends: None, keys: PhantomData }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.root == NIL
     }
 
-    fn node(&self, at: u32) -> &Node<K, S> {
+    fn node(&self, at: u32) -> &Node<S, FANOUT> {
         &self.nodes[at as usize]
     }
 
-    fn make(&mut self, node: Node<K, S>) -> u32 {
+    fn make(&mut self, node: Node<S, FANOUT>) -> u32 {
         match self.free.pop() {
             Some(at) => {
                 self.nodes[at as usize] = node;
@@ -130,6 +222,10 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
 
     /// Adds an entry. Keys are unique.
     pub(crate) fn insert(&mut self, key: K, slot: u32, own: S) {
+        let entry = (key.pack(), slot);
+        self.ends =
+            Some(self.ends.map_or((entry, entry), |(first, last)| (first.min(entry), last.max(entry))));
+        let key = entry.0;
         if self.root == NIL {
             self.root = self.make(Node::of(key, slot, own));
             return;
@@ -144,12 +240,12 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
     }
 
     /// The node that was split off, if any: the right one.
-    fn insert_below(&mut self, at: u32, height: u32, key: K, slot: u32, own: S) -> Option<u32> {
+    fn insert_below(&mut self, at: u32, height: u32, key: u128, slot: u32, own: S) -> Option<u32> {
         if height == 0 {
-            let rank = self.node(at).rank(&key);
+            let rank = self.node(at).rank(key);
             return self.add(at, rank, key, slot, own);
         }
-        let index = self.node(at).child(&key);
+        let index = self.node(at).child(key);
         let child = self.node(at).links[index];
         let split = self.insert_below(child, height - 1, key, slot, own);
         let sum = self.node(child).sum();
@@ -161,7 +257,7 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
         self.add(at, index + 1, key, right, sum)
     }
 
-    fn add(&mut self, at: u32, rank: usize, key: K, link: u32, sum: S) -> Option<u32> {
+    fn add(&mut self, at: u32, rank: usize, key: u128, link: u32, sum: S) -> Option<u32> {
         if self.node(at).len() < FANOUT {
             self.nodes[at as usize].insert(rank, key, link, sum);
             return None;
@@ -183,10 +279,9 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
 
     /// Removes an entry; with it, its slot. `None`: it is not there.
     pub(crate) fn remove(&mut self, key: K) -> Option<u32> {
-        if self.root == NIL {
-            return None;
-        }
-        let slot = self.remove_below(self.root, self.height, &key)?;
+        let (first, last) = self.ends?;
+        let key = key.pack();
+        let slot = self.remove_below(self.root, self.height, key)?;
         while self.height > 0 && self.node(self.root).len() == 1 {
             let child = self.node(self.root).links[0];
             self.free.push(self.root);
@@ -195,16 +290,20 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
         }
         if self.node(self.root).len() == 0 {
             self.free.push(self.root);
-            (self.root, self.height) = (NIL, 0);
+            (self.root, self.height, self.ends) = (NIL, 0, None);
+        } else if key == first.0 {
+            self.ends = Some((self.first_below(self.root, self.height), last));
+        } else if key == last.0 {
+            self.ends = Some((first, self.last_below(self.root, self.height)));
         }
         Some(slot)
     }
 
-    fn remove_below(&mut self, at: u32, height: u32, key: &K) -> Option<u32> {
+    fn remove_below(&mut self, at: u32, height: u32, key: u128) -> Option<u32> {
         if height == 0 {
             let node = &mut self.nodes[at as usize];
             let rank = node.rank(key);
-            if node.keys().get(rank) != Some(key) {
+            if node.keys().get(rank) != Some(&key) {
                 return None;
             }
             let slot = node.links[rank];
@@ -249,86 +348,105 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
 
     /// The first entry.
     pub(crate) fn first(&self) -> Option<(K, u32)> {
-        (self.root != NIL).then(|| self.first_below(self.root, self.height))
-    }
-
-    fn first_below(&self, mut at: u32, height: u32) -> (K, u32) {
-        for _ in 0..height {
-            at = self.node(at).links[0];
-        }
-        (self.node(at).keys[0], self.node(at).links[0])
+        self.ends.map(|(first, _)| unpack(first))
     }
 
     /// The last entry.
     pub(crate) fn last(&self) -> Option<(K, u32)> {
-        if self.root == NIL {
-            return None;
+        self.ends.map(|(_, last)| unpack(last))
+    }
+
+    fn first_below(&self, mut at: u32, height: u32) -> Entry {
+        for _ in 0..height {
+            at = self.node(at).links[0];
         }
-        let mut at = self.root;
-        for _ in 0..self.height {
-            at = self.node(at).links[self.node(at).len() - 1];
+        self.node(at).first()
+    }
+
+    fn last_below(&self, mut at: u32, height: u32) -> Entry {
+        for _ in 0..height {
+            at = self.node(at).last().1;
         }
-        let last = self.node(at).len() - 1;
-        Some((self.node(at).keys[last], self.node(at).links[last]))
+        self.node(at).last()
     }
 
     /// The first entry at or behind `key`.
     pub(crate) fn at_or_after(&self, key: K) -> Option<(K, u32)> {
-        let (mut at, mut next) = (self.root, None);
+        self.around(key).1
+    }
+
+    /// The last entry before `key`, and the first one at or behind it.
+    pub(crate) fn around(&self, key: K) -> Neighbours<K> {
+        let (mut at, mut before, mut next) = (self.root, None, None);
         if at == NIL {
-            return None;
+            return (None, None);
         }
+        let key = key.pack();
         for height in (0..self.height).rev() {
             let node = self.node(at);
-            let index = node.child(&key);
+            let index = node.child(key);
+            if index > 0 {
+                before = Some((node.links[index - 1], height));
+            }
             if index + 1 < node.len() {
                 next = Some((node.links[index + 1], height));
             }
             at = node.links[index];
         }
         let node = self.node(at);
-        let rank = node.rank(&key);
-        if rank < node.len() {
-            return Some((node.keys[rank], node.links[rank]));
-        }
-        next.map(|(at, height)| self.first_below(at, height))
-    }
-
-    /// The last entry before `key`.
-    pub(crate) fn before(&self, key: K) -> Option<(K, u32)> {
-        if self.root == NIL {
-            return None;
-        }
-        self.before_below(self.root, self.height, &key)
-    }
-
-    fn before_below(&self, at: u32, height: u32, key: &K) -> Option<(K, u32)> {
-        let node = self.node(at);
         let rank = node.rank(key);
-        if height == 0 {
-            return rank.checked_sub(1).map(|index| (node.keys[index], node.links[index]));
+        let entry = |index: usize| (node.keys[index], node.links[index]);
+        let before = match rank {
+            0 => before.map(|(at, height)| self.last_below(at, height)),
+            _ => Some(entry(rank - 1)),
+        };
+        let next = match rank == node.len() {
+            true => next.map(|(at, height)| self.first_below(at, height)),
+            false => Some(entry(rank)),
+        };
+        (before.map(unpack), next.map(unpack))
+    }
+
+    /// The summary of all entries.
+    pub(crate) fn total(&self) -> S {
+        if self.root == NIL { S::EMPTY } else { self.node(self.root).sum() }
+    }
+
+    /// The summary of the entries before `end`.
+    pub(crate) fn fold_to(&self, end: K) -> S {
+        let (mut at, end, mut sum) = (self.root, end.pack(), S::EMPTY);
+        let Some((first, last)) = self.ends else { return sum };
+        if last.0 < end || end <= first.0 {
+            return if last.0 < end { self.total() } else { sum };
         }
-        // An inner key may be less than all of its subtree, so that its subtree may have nothing before `key`;
-        // the one before it then has.
-        (0..rank).rev().take(2).find_map(|index| self.before_below(node.links[index], height - 1, key))
-    }
-
-    /// The summary of the entries of `low <= key < high`; `None` bounds nothing.
-    pub(crate) fn fold(&self, low: Option<K>, high: Option<K>) -> S {
-        if self.root == NIL { S::EMPTY } else { self.fold_below(self.root, self.height, low, high) }
-    }
-
-    fn fold_below(&self, at: u32, height: u32, low: Option<K>, high: Option<K>) -> S {
+        for _ in 0..self.height {
+            let node = self.node(at);
+            // Of the last child with a key before the end, some may be behind it.
+            let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
+            sum = sum.then(node.sum_to(partly));
+            at = node.links[partly];
+        }
         let node = self.node(at);
-        if low.is_none() && high.is_none() {
-            return node.sum();
+        sum.then(node.sum_to(node.rank(end)))
+    }
+
+    /// The summary of the entries of `start <= key < end`; `None` bounds nothing.
+    pub(crate) fn fold_from(&self, start: K, end: Option<K>) -> S {
+        let (start, end) = (start.pack(), end.map(K::pack));
+        match self.ends {
+            Some((_, last)) if start <= last.0 => self.fold_below(self.root, self.height, Some(start), end),
+            _ => S::EMPTY,
         }
-        let end = high.map_or(node.len(), |high| node.rank(&high));
+    }
+
+    fn fold_below(&self, at: u32, height: u32, low: Option<u128>, high: Option<u128>) -> S {
+        let node = self.node(at);
+        let end = high.map_or(node.len(), |high| node.rank(high));
         if height == 0 {
-            let start = low.map_or(0, |low| node.rank(&low));
+            let start = low.map_or(0, |low| node.rank(low));
             return (start..end).fold(S::EMPTY, |sum, index| sum.then(node.sums[index]));
         }
-        let start = low.map_or(0, |low| node.child(&low));
+        let start = low.map_or(0, |low| node.child(low));
         (start..end).fold(S::EMPTY, |sum, index| {
             let low = low.filter(|_| index == start);
             let high = high.filter(|_| index + 1 == end);
@@ -352,7 +470,7 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
         }
         let node = self.node(at);
         let index = node.sums[..node.len()].iter().position(&wanted)?;
-        Some((node.keys[index], node.links[index]))
+        Some(unpack((node.keys[index], node.links[index])))
     }
 
     /// Gives every entry a new summary. O(n).
@@ -366,7 +484,7 @@ impl<K: Copy + Ord, S: Summary> Index<K, S> {
         for index in 0..self.node(at).len() {
             let (key, link) = (self.node(at).keys[index], self.node(at).links[index]);
             let sum = if height == 0 {
-                own(key, link)
+                own(K::unpack(key), link)
             } else {
                 self.rewrite_below(link, height - 1, own);
                 self.node(link).sum()
@@ -396,6 +514,16 @@ mod tests {
         }
     }
 
+    impl Key for u32 {
+        fn pack(self) -> u128 {
+            u128::from(self)
+        }
+
+        fn unpack(packed: u128) -> Self {
+            packed as u32
+        }
+    }
+
     fn of(value: i64) -> Prefix {
         Prefix { sum: value, least: value }
     }
@@ -403,14 +531,14 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_sorted_map_with_sums(
-            steps in prop::collection::vec((0_u8..5, 0_u16..400, -9_i64..9), 1..900),
+            steps in prop::collection::vec((0_u8..5, 0_u32..400, -9_i64..9), 1..900),
             ascending in any::<bool>(),
         ) {
-            let mut index = Index::<u16, Prefix>::new();
-            let mut model = BTreeMap::<u16, i64>::new();
+            let mut index = Index::<u32, Prefix, 8>::new();
+            let mut model = BTreeMap::<u32, i64>::new();
             for (number, (what, key, value)) in steps.into_iter().enumerate() {
                 // A queue: filled behind, emptied in front; or anything anywhere.
-                let key = if ascending { number as u16 } else { key };
+                let key = if ascending { number as u32 } else { key };
                 match what {
                     0..3 => {
                         if model.insert(key, value).is_none() {
@@ -425,35 +553,35 @@ mod tests {
                         prop_assert_eq!(index.remove(key), model.remove(&key).map(|value| value as u32));
                     }
                     _ => {
-                        let high = key.saturating_add(value.unsigned_abs() as u16 * 40);
-                        let fold = |range: &mut dyn Iterator<Item = (&u16, &i64)>| {
+                        let high = key.saturating_add(value.unsigned_abs() as u32 * 40);
+                        let fold = |range: &mut dyn Iterator<Item = (&u32, &i64)>| {
                             range.fold(Prefix::EMPTY, |sum, (_, value)| sum.then(of(*value)))
                         };
-                        let found = index.fold(Some(key), Some(high));
+                        let found = index.fold_from(key, Some(high));
                         prop_assert_eq!(found, fold(&mut model.range(key..high)));
-                        prop_assert_eq!(index.fold(None, Some(key)), fold(&mut model.range(..key)));
-                        prop_assert_eq!(index.fold(Some(key), None), fold(&mut model.range(key..)));
-                        prop_assert_eq!(index.fold(None, None), fold(&mut model.iter()));
-                        let entry = |found: Option<(&u16, &i64)>| found.map(|(key, value)| (*key, *value as u32));
+                        prop_assert_eq!(index.fold_to(key), fold(&mut model.range(..key)));
+                        prop_assert_eq!(index.fold_from(key, None), fold(&mut model.range(key..)));
+                        prop_assert_eq!(index.total(), fold(&mut model.iter()));
+                        let entry = |found: Option<(&u32, &i64)>| found.map(|(key, value)| (*key, *value as u32));
                         prop_assert_eq!(index.at_or_after(key), entry(model.range(key..).next()));
-                        prop_assert_eq!(index.before(key), entry(model.range(..key).next_back()));
+                        prop_assert_eq!(index.around(key).0, entry(model.range(..key).next_back()));
                     }
                 }
-                let entry = |found: Option<(&u16, &i64)>| found.map(|(key, value)| (*key, *value as u32));
+                let entry = |found: Option<(&u32, &i64)>| found.map(|(key, value)| (*key, *value as u32));
                 prop_assert_eq!(index.first(), entry(model.first_key_value()));
                 prop_assert_eq!(index.last(), entry(model.last_key_value()));
                 prop_assert_eq!(index.is_empty(), model.is_empty());
             }
             index.rewrite(|key, _| of(i64::from(key)));
             let all = model.keys().fold(Prefix::EMPTY, |sum, key| sum.then(of(i64::from(*key))));
-            prop_assert_eq!(index.fold(None, None), all);
+            prop_assert_eq!(index.total(), all);
         }
     }
 
     #[test]
     fn steady_state_reuses_its_nodes() {
         let mut index = Index::<u32>::new();
-        for key in 0..100_000 {
+        for key in 0..100_000_u32 {
             index.insert(key, 0, ());
             if key >= 100 {
                 index.remove(key - 100);

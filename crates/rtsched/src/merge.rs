@@ -8,6 +8,7 @@
 //! Merged at dispatch, not at arrival: until then every request keeps its own deadline and class, may be
 //! promoted or cancelled by itself, and a stream's distant future does not ride on its near deadline.
 
+use crate::budget::Floors;
 use crate::dispatch::{View, between, signed};
 use crate::queue::{Part, Queue, Waiting};
 use crate::request::{Class, Direction};
@@ -55,7 +56,8 @@ impl Run {
         queue: &mut Queue,
         service: &ServiceModel,
         limits: Limits,
-        view: &View<'_>,
+        floors: &Floors,
+        view: &View,
     ) {
         let (direction, stream) = (first.request.direction, first.request.stream);
         self.members.clear();
@@ -63,7 +65,7 @@ impl Run {
         self.length = first.request.length;
         self.cost = service.nanos(direction, first.request.offset, first.request.length);
         self.members.push_back(first);
-        if direction == Direction::Flush {
+        if direction == Direction::Flush || !queue.may_have_neighbours(self.offset, first.end()) {
             return;
         }
         // Its own promises end with the command, too.
@@ -83,14 +85,17 @@ impl Run {
                 let piece = limits.keep_pieces && !ending && neighbour.continues;
                 if !(piece && neighbour.part == Part::Charged) {
                     let extra = signed(cost.saturating_sub(self.cost));
-                    let after = View { start: view.start + Duration::from_nanos(self.cost), ..*view };
-                    let slack = after.slack(queue, self.class, neighbour);
-                    let slack = own.map_or(slack, |own| slack.min(between(after.start, own)));
-                    // Where a deadline is lost whatever is done, a merge that takes less time than it saves shortens
-                    // the overload.
-                    let saves = slack < 0 && extra <= signed(service.access_nanos(direction));
-                    if extra > slack && !saves {
-                        break;
+                    let start = view.start + Duration::from_nanos(self.cost);
+                    let after = View { start, turns: floors.turns(queue), ..*view };
+                    let own_slack = own.map_or(i64::MAX, |own| between(after.start, own));
+                    if extra > own_slack.min(after.slack_of_all(queue)) {
+                        let slack = own_slack.min(after.slack(queue, self.class, neighbour));
+                        // Where a deadline is lost whatever is done, a merge that takes less time than it saves
+                        // shortens the overload.
+                        let saves = slack < 0 && extra <= signed(service.access_nanos(direction));
+                        if extra > slack && !saves {
+                            break;
+                        }
                     }
                 }
                 let neighbour = queue.remove(slot);

@@ -309,10 +309,9 @@ impl Queue {
         self.places.iter().zip(self.counts).filter(|(_, count)| *count > 0).find_map(|(places, _)| {
             let mut from = (at.0, 0);
             for _ in 0..Self::CROWD {
-                let (key, slot) = if ending { places.before(from)? } else { places.at_or_after(from)? };
-                // Too far away to touch, whatever it is: there is no need to look at it.
-                let is_far = if ending { key.0.saturating_add(self.longest) < at.0 } else { key.0 > at.0 };
-                if is_far {
+                let (before, behind) = places.around(from);
+                let (key, slot) = if ending { before? } else { behind? };
+                if (ending && !self.may_reach(key.0, at)) || (!ending && key.0 > at.0) {
                     return None;
                 }
                 if fits(slot) {
@@ -321,6 +320,21 @@ impl Queue {
                 from = if ending { key } else { (key.0, key.1 + 1) };
             }
             None
+        })
+    }
+
+    /// Whether a request that starts at `start` may be so long that it ends at `at`.
+    fn may_reach(&self, start: u64, at: DeviceOffset) -> bool {
+        start.saturating_add(self.longest) >= at.0
+    }
+
+    /// False when surely no request starts where a command ends, or ends where it starts: one look for each class,
+    /// because mostly there is none.
+    pub(crate) fn may_have_neighbours(&self, start: DeviceOffset, end: DeviceOffset) -> bool {
+        self.places.iter().zip(self.counts).filter(|(_, count)| *count > 0).any(|(places, _)| {
+            let (before, behind) = places.around((start.0, 0));
+            behind.is_some_and(|(key, _)| key.0 <= end.0)
+                || before.is_some_and(|(key, _)| self.may_reach(key.0, start))
         })
     }
 

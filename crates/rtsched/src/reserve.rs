@@ -489,7 +489,9 @@ impl Scheduler {
             let Some(held) = self.streams.held_of(slot) else { continue };
             let stream = self.streams.get(slot);
             let used = stream.last_used.max(held.since).max(held.terms.since);
-            let is_away = now.saturating_since(used) >= self.config.reservation_timeout
+            // Who asks for much at a time asks seldom: no request for a while is silence only if one was to come.
+            let silence = self.config.reservation_timeout.max(held.terms.period * 2);
+            let is_away = now.saturating_since(used) >= silence
                 && stream.in_flight == 0
                 && !self.queue.has_any_of(slot);
             if held.state == StreamState::Active && is_away {

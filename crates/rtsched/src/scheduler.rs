@@ -296,14 +296,13 @@ impl Scheduler {
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
         let blocking = self.blocking(now);
-        if !self.device.has_room(self.queue.get(slot).whole, blocking, self.cushion()) {
+        if !self.device.has_room(self.queue.get(slot).whole, blocking, view.cushion) {
             return false;
         }
-        let start = view.start;
-        self.take(now, slot, blocking);
+        self.take(slot, blocking, &view);
         self.next_dispatch += 1;
         let id = DispatchId(self.next_dispatch);
-        self.send(now, start, id, reason);
+        self.send(now, view.start, id, reason);
         dispatch.id = id;
         dispatch.requests.clear();
         dispatch.requests.extend(self.run.members.iter().map(|waiting| waiting.request.id));
@@ -312,10 +311,11 @@ impl Scheduler {
         true
     }
 
-    fn view(&self, now: Instant) -> View<'_> {
+    fn view(&self, now: Instant) -> View {
         let start = self.device.free_at(now);
         let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
-        View { floors: &self.floors, now, start, arm, expected, is_tight, cushion: self.cushion() }
+        let turns = self.floors.turns(&self.queue);
+        View { now, start, arm, expected, is_tight, cushion: self.cushion(), turns }
     }
 
     /// Nanoseconds that are kept between what is expected and the deadlines.
@@ -350,8 +350,7 @@ impl Scheduler {
     }
 
     /// Takes the chosen request out of the queue, and its neighbours, as the next command.
-    fn take(&mut self, now: Instant, slot: Slot, blocking: u64) {
-        let start = self.device.free_at(now);
+    fn take(&mut self, slot: Slot, blocking: u64, view: &View) {
         let first = self.queue.remove(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
         let promised = first.owner.filter(|_| first.part == Part::Charged);
@@ -364,15 +363,11 @@ impl Scheduler {
         // What has room as one request must have it as a command. A command that moves bytes for as long as it
         // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
         // the device seek all the time.
-        let cushion = self.cushion();
-        while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking, cushion) {
+        while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking, view.cushion) {
             limits.cost = first.cost.max(limits.cost / 2);
         }
         limits.cost = limits.cost.max(first.whole);
-        let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
-        let view =
-            View { floors: &self.floors, now, start, arm, expected, is_tight, cushion: self.cushion() };
-        self.run.gather(first, &mut self.queue, &self.service, limits, &view);
+        self.run.gather(first, &mut self.queue, &self.service, limits, &self.floors, view);
     }
 
     /// Keeps the books of the command that goes to the device.
@@ -607,10 +602,8 @@ impl Scheduler {
         let slack = u64::try_from(view.slack_after(&self.queue, slot)).ok();
         let no_slack = slack.map(|slack| now + Duration::from_nanos(slack) + MOMENT);
         let cost = Duration::from_nanos(self.queue.get(slot).whole);
-        let turns = Floors::CLASSES.into_iter().filter_map(|class| self.floors.turn(class, &self.queue));
-        let turns = turns.map(|(due, _)| due.saturating_before(cost) + MOMENT);
-        let claims = Floors::CLASSES.into_iter().filter_map(|class| self.floors.claim(class, &self.queue));
-        let claims = claims.map(|(since, _)| since);
+        let turns = view.turns.iter().map(|turn| turn.due.saturating_before(cost) + MOMENT);
+        let claims = view.turns.iter().map(|turn| turn.claim);
         let overdue = [Class::BestEffort, Class::Idle]
             .into_iter()
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));

@@ -456,9 +456,8 @@ mod tests {
     #[test]
     fn what_a_device_does_for_one_command_and_shows_in_another_cancels_out() {
         // A RAID with a write-back cache and two commands: while one read is transferred, the other's time goes to
-        // whatever the cache has to write; then it follows at once. 0.07 s and 0.72 s are two reads of 0.395 s. Learned
-        // from each by itself, the price once went from 0.41 s to 0.15 s and back within seconds, and streams were
-        // admitted to 180 % of the device.
+        // whatever the cache has to write; then it follows at once. 0.07 s and 0.72 s are two reads of 0.395 s: learned
+        // from each by itself, the price would go up and down with them, and with it what is admitted.
         let length = Bytes::from_mib(64);
         let mut model = model(DISK);
         let mut changes = 0;

@@ -69,8 +69,8 @@ impl Summary for Margin {
     fn then(self, later: Self) -> Self {
         Self {
             sum: self.sum + later.sum,
-            near: self.near.min(later.near.saturating_sub(self.sum)),
-            far: self.far.min(later.far.saturating_sub(self.sum)),
+            near: self.near.min(later.near - self.sum),
+            far: self.far.min(later.far - self.sum),
         }
     }
 }
@@ -78,7 +78,7 @@ impl Summary for Margin {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadlines {
-    index: Index<Key, Margin>,
+    index: Index<Key, Margin, 16>,
     near: Usable,
     far: Usable,
 }
@@ -129,11 +129,11 @@ impl Deadlines {
         let after = |margin: i64| if margin == i64::MAX { margin } else { margin - spent };
         let Some(expected) = expected.filter(|expected| end.is_none_or(|(end, _)| end >= expected.horizon))
         else {
-            return after(self.index.fold(None, end).near);
+            return after(end.map_or_else(|| self.index.total(), |end| self.index.fold_to(end)).near);
         };
         let split = (expected.horizon, 0);
-        let near = self.index.fold(None, Some(split));
-        let far = self.index.fold(Some(split), end);
+        let near = self.index.fold_to(split);
+        let far = self.index.fold_from(split, end);
         let first = self.near.until(expected.horizon) - near.sum - expected.demand;
         let held_back = self.near.until(expected.horizon) - self.far.spent(expected.horizon);
         let far = far.far.saturating_sub(near.sum).saturating_add(held_back - expected.demand);

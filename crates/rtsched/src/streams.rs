@@ -141,9 +141,9 @@ pub(crate) struct Streams {
     free: Vec<StreamSlot>,
     names: Names<StreamId, StreamSlot>,
     /// Active streams whose next virtual release is to come, by x.
-    ahead: Index<(i64, StreamSlot), Releases>,
+    ahead: Index<(i64, StreamSlot), Releases, 16>,
     /// Active streams that may ask at any moment, by x less that moment.
-    idle: Index<(i64, StreamSlot), Releases>,
+    idle: Index<(i64, StreamSlot), Releases, 16>,
     /// Active streams with excess, by when the oldest of it will be within the rate.
     eligible: Index<(Instant, StreamSlot)>,
     admitted: u64,
@@ -309,14 +309,14 @@ impl Streams {
 
     /// What active streams may still ask for, when idle ones ask at `since`: the first deadline and Φ there.
     pub(crate) fn expected(&self, since: Instant) -> Option<Expected> {
-        let (ahead, idle) = (self.ahead.fold(None, None), self.idle.fold(None, None));
+        let (ahead, idle) = (self.ahead.total(), self.idle.total());
         let since = signed(since);
         let horizon = ahead.soonest.min(idle.soonest.saturating_add(since));
         if horizon == i64::MAX {
             return None;
         }
-        let ahead = self.ahead.fold(None, Some((horizon, 0)));
-        let idle = self.idle.fold(None, Some((horizon - since, 0)));
+        let ahead = self.ahead.fold_to((horizon, 0));
+        let idle = self.idle.fold_to((horizon - since, 0));
         let demand = i128::from(ahead.share) * i128::from(horizon) - ahead.moment
             + i128::from(idle.share) * i128::from(horizon - since)
             - idle.moment;
@@ -329,7 +329,7 @@ impl Streams {
 
     /// The active streams' share of the device's time in millionths, rounded up.
     pub(crate) fn millionths(&self) -> u64 {
-        let share = self.ahead.fold(None, None).share + self.idle.fold(None, None).share;
+        let share = self.ahead.total().share + self.idle.total().share;
         (u128::from(share.unsigned_abs()) * 1_000_000).div_ceil(1 << SHARE_SHIFT) as u64
     }
 

@@ -1,8 +1,8 @@
-//! What admitted streams are promised: policing, pausing, resizing, overload; and against brute force.
+//! What admitted streams are promised: policing, pausing, resizing, overload.
 
 mod lab;
 
-use lab::{DISK, Lab, bare, request};
+use lab::{DISK, Lab, request};
 use proptest::prelude::*;
 use rtsched::{
     Class, Config, Direction, Event, FloorBase, Request, RequestId, Reservation, ServiceTime, StreamId,
@@ -302,6 +302,24 @@ fn a_reservation_is_given_back_when_unused_and_regained_if_there_is_room() {
 }
 
 #[test]
+fn who_asks_seldom_is_not_away_until_two_periods_are_over() {
+    // 32 MiB play for 21.5 s, longer than the time after which others are taken for away.
+    let request = Bytes::from_mib(32);
+    let rate = Bitrate(12_500_000);
+    let period = rate.time_for(request);
+    assert!(period > known().reservation_timeout);
+    for (short, expected) in [(NANOSECOND, StreamState::Active), (Duration::ZERO, StreamState::Paused)] {
+        let mut lab = Lab::new(known());
+        let _reservation =
+            admit(&mut lab, 1, StreamSpec { request: Some(request), ..StreamSpec::reader(rate) });
+        lab.now = Instant::ZERO + (period * 2 - short);
+        // Somebody else comes, at which all are looked at.
+        let _other = admit(&mut lab, 2, fixed(HD));
+        assert_eq!(state(&lab, 1), expected);
+    }
+}
+
+#[test]
 fn a_rate_is_changed_if_it_fits_and_else_kept() {
     let mut lab = Lab::new(known());
     let mut first = admit(&mut lab, 1, StreamSpec::reader(HD));
@@ -460,104 +478,6 @@ fn a_command_to_which_the_device_prefers_others_is_not_passed_up_to_its_deadline
     assert!((kept - cost..kept).contains(&left), "{left:?} {kept:?}");
     lab.scheduler.complete(lab.now, write.id);
     assert!(lab.scheduler.dispatch(lab.now).is_some());
-}
-
-// --- Brute force. ---
-
-/// Whether the jobs hold their deadlines in some order without preemption, none before its release; by trying all.
-fn some_schedule_holds(now: Instant, jobs: &[(Instant, Instant, Duration)]) -> bool {
-    jobs.is_empty()
-        || (0..jobs.len()).any(|first| {
-            let (release, due, cost) = jobs[first];
-            let end = now.max(release) + cost;
-            let mut rest = jobs.to_vec();
-            rest.remove(first);
-            // A job that starts after another could have ended before it need not be tried.
-            let idles = rest.iter().any(|(other, _, cost)| now.max(*other) + *cost <= release);
-            end <= due && !idles && some_schedule_holds(end, &rest)
-        })
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
-    /// On small sets: what no order could serve is rejected or missed, what is admitted is not missed.
-    #[test]
-    fn what_no_order_could_serve_is_rejected_and_what_is_admitted_is_met(
-        specs in prop::collection::vec((1_u64..17, 60_u64..700, 0_u64..1000), 1..6),
-    ) {
-        let mut lab = Lab::new(Config { largest_request: Bytes::from_kib(4), blocking_percent: 1, ..bare() });
-        let mut jobs = Vec::new();
-        let mut rejected = 0;
-        for (stream, (size, deadline, _)) in specs.iter().enumerate() {
-            let request = Bytes::from_mib(*size);
-            let deadline = Duration::from_millis(*deadline);
-            // One request each within the time looked at.
-            let rate = Bitrate(request.0 * 8 / 4);
-            let spec = StreamSpec { request: Some(request), deadline: Some(deadline), ..StreamSpec::reader(rate) };
-            match lab.scheduler.admit(lab.now, StreamId(stream as u64), &spec) {
-                Ok(_) => jobs.push((stream as u64, request, deadline)),
-                Err(_) => rejected += 1,
-            }
-        }
-        // All at once: the worst phase there is without blocking.
-        let now = Instant::ZERO;
-        for (id, (stream, request, _)) in jobs.iter().enumerate() {
-            lab.enqueue(of_stream(*stream, id as u64, (id as u64) << 30, *request));
-        }
-        let all: Vec<_> = jobs.iter().map(|(_, request, deadline)| (now, now + *deadline, DISK.of(*request))).collect();
-        prop_assert!(some_schedule_holds(now, &all));
-        lab.drain();
-        prop_assert_eq!(&lab.missed, &[]);
-        // And the other way round: a set for which there is no order was not admitted as a whole.
-        let everyone: Vec<_> = specs
-            .iter()
-            .map(|(size, deadline, _)| {
-                (now, now + Duration::from_millis(*deadline), DISK.of(Bytes::from_mib(*size)))
-            })
-            .collect();
-        if !some_schedule_holds(now, &everyone) {
-            prop_assert!(rejected > 0);
-        }
-    }
-
-    /// Jobs that come at any time: where no order exists, something is missed; a miss needs that, or that nobody knew
-    /// what would come.
-    #[test]
-    fn misses_are_where_no_order_exists(
-        jobs in prop::collection::vec((0_u64..300, 60_u64..500, 1_u64..13), 1..6),
-    ) {
-        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-        let jobs: Vec<_> = jobs
-            .into_iter()
-            .map(|(release, deadline, size)| (at(release), at(release + deadline), Bytes::from_mib(size)))
-            .collect();
-        let mut lab = Lab::new(bare());
-        let mut order: Vec<usize> = (0..jobs.len()).collect();
-        order.sort_by_key(|job| jobs[*job].0);
-        for job in order {
-            let (release, due, length) = jobs[job];
-            loop {
-                lab.fill();
-                match lab.next_completion() {
-                    Some(completion) if completion <= release => lab.complete(),
-                    _ => break,
-                };
-            }
-            lab.now = lab.now.max(release);
-            lab.enqueue(request(job as u64, Class::RealTime, (job as u64) << 30, length, Some(due)));
-        }
-        lab.drain();
-        let as_jobs: Vec<_> = jobs.iter().map(|(release, due, length)| (*release, *due, DISK.of(*length))).collect();
-        if !some_schedule_holds(Instant::ZERO, &as_jobs) {
-            prop_assert!(!lab.missed.is_empty());
-        }
-        // With the longest command's time more for each, non-preemptive EDF meets what preemptive EDF could.
-        let longest = as_jobs.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
-        if lab.missed.iter().any(|(_, tardiness)| *tardiness > longest) {
-            prop_assert!(!some_schedule_holds(Instant::ZERO, &as_jobs));
-        }
-    }
 }
 
 // --- Any streams whatever. ---

@@ -1,5 +1,7 @@
 //! A device that keeps exactly to the service model, in virtual time.
 
+#![allow(dead_code)] // every test file has a copy and needs a part of it
+
 use rtsched::{Class, Config, Direction, Dispatch, Event, Request, RequestId, Scheduler, ServiceTime};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
@@ -51,7 +53,6 @@ pub(crate) struct Lab {
     /// Real-time requests that were late, and by how much.
     pub(crate) missed: Vec<(RequestId, Duration)>,
     /// All events.
-    #[allow(dead_code)] // not every test looks at them
     pub(crate) events: Vec<Event>,
     service: ServiceTime,
     /// By how much the device is slower than that.
