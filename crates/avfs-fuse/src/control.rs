@@ -8,7 +8,7 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{ExtentReport, PolicyReport, StreamReport, VolumeReport};
+use avfs_core::types::{DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ pub struct Info {
     pub errors: BTreeMap<String, u64>,
     /// Open files whose rate is known.
     pub streams: Vec<StreamReport>,
+    /// How long the device is reckoned to take; absent while the volume is closed.
+    pub device: Option<DeviceReport>,
 }
 
 /// Path of the socket of the mount whose files have `st_dev` = `device`.

@@ -320,6 +320,7 @@ fn answer(
             process: std::process::id(),
             errors: errors.counts(),
             streams: volume.streams(),
+            device: volume.device_report(),
         })),
         Request::Remount { read_only, no_atime } => {
             volume.set_no_atime(no_atime);
