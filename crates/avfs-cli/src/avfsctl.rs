@@ -43,7 +43,7 @@ enum Command {
         destructive: bool,
         /// How long it may take, about, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = calibrate::DURATION.as_secs(),
-              value_parser = clap::value_parser!(u64).range(10..=3600))]
+              value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: u64,
         /// Keep what was found in this configuration file, instead of printing it
         #[arg(long)]

@@ -166,7 +166,7 @@ mod tests {
     const EXAMPLE: &str = include_str!("../../../config/avfs.toml");
 
     fn device(millis: u64) -> DeviceConfig {
-        let line = |access: u64, megabytes| ServiceTime {
+        let line = |access, megabytes: u64| ServiceTime {
             access: Duration::from_millis(access),
             bytes_per_second: Bytes(megabytes * 1_000_000),
         };

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!((nothing.read, nothing.write, nothing.calibrated), (default.read, default.write, false));
 
         let reads = "[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n";
-        let line = |millis, megabytes| ServiceTime {
+        let line = |millis, megabytes: u64| ServiceTime {
             access: Duration::from_millis(millis),
             bytes_per_second: Bytes(megabytes * 1_000_000),
         };

@@ -55,7 +55,7 @@ pub struct Plan {
 }
 
 /// The smallest device that is measured.
-pub const SMALLEST: Bytes = Bytes::from_mib(1024);
+pub const SMALLEST: Bytes = Bytes::from_mib(512);
 
 /// A command for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,7 +42,7 @@ fn the_disabled_examples_are_right() {
     let config = Config::parse(&enabled_example()).unwrap();
     assert_eq!(config.streams.len(), 4);
     assert_eq!(config.scheduler.queue_depth, Some(32));
-    let line = |millis, megabytes| ServiceTime {
+    let line = |millis, megabytes: u64| ServiceTime {
         access: Duration::from_millis(millis),
         bytes_per_second: Bytes(megabytes * 1_000_000),
     };
