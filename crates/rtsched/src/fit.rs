@@ -61,7 +61,8 @@ mod tests {
     fn a_line_is_found_again() {
         let found = ServiceTime::through(&points(|length| DISK.of(length))).unwrap();
         assert!(found.access.abs_diff(DISK.access) < Duration::from_micros(1), "{found:?}");
-        assert!(found.bytes_per_second.0.abs_diff(170_000_000) < 10_000, "{found:?}");
+        // A line is reckoned in whole picoseconds a byte, one of which is 29 kB/s here.
+        assert!(found.bytes_per_second.0.abs_diff(170_000_000) < 29_000, "{found:?}");
     }
 
     #[test]

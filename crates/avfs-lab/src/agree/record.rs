@@ -6,7 +6,7 @@ use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::policy::{Ask, Grant, Notice, Policy, Scheduled};
 use rtsched_sim::simulation;
 use rtsched_sim::workload::Scenario;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use units::{Duration, Instant};
 
 /// What a client called.
@@ -53,8 +53,8 @@ struct Recorder {
     calls: Vec<(Instant, Call)>,
     requests: HashMap<RequestId, Request>,
     flights: HashMap<DispatchId, Dispatch>,
-    /// What the streams that are there are granted.
-    grants: BTreeMap<StreamId, Grant>,
+    /// Admitted streams that have not left.
+    present: BTreeSet<StreamId>,
     side: Side,
 }
 
@@ -66,7 +66,7 @@ impl Recorder {
             calls: Vec::new(),
             requests: HashMap::new(),
             flights: HashMap::new(),
-            grants: BTreeMap::new(),
+            present: BTreeSet::new(),
             side: Side { nearest_s: f64::INFINITY, ..Side::default() },
         }
     }
@@ -112,14 +112,14 @@ impl Policy for Recorder {
         let spec = ask.spec(self.config.request_max);
         self.call(now, Call::Admit(ask.stream, spec, granted.is_ok()));
         self.side.granted(ask.stream, granted.as_ref().ok().copied());
-        if let Ok(grant) = &granted {
-            self.grants.insert(ask.stream, *grant);
+        if granted.is_ok() {
+            self.present.insert(ask.stream);
         }
         granted
     }
 
     fn release(&mut self, now: Instant, stream: StreamId) {
-        self.grants.remove(&stream);
+        self.present.remove(&stream);
         self.call(now, Call::Release(stream));
         self.scheduler.release(now, stream);
     }
@@ -130,7 +130,7 @@ impl Policy for Recorder {
             if let Notice::Granted(stream, grant)
             | Notice::Restored(stream, grant)
             | Notice::Resumed(stream, grant) = notice
-                && self.grants.contains_key(stream)
+                && self.present.contains(stream)
             {
                 self.side.granted(*stream, Some(*grant));
             }
