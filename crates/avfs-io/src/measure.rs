@@ -63,17 +63,18 @@ pub fn measure(device: Arc<FileDevice>, writes: bool, duration: Duration) -> Res
     let depth = if geometry.rotational { 1 } else { FLASH_DEPTH };
     let plan = Plan { device_size, depth, writes, duration };
     let memory = Scratch::new(LONGEST).map_err(MeasureError::Memory)?;
-    // Devices that compress would be faster with zeros than with footage.
-    let mut noise = vec![0; 1 << 20];
-    SmallRng::seed_from_u64(1).fill_bytes(&mut noise);
-    memory.fill(&noise);
     let config = Config { queue_depth: depth, max_merge: Bytes::ZERO, learning: false, ..Config::default() };
     let (sender, completions) = mpsc::channel();
     let engine = Engine::start(device, memory.pool().clone(), config, Arc::new(Ends(Mutex::new(sender))))?;
     let mut calibration = Calibration::new(plan);
     let mut tags = 0..;
+    let mut is_filled = false;
     while !calibration.is_finished() {
         while let Some(command) = calibration.next(now()) {
+            // The device is empty when writes begin, and what was read before lies in the memory.
+            if command.direction == Direction::Write && !std::mem::replace(&mut is_filled, true) {
+                memory.fill(&noise());
+            }
             let tag = tags.next().map(IoTag).unwrap_or(IoTag(0));
             engine.submit([request(tag, command, &memory)]);
         }
@@ -83,6 +84,13 @@ pub fn measure(device: Arc<FileDevice>, writes: bool, duration: Duration) -> Res
     }
     engine.shutdown();
     calibration.result().ok_or(MeasureError::Timeless)
+}
+
+/// Devices that compress would be faster with zeros than with footage.
+fn noise() -> Vec<u8> {
+    let mut noise = vec![0; 1 << 20];
+    SmallRng::seed_from_u64(1).fill_bytes(&mut noise);
+    noise
 }
 
 fn request(tag: IoTag, command: Command, memory: &Scratch) -> IoRequest {
