@@ -1,12 +1,19 @@
-//! `avfsctl`: asks the daemon of a mounted volume, sets policies on it, and knows how to share it.
+//! `avfsctl`: asks the daemon of a mounted volume, sets policies on it, knows how to share it, and measures devices.
 
 mod policy;
 mod samba;
 
+use crate::calibrate::{self, CalibrateError, Kept};
+use crate::claim::{Claim, ClaimError};
 use crate::fail;
-use avfs_core::types::{CommandReport, ExtentReport, StreamReport};
+use crate::vacancy::{self, VacancyError};
+use avfs_core::config::DeviceConfig;
+use avfs_core::types::{
+    CommandReport, DeviceReport, ExtentReport, ServiceFigures, ServiceOrigin, StreamReport,
+};
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
+use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::fs::Metadata;
@@ -14,7 +21,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use units::Bytes;
+use std::sync::Arc;
+use units::{Bytes, Duration};
 
 const NAME: &str = "avfsctl";
 
@@ -28,6 +36,21 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure how long a device takes that is not mounted, for the configuration of its volume
+    Calibrate {
+        /// Block device or image file
+        device: PathBuf,
+        /// Measure writes and flushes, too: what the device holds is lost. It must hold nothing that is known
+        #[arg(long)]
+        destructive: bool,
+        /// How long it may take, about, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = calibrate::DURATION.as_secs(),
+              value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: u64,
+        /// Keep what was found in this configuration file, instead of printing it
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
     /// Show where a file lies on the device
     Extents {
         /// A file of the volume
@@ -68,6 +91,14 @@ enum CtlError {
     NotSet { path: String, setting: String },
     #[error("{0}")]
     Share(String),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{0}; `mkfs.avfs --calibrate` measures it when it makes a volume")]
+    NotVacant(#[from] VacancyError),
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
     #[error("the daemon answered something else than was asked: is it of another version?")]
     OtherAnswer,
     #[error("cannot write the answer: {0}")]
@@ -93,6 +124,10 @@ pub fn main() -> ExitCode {
 fn run(command: &Command) -> Result<(), CtlError> {
     let mut output = io::stdout().lock();
     match command {
+        Command::Calibrate { device, destructive, seconds, config } => {
+            let duration = Duration::from_secs(*seconds);
+            calibrate(&mut output, device, *destructive, duration, config.as_deref())?;
+        }
         Command::Extents { file, json } => {
             let metadata = metadata(file)?;
             match ask(file, &metadata, &Request::Extents { ino: metadata.ino() })? {
@@ -114,6 +149,40 @@ fn run(command: &Command) -> Result<(), CtlError> {
         },
     }
     Ok(())
+}
+
+fn calibrate(
+    output: &mut impl Write,
+    path: &Path,
+    writes: bool,
+    duration: Duration,
+    config: Option<&Path>,
+) -> Result<(), CtlError> {
+    let kept = config.map(Kept::open).transpose()?;
+    let waiting = || eprintln!("{NAME}: waiting until {} is written completely", printable(path));
+    let claim = Claim::take(path, NAME, waiting)?;
+    let measured = measure_claimed(&claim, path, writes, duration);
+    claim.release();
+    let measured = measured?;
+    match kept {
+        Some(kept) => kept.keep(measured)?,
+        None => write!(output, "\nfor the configuration:\n\n{}", calibrate::section(measured))?,
+    }
+    Ok(())
+}
+
+fn measure_claimed(
+    claim: &Claim,
+    path: &Path,
+    writes: bool,
+    duration: Duration,
+) -> Result<DeviceConfig, CtlError> {
+    let is_in_use = |error: &OpenError| matches!(error, OpenError::InUse(_));
+    let device = claim.open(|| FileDevice::open(path, OpenMode::Exclusive), is_in_use)?;
+    if writes {
+        vacancy::check(&device, path)?;
+    }
+    Ok(calibrate::measure(&Arc::new(device), path, writes, duration)?)
 }
 
 fn metadata(path: &Path) -> Result<Metadata, CtlError> {
@@ -184,7 +253,26 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
         line(&format!("errors {cause}"), count)?;
     }
     print_commands(output, &info.commands)?;
-    print_streams(output, &info.streams)
+    print_streams(output, &info.streams)?;
+    info.device.as_ref().map_or(Ok(()), |device| print_device(output, device))
+}
+
+fn print_device(output: &mut impl Write, device: &DeviceReport) -> io::Result<()> {
+    writeln!(output, "\n{:<18} {:<32} {:<10} now", "device takes", "at mount", "from")?;
+    let show = |figures: &ServiceFigures| {
+        let milliseconds = figures.access_nanoseconds as f64 / 1e6;
+        format!("{milliseconds:.3} ms and {:.1} MB/s", figures.bytes_per_second as f64 / 1e6)
+    };
+    for service in &device.services {
+        let origin = match service.origin {
+            ServiceOrigin::Measured => "measured",
+            ServiceOrigin::Default => "default",
+        };
+        let now =
+            if service.is_learned() { format!("learned: {}", show(&service.now)) } else { "the same".into() };
+        writeln!(output, "{:<18} {:<32} {origin:<10} {now}", service.operation, show(&service.start))?;
+    }
+    writeln!(output, "{:<18} {}", "commands at once", device.queue_depth)
 }
 
 fn print_commands(output: &mut impl Write, kinds: &[CommandReport]) -> io::Result<()> {

@@ -8,6 +8,7 @@
 //! Each command is a function here and a `main` of one line in `src/bin`.
 
 pub mod avfsctl;
+mod calibrate;
 pub mod claim;
 mod daemon;
 pub mod fsck;
@@ -17,6 +18,7 @@ pub mod mount;
 mod mount_options;
 pub mod size;
 pub mod umount;
+mod vacancy;
 
 use std::fmt::Display;
 use std::process::ExitCode;

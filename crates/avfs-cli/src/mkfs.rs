@@ -1,17 +1,18 @@
 //! `mkfs.avfs`: makes a volume.
 
+use crate::calibrate::{self, CalibrateError, Kept};
 use crate::claim::{Claim, ClaimError};
+use crate::vacancy::{self, VacancyError};
 use crate::{fail, size};
-use avfs_core::format::{self, Superblock, SuperblockError};
+use avfs_core::format;
 use avfs_core::mkfs::{self, MkfsOptions};
-use avfs_io::IoError;
-use avfs_io::device::{Device, FileDevice, OpenError, OpenMode};
+use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::Parser;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use units::{Bytes, DeviceOffset, Timestamp};
+use units::{Bytes, Timestamp};
 
 const NAME: &str = "mkfs.avfs";
 
@@ -34,6 +35,9 @@ struct Arguments {
     /// Make an image file of this size, like 10G, which takes space only as it is filled
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<Bytes>,
+    /// Measure how long the device takes, for about a minute, and keep the result in this configuration file
+    #[arg(long, value_name = "CONFIG")]
+    calibrate: Option<PathBuf>,
     /// Block device or image file
     device: PathBuf,
 }
@@ -44,12 +48,10 @@ enum MkfsError {
     Claim(#[from] ClaimError),
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{} holds {found}; use --force to overwrite it", .path.display())]
-    Occupied { path: PathBuf, found: String },
-    #[error("cannot find out whether {} is in use ({error}); use --force if it is not", .path.display())]
-    Unknown { path: PathBuf, error: io::Error },
-    #[error("{}: {error}", .path.display())]
-    Device { path: PathBuf, error: IoError },
+    #[error("{0}; use --force to overwrite it")]
+    NotVacant(#[from] VacancyError),
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
     #[error("cannot make a volume on {}: {error}", .path.display())]
     Make { path: PathBuf, error: mkfs::MkfsError },
 }
@@ -95,11 +97,17 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
                 |error| matches!(error, OpenError::InUse(_)),
             )?;
             if !arguments.force {
-                check_vacant(&device, path)?;
+                vacancy::check(&device, path)?;
             }
             device
         }
     };
+    let device = Arc::new(device);
+    if let Some(config) = &arguments.calibrate {
+        let kept = Kept::open(config)?;
+        let measured = calibrate::measure(&device, path, true, calibrate::DURATION)?;
+        kept.keep(measured)?;
+    }
     let options = MkfsOptions {
         label: arguments.label.clone(),
         uuid: arguments.uuid.map(uuid::Uuid::into_bytes),
@@ -107,7 +115,7 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
         now: now(),
     };
     let superblock =
-        mkfs::make(&device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
+        mkfs::make(&*device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
     let geometry = superblock.geometry;
     println!("{}: AVFS volume of {}", path.display(), geometry.device);
     println!("  uuid       {}", uuid::Uuid::from_bytes(superblock.uuid));
@@ -134,67 +142,9 @@ fn now() -> Timestamp {
     }
 }
 
-/// Refuses a device that holds something.
-fn check_vacant(device: &FileDevice, path: &Path) -> Result<(), MkfsError> {
-    let occupied = |found: String| Err(MkfsError::Occupied { path: path.to_owned(), found });
-    if is_avfs(device).map_err(|error| MkfsError::Device { path: path.to_owned(), error })? {
-        return occupied("an AVFS volume".into());
-    }
-    let output = Command::new("blkid")
-        .args(["-p", "-o", "export", "--"])
-        .arg(path)
-        .output()
-        .map_err(|error| MkfsError::Unknown { path: path.to_owned(), error })?;
-    match output.status.code() {
-        // Nothing was recognised.
-        Some(2) => Ok(()),
-        Some(0) => occupied(describe(&String::from_utf8_lossy(&output.stdout))),
-        Some(8) => occupied("more than one filesystem or partition table".into()),
-        _ => Err(MkfsError::Unknown {
-            path: path.to_owned(),
-            error: io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        }),
-    }
-}
-
-/// What blkid found, in words.
-fn describe(export: &str) -> String {
-    let value = |key: &str| {
-        export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).map(str::to_owned)
-    };
-    match (value("TYPE"), value("PTTYPE")) {
-        (Some(filesystem), _) => format!("a filesystem or a part of a volume of type {filesystem}"),
-        (None, Some(table)) => format!("a partition table of type {table}"),
-        (None, None) => "something that blkid knows".into(),
-    }
-}
-
-/// Whether one of the superblock slots is there. blkid does not know them.
-fn is_avfs(device: &dyn Device) -> Result<bool, IoError> {
-    for slot in [format::SUPERBLOCK_A, format::SUPERBLOCK_B] {
-        let mut block = [0; format::BLOCK as usize];
-        if slot + format::BLOCK <= device.size().0 {
-            device.read_at(DeviceOffset(slot), &mut block)?;
-        }
-        if !matches!(Superblock::decode(&block), Err(SuperblockError::Foreign)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_blkid_found_is_said_in_words() {
-        assert_eq!(
-            describe("DEVNAME=/dev/sdb\nUUID=x\nTYPE=ext4\nUSAGE=filesystem\n"),
-            "a filesystem or a part of a volume of type ext4"
-        );
-        assert_eq!(describe("PTUUID=x\nPTTYPE=gpt\n"), "a partition table of type gpt");
-    }
 
     #[test]
     fn the_arguments_are_consistent() {

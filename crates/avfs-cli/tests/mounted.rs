@@ -774,3 +774,27 @@ impl Drop for Mapping {
         unsafe { libc::munmap(self.address.cast(), self.length) };
     }
 }
+
+#[test]
+fn what_was_measured_of_the_device_is_what_a_mount_begins_with() {
+    let Some(rig) = Rig::new() else { return };
+    let config = rig.directory.path().join("avfs.toml");
+    fs::write(&config, "[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n").unwrap();
+    succeed(rig.mount(&format!("config={}", config.display())));
+    let info = rig.info();
+    let [read, write, flush] = &info["device"]["services"].as_array().unwrap()[..] else { panic!("{info}") };
+    assert_eq!((&read["operation"], &read["origin"]), (&"read".into(), &"measured".into()));
+    assert_eq!(
+        read["start"],
+        serde_json::json!({"access_nanoseconds": 9_000_000, "bytes_per_second": 200_000_000})
+    );
+    for other in [write, flush] {
+        assert_eq!(other["origin"], "default");
+    }
+    let shown = run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).arg("info").arg(rig.mount_point()));
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.lines().any(|line| line.contains("9.000 ms and 200.0 MB/s") && line.contains("measured")),
+        "{shown}"
+    );
+}

@@ -6,10 +6,12 @@
 //!
 //! The file with all settings, their meaning and their defaults is `config/avfs.toml`.
 
+mod device;
 mod pattern;
 pub(crate) mod quantity;
 mod settings;
 
+pub use device::DeviceConfig;
 pub use pattern::{Pattern, PatternError};
 pub use settings::{Rate, Setting, Settings, WhenFull};
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// The scheduler of the device.
     pub scheduler: SchedulerConfig,
+    /// What a measurement of the device found.
+    pub device: DeviceConfig,
     /// Stream policies, in the order in which they are tried.
     #[serde(rename = "stream")]
     pub streams: Vec<StreamPolicy>,
@@ -104,9 +108,9 @@ impl Default for JournalConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
-    /// Commands at the device at once: 1 to 1024.
+    /// Commands at the device at once: 1 to 1024. `None`: as suits the device.
     #[serde(deserialize_with = "quantity::queue_depth")]
-    pub queue_depth: u32,
+    pub queue_depth: Option<u32>,
     /// Deadline of a metadata request that names none, from its arrival: 1 ms to 10 s.
     #[serde(deserialize_with = "quantity::metadata_latency")]
     pub metadata_latency: Duration,
@@ -124,7 +128,7 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            queue_depth: 32,
+            queue_depth: None,
             metadata_latency: Duration::from_millis(50),
             best_effort_latency: Duration::from_secs(2),
             best_effort_floor_percent: 10,

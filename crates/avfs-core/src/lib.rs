@@ -10,6 +10,7 @@ pub mod allocator;
 mod codec;
 pub mod config;
 pub mod core;
+mod device;
 mod directory;
 pub mod error;
 mod extent;

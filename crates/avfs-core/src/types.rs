@@ -378,6 +378,56 @@ pub struct CommandSizeReport {
     pub commands: u64,
 }
 
+/// How long the device is reckoned to take, for `avfsctl info`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct DeviceReport {
+    /// Commands that it is given at once.
+    pub queue_depth: u32,
+    /// Reads, writes and flushes.
+    pub services: Vec<ServiceReport>,
+}
+
+/// How long commands of one kind take, anywhere in the slowest zone.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServiceReport {
+    /// `read`, `write` or `flush`.
+    pub operation: String,
+    /// Where the start values come from.
+    pub origin: ServiceOrigin,
+    /// What the mount began with.
+    pub start: ServiceFigures,
+    /// What is reckoned with now.
+    pub now: ServiceFigures,
+}
+
+impl ServiceReport {
+    /// What is reckoned with is no longer what the mount began with, by a hundredth at least: it was learned since.
+    pub fn is_learned(&self) -> bool {
+        let differs = |start: u64, now: u64| start.abs_diff(now) > start / 100;
+        differs(self.start.access_nanoseconds, self.now.access_nanoseconds)
+            || differs(self.start.bytes_per_second, self.now.bytes_per_second)
+    }
+}
+
+/// A time before the first byte, and a rate from then on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServiceFigures {
+    /// Before the first byte.
+    pub access_nanoseconds: u64,
+    /// From then on.
+    pub bytes_per_second: u64,
+}
+
+/// Where start values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceOrigin {
+    /// The device was measured: `[device]` of the configuration.
+    Measured,
+    /// A disk array's, until the device has shown its own.
+    Default,
+}
+
 /// What the readers, or the writers, of a file are together.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StreamReport {

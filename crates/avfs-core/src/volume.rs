@@ -6,8 +6,9 @@
 //! is blocked on the device, except that changes of metadata are held back while the log runs full. The lock is not
 //! held while a client's bytes are copied, a request submitted or a continuation called.
 
-use crate::config::Config;
+use crate::config::{Config, DeviceConfig};
 use crate::core::{Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WriteStart};
+use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
 use crate::format::{MMP, MmpBlock};
 use crate::recovery::{RecoveryError, recover};
@@ -114,6 +115,9 @@ pub struct Volume {
     uuid: [u8; 16],
     host: String,
     boot_id: [u8; 16],
+    /// What the scheduler began with, and what of it was measured.
+    scheduler_start: rtsched::Config,
+    device_config: DeviceConfig,
 }
 
 struct Sink(Weak<Shared>);
@@ -362,7 +366,8 @@ impl Volume {
 
         let size = options.cache_size.unwrap_or(options.config.cache.size).max(SMALLEST_CACHE);
         let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
-        let scheduler = scheduler_config(&options.config, device.size(), pool.capacity());
+        let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
+        let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let core_options = CoreOptions {
             read_only: options.read_only,
             no_atime: options.no_atime,
@@ -404,6 +409,8 @@ impl Volume {
             uuid,
             host,
             boot_id,
+            scheduler_start,
+            device_config,
         }))
     }
 
@@ -750,6 +757,12 @@ impl Volume {
         declared.into_iter().map(StreamReport::from).collect()
     }
 
+    /// How long the device is reckoned to take; `None` when the engine stops.
+    pub fn device_report(&self) -> Option<DeviceReport> {
+        let now = self.shared.engine.get()?.service_times()?;
+        Some(report(&self.scheduler_start, self.device_config, now))
+    }
+
     /// Turns changes off, after everything accepted has become durable, or on again. Refused after a device error.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         if !read_only {
@@ -795,24 +808,5 @@ impl Volume {
         });
         self.shared.start(Continuation::Unit(done), operation);
         receiver.recv().unwrap_or(Err(Error::Device))
-    }
-}
-
-/// How long a player may have to wait for its first picture on a full device, which bounds how long requests are. Longer
-/// ones would carry one or two players more, who would notice whenever somebody begins to play.
-const LONGEST_START: Duration = Duration::from_secs(2);
-
-/// `memory`: the cache, half of which streams may be promised; the rest is for what is dirty and what is kept.
-fn scheduler_config(config: &Config, device_size: Bytes, memory: Bytes) -> rtsched::Config {
-    rtsched::Config {
-        device_size,
-        buffer_memory: Bytes(memory.0 / 2),
-        queue_depth: config.scheduler.queue_depth,
-        metadata_latency: config.scheduler.metadata_latency,
-        best_effort_latency: config.scheduler.best_effort_latency,
-        best_effort_floor_percent: config.scheduler.best_effort_floor_percent,
-        idle_floor_percent: config.scheduler.idle_floor_percent,
-        request_time_max: LONGEST_START,
-        ..rtsched::Config::default()
     }
 }

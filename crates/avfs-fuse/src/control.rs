@@ -8,7 +8,7 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{CommandReport, ExtentReport, PolicyReport, StreamReport, VolumeReport};
+use avfs_core::types::{CommandReport, DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -93,6 +93,8 @@ pub struct Info {
     pub commands: Vec<CommandReport>,
     /// Open files whose rate is known.
     pub streams: Vec<StreamReport>,
+    /// How long the device is reckoned to take; absent while the volume is closed.
+    pub device: Option<DeviceReport>,
 }
 
 /// Path of the socket of the mount whose files have `st_dev` = `device`.

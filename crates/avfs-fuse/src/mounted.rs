@@ -321,6 +321,7 @@ fn answer(
             errors: errors.counts(),
             commands: volume.commands(),
             streams: volume.streams(),
+            device: volume.device_report(),
         })),
         Request::Remount { read_only, no_atime } => {
             volume.set_no_atime(no_atime);

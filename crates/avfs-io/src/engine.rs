@@ -21,7 +21,7 @@ use command::Command;
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Class, Config, Dispatch, RequestId, Scheduler, StreamId, StreamSpec};
+use rtsched::{Class, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
@@ -123,6 +123,7 @@ enum Message {
     CancelStream(StreamId),
     Declare(StreamId, Option<StreamSpec>),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
+    ReportService(mpsc::Sender<[ServiceTime; 3]>),
 }
 
 impl Engine {
@@ -218,6 +219,14 @@ impl Engine {
         let (sender, answer) = mpsc::channel();
         self.shared.post(std::iter::once(Message::Report(sender)));
         answer.recv().unwrap_or_default()
+    }
+
+    /// How long the device is reckoned to take by now, in its slowest zone, for reads, writes and flushes. Waits for the
+    /// engine thread to answer; `None` when it stops.
+    pub fn service_times(&self) -> Option<[ServiceTime; 3]> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.post(std::iter::once(Message::ReportService(sender)));
+        answer.recv().ok()
     }
 
     /// What was done up to now. Covers every completion that was delivered.
@@ -354,6 +363,10 @@ impl Worker {
                 // Whoever asked may have gone.
                 let _ = sender.send(self.streams.report(&self.scheduler));
             }
+            Message::ReportService(sender) => {
+                let of = |direction| self.scheduler.service_time(direction);
+                let _ = sender.send([Direction::Read, Direction::Write, Direction::Flush].map(of));
+            }
             Message::Cancel(tag) => {
                 if self.scheduler.cancel(now, tag.into()) {
                     self.cancelled(tag);
@@ -470,7 +483,8 @@ impl Drop for Worker {
             | Message::Cancel(_)
             | Message::CancelStream(_)
             | Message::Declare(..)
-            | Message::Report(_) => None,
+            | Message::Report(_)
+            | Message::ReportService(_) => None,
         });
         for RequestId(tag) in self.outstanding.drain().map(|(id, _)| id).chain(unheard) {
             self.completions.push(ended(IoTag(tag), IoError::Stopped));

@@ -6,8 +6,10 @@
 //! **Invariants:** every device request passes the scheduler; a buffer cannot be freed while a request or a reader
 //! holds it; each submitted request completes exactly once, also when it fails or the engine stops.
 
+pub mod calibration;
 pub mod device;
 pub mod engine;
+pub mod measure;
 pub mod pool;
 pub mod request;
 pub mod sim;

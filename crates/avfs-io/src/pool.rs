@@ -5,6 +5,9 @@
 //! can have registered and a client's read can be answered from without a copy.
 
 mod memory;
+mod scratch;
+
+pub use scratch::Scratch;
 
 use memory::Memory;
 use parking_lot::Mutex;

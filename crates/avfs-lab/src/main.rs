@@ -1,5 +1,6 @@
 //! `avfs-lab`: the laboratory's command.
 
+use avfs_lab::agree;
 use avfs_lab::calibrate;
 use avfs_lab::experiment::{DECLARED, Declaration};
 use avfs_lab::facts;
@@ -13,6 +14,7 @@ use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
 use clap::{Parser, Subcommand};
 use rtsched_sim::device::DeviceSpec;
+use rtsched_sim::workload::Scenario;
 use std::error::Error;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,17 @@ enum Command {
         /// Seconds for each of the fourteen cells, at least; the small reads take longer to be known well enough.
         #[arg(long, default_value_t = 12.0)]
         seconds: f64,
+    },
+    /// Run a workload in the simulator and through the engine on the modelled LUN, and compare.
+    Agree {
+        /// Workloads that come with this command (inside, full), or paths of scenarios (.toml). Default: all.
+        workloads: Vec<String>,
+        /// The short form of each.
+        #[arg(long)]
+        short: bool,
+        /// Of what the model and the clients draw.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
@@ -132,6 +145,7 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Lun { lun, mountpoint } => Ok(Lun::mount(&lun.options()?, &mountpoint)?.serve()?),
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
+        Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
         Command::Report { declarations, results, out } => {
             report(&declarations, &results, &out.join("lab-report.md"), "lab")
@@ -142,23 +156,42 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// A declaration that comes with this command, or of a file.
-fn declared(name: &str) -> Result<Declaration, Box<dyn Error>> {
-    let text = match DECLARED.iter().find(|(declared, _)| *declared == name) {
-        Some((_, text)) => (*text).to_owned(),
+/// The text of a declaration that comes with this command, or of a file.
+fn declared_text(name: &str, known: &[(&str, &str)]) -> Result<String, Box<dyn Error>> {
+    match known.iter().find(|(declared, _)| *declared == name) {
+        Some((_, text)) => Ok((*text).to_owned()),
         None if name.ends_with(".toml") => {
-            std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}"))?
+            std::fs::read_to_string(name).map_err(|error| format!("{name}: {error}").into())
         }
         None => {
-            let names: Vec<_> = DECLARED.iter().map(|(declared, _)| *declared).collect();
-            return Err(format!(
-                "no experiments are called {name}: it is one of {}, or the path of a .toml file",
-                names.join(", ")
-            )
-            .into());
+            let names: Vec<_> = known.iter().map(|(declared, _)| *declared).collect();
+            let names = names.join(", ");
+            Err(format!("nothing is called {name}: it is one of {names}, or the path of a .toml file").into())
         }
-    };
+    }
+}
+
+fn declared(name: &str) -> Result<Declaration, Box<dyn Error>> {
+    let text = declared_text(name, &DECLARED)?;
     Declaration::parse(&text).map_err(|error| format!("{name}: {error}").into())
+}
+
+fn agree(workloads: &[String], short: bool, seed: u64) -> Result<(), Box<dyn Error>> {
+    let all = || agree::DECLARED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let names: Vec<String> = if workloads.is_empty() { all() } else { workloads.to_vec() };
+    let mut differing = Vec::new();
+    for name in names {
+        let text = declared_text(&name, &agree::DECLARED)?;
+        let scenario = Scenario::parse(&text).map_err(|error| format!("{name}: {error}"))?;
+        eprintln!("{name}: {} s of real time", scenario.duration(!short).as_secs_f64());
+        let (simulated, played) = agree::run(&scenario, !short, seed)?;
+        let verdict = agree::compare(&simulated, &played);
+        println!("{}, on {}:\n\n{}", scenario.title, scenario.device, verdict.markdown());
+        if !verdict.holds() {
+            differing.push(name);
+        }
+    }
+    if differing.is_empty() { Ok(()) } else { Err(format!("they differ: {}", differing.join(", ")).into()) }
 }
 
 fn results(directory: &Path, declaration: &Declaration) -> PathBuf {

@@ -21,7 +21,7 @@ use thiserror::Error;
 use units::{Bytes, Duration};
 
 /// What a LUN takes from its host at once.
-const QUEUE_DEPTH: u32 = 32;
+pub(crate) const QUEUE_DEPTH: u32 = 32;
 
 /// The kernel's dirty pages of a contender. More of them would measure memory: a run would be over before the device
 /// is asked.

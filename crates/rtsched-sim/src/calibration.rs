@@ -123,21 +123,11 @@ pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
         ModelSpec::Flash(_) => 32,
     };
     let line = |direction| {
-        // Minimises Σ ((a + b·x − y) / y)²: least squares of a/y + b·x/y = 1.
         let points = [1, 4, 16, 64].map(|mib| {
             let length = Bytes::from_mib(mib);
-            let seconds = command_time(spec, direction, length, depth, 1).as_secs_f64();
-            (1.0 / seconds, length.as_u64() as f64 / seconds)
+            (length, command_time(spec, direction, length, depth, 1))
         });
-        let sum = |of: fn(f64, f64) -> f64| points.iter().map(|(u, v)| of(*u, *v)).sum::<f64>();
-        let [uu, uv, vv] = [sum(|u, _| u * u), sum(|u, v| u * v), sum(|_, v| v * v)];
-        let (u, v) = (sum(|u, _| u), sum(|_, v| v));
-        let access = (u * vv - v * uv) / (uu * vv - uv * uv);
-        let seconds_per_byte = if access > 0.0 { (v * uu - u * uv) / (uu * vv - uv * uv) } else { v / vv };
-        ServiceTime {
-            access: Duration::from_secs_f64(access.max(0.0)),
-            bytes_per_second: Bytes((1.0 / seconds_per_byte) as u64),
-        }
+        ServiceTime::through(&points).expect("commands of a modelled device take time")
     };
     let flush = Command {
         tag: 0,

@@ -9,7 +9,7 @@ mod scheduled;
 
 pub use scheduled::Scheduled;
 
-use rtsched::{Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
+use rtsched::{Direction, Dispatch, DispatchId, Request, RequestId, StreamId, StreamSpec};
 use serde::{Deserialize, Serialize};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
@@ -28,6 +28,16 @@ pub struct Ask {
     pub place: DeviceOffset,
     /// Of overloaded streams, the lowest gives way first.
     pub priority: u8,
+}
+
+impl Ask {
+    /// The same in the scheduler's words, if no request is longer than `request_max`.
+    pub fn spec(&self, request_max: Bytes) -> StreamSpec {
+        let Self { direction, rate, contiguous, place, priority, .. } = *self;
+        // A request that falls into pieces at the device costs more than the admission reckons with.
+        let request = contiguous.filter(|contiguous| *contiguous < request_max);
+        StreamSpec { direction, priority, request, place: Some(place), ..StreamSpec::reader(rate) }
+    }
 }
 
 /// What a stream is granted: requests of this length, one each time it is played, with this much time to the deadline.

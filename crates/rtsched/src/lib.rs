@@ -40,6 +40,7 @@ mod config;
 mod device;
 mod dispatch;
 mod event;
+mod fit;
 mod health;
 mod index;
 mod line;

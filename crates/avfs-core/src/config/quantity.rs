@@ -174,8 +174,24 @@ pub(super) fn checkpoint_interval<'de, D: Deserializer<'de>>(input: D) -> Result
     duration(input, Duration::from_secs(1)..=Duration::from_secs(3600))
 }
 
-pub(super) fn queue_depth<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
-    integer(input, 1..=1024)
+pub(super) fn queue_depth<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u32>, D::Error> {
+    integer(input, 1..=1024).map(Some)
+}
+
+pub(super) fn access_time<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    duration(input, Duration::from_micros(1)..=Duration::from_secs(10)).map(Some)
+}
+
+pub(super) fn flush_time<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
+    duration(input, Duration::from_micros(1)..=Duration::from_secs(60)).map(Some)
+}
+
+/// 100 kB/s to 1 TB/s.
+pub(super) fn transfer_rate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bitrate>, D::Error> {
+    let expected = "a rate such as \"180 MB/s\" or a number of bits per second";
+    let bits_per_second = value(input, BITS_PER_SECOND, true, expected)?;
+    let show = |bits: &u64| format!("{} kB/s", bits / 8_000);
+    within(bits_per_second, 800_000..=8_000_000_000_000, show).map(|bits| Some(Bitrate(bits)))
 }
 
 pub(super) fn metadata_latency<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
@@ -281,6 +297,26 @@ pub(super) fn show_bitrate(rate: Bitrate) -> String {
 
 pub(super) fn show_duration(duration: Duration) -> String {
     show(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &NANOSECONDS[..3])
+}
+
+/// With decimals, in the largest unit that is not larger.
+fn show_decimal(value: u64, units: &[(&str, u64)]) -> String {
+    let fitting = units.iter().filter(|(_, factor)| *factor <= value.max(1));
+    let (unit, factor) = fitting.max_by_key(|(_, factor)| *factor).unwrap_or(&units[0]);
+    let digits = factor.ilog10() as usize;
+    let number = format!("{}.{:0digits$}", value / factor, value % factor);
+    format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// A time, to the nanosecond from 1 µs on.
+pub(super) fn show_time(time: Duration) -> String {
+    show_decimal(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), &NANOSECONDS[..3])
+}
+
+/// A rate of transfers, to the byte per second.
+pub(super) fn show_byte_rate(rate: Bitrate) -> String {
+    let bytes = [("kB/s", 1_000), ("MB/s", 1_000_000), ("GB/s", 1_000_000_000)];
+    show_decimal(rate.bytes_per_second().0, &bytes)
 }
 
 pub(super) fn show_frames_per_second(period: Duration) -> String {

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use rtsched::ServiceTime;
 
 const EXAMPLE: &str = include_str!("../../../../config/avfs.toml");
 
@@ -27,7 +28,7 @@ fn the_example_says_the_defaults() {
 fn the_example_says_every_setting() {
     let said: toml::Table = EXAMPLE.parse().unwrap();
     let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
-    assert_eq!((said.len(), settings), (3, 8));
+    assert_eq!((said.len(), settings), (3, 7));
     // Of every number another one means something else.
     for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
         let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -40,6 +41,13 @@ fn the_example_says_every_setting() {
 fn the_disabled_examples_are_right() {
     let config = Config::parse(&enabled_example()).unwrap();
     assert_eq!(config.streams.len(), 4);
+    assert_eq!(config.scheduler.queue_depth, Some(32));
+    let line = |millis, megabytes: u64| ServiceTime {
+        access: Duration::from_millis(millis),
+        bytes_per_second: Bytes(megabytes * 1_000_000),
+    };
+    let flush = Some(Duration::from_micros(200));
+    assert_eq!(config.device, DeviceConfig { read: Some(line(16, 170)), write: Some(line(11, 150)), flush });
     let settings_for = |path: &[u8]| config.policies_for(path).next().map(|(_, policy)| policy.settings);
 
     let policy = settings_for(b"Projects/Film/A001.MXF").unwrap();
@@ -84,6 +92,8 @@ fn quantities_with_units() {
 #[test]
 fn a_mistake_is_one_line_with_its_place() {
     let stream = "[[stream]]\npath = \"**\"\n";
+    let read = "read_access = \"1 ms\"\nread_rate = \"1 MB/s\"\n";
+    let written = "[device]\nwrite_access = \"1 ms\"\nwrite_rate = \"1 MB/s\"\n";
     let mistakes = [
         ("[cache]\nsizes = 1".to_owned(), "line 2: unknown field `sizes`, expected `size`"),
         ("\n[cash]".to_owned(), "line 2: unknown field `cash`, expected one of `cache`, `journal`"),
@@ -99,6 +109,15 @@ fn a_mistake_is_one_line_with_its_place() {
         ("[scheduler]\nqueue_depth = 0".to_owned(), "line 2: 0 is outside of 1 to 1024"),
         ("[scheduler]\nqueue_depth = 1025".to_owned(), "line 2: 1025 is outside of 1 to 1024"),
         ("[scheduler]\nqueue_depth = 1.5".to_owned(), "line 2: 1.5: expected a whole number"),
+        ("[device]\nread_access = \"0 ms\"".to_owned(), "line 2: 0ns is outside of 1µs to 10s"),
+        ("[device]\nread_rate = \"99 kB/s\"".to_owned(), "line 2: 99 kB/s is outside of 100 kB/s to"),
+        ("[device]\nread_rate = \"fast\"".to_owned(), "line 2: \"fast\": expected a rate such as"),
+        ("[device]\nflush = 3".to_owned(), "line 2: 3: expected a time"),
+        ("[device]\nread_access = \"1 ms\"".to_owned(), "line 1: read_access and read_rate in [device] go"),
+        (format!("{written}flush = \"1 ms\""), "line 1: write_access and write_rate in [device] want"),
+        (format!("{written}{read}"), "line 1: write_access, write_rate and flush in [device] go together"),
+        (format!("[device]\n{read}flush = \"1 ms\""), "line 1: write_access, write_rate and flush in"),
+        ("[device]\nspeed = 1".to_owned(), "line 2: unknown field `speed`, expected one of `read_access`"),
         (format!("{stream}class = \"realtime\""), "line 3: \"realtime\": expected \"real-time\", "),
         (format!("{stream}bitrate = \"0 bit/s\""), "line 3: 0 bit/s is outside of 1000 bit/s to"),
         (format!("{stream}frames_per_second = nan"), "line 3: NaN is outside of 1 to 1000"),
@@ -288,7 +307,10 @@ proptest! {
         }
         match Config::parse(&chars.into_iter().collect::<String>()) {
             Ok(config) => {
-                prop_assert!((1..=1024).contains(&config.scheduler.queue_depth));
+                prop_assert!(config.scheduler.queue_depth.is_none_or(|depth| (1..=1024).contains(&depth)));
+                let DeviceConfig { read, write, flush } = config.device;
+                prop_assert!(write.is_none() || read.is_some());
+                prop_assert_eq!(write.is_some(), flush.is_some());
                 let _ = config.policies_for(&path).count();
             }
             Err(error) => prop_assert!(!error.to_string().contains('\n')),
@@ -316,6 +338,26 @@ proptest! {
         let shown = [Setting::Bitrate, Setting::DeadlineWindow, Setting::PrefetchDepth, Setting::AllocationWindow]
             .map(|setting| setting.parse(&setting.show(&settings).unwrap()).unwrap());
         prop_assert_eq!(shown.into_iter().fold(Settings::default(), Settings::or), settings);
+    }
+
+    /// Whatever was measured can be kept in a configuration.
+    #[test]
+    fn a_measured_device_is_read_as_itself(
+        lines in proptest::array::uniform2(proptest::option::of((any::<u64>(), any::<u64>()))),
+        flush in proptest::option::of(any::<u64>()),
+        shift in 0u32..64,
+    ) {
+        let [read, write] = lines.map(|line| line.map(|(nanoseconds, rate)| ServiceTime {
+            access: Duration::from_nanos(nanoseconds >> shift),
+            bytes_per_second: Bytes(rate >> shift),
+        }));
+        let flush = flush.map(|nanoseconds| Duration::from_nanos(nanoseconds >> shift));
+        let device = DeviceConfig { read, write, flush }.rounded();
+        prop_assert_eq!(device.rounded(), device);
+        prop_assert_eq!(device.read.is_some(), read.is_some());
+        let settings = device.settings().into_iter().map(|(name, value)| format!("{name} = {value:?}\n"));
+        let text = format!("[device]\n{}", settings.collect::<String>());
+        prop_assert_eq!(Config::parse(&text).map_err(|error| error.to_string()).map(|config| config.device), Ok(device));
     }
 
     #[test]

@@ -52,6 +52,9 @@ impl Ring {
     ) -> Result<Self, StartError> {
         // One entry for each command, and one for the wake-up.
         let uring = build(depth.saturating_add(1))?;
+        if device.geometry().rotational {
+            keep_order(&uring);
+        }
         let device_registered = match uring.submitter().register_files(&[device.as_fd().as_raw_fd()]) {
             Ok(()) => true,
             Err(error) => {
@@ -282,6 +285,17 @@ fn build(entries: u32) -> Result<IoUring, StartError> {
         return Err(StartError::Unavailable(libc::ENOSYS));
     }
     Ok(uring)
+}
+
+/// Commands of more than the kernel gives to a device in one piece are cut up by workers of the ring, and the pieces of
+/// commands that several workers cut up at once reach the device in turn: heads then seek for each piece instead of for
+/// each command. One worker cuts them up in the order in which they were dispatched. (One on each NUMA node: the kernel
+/// counts by them.) Flash does not mind the order, and gains from several.
+fn keep_order(uring: &IoUring) {
+    // The first is for block devices and regular files, the second for everything else: zero leaves it as it is.
+    if let Err(error) = uring.submitter().register_iowq_max_workers(&mut [1, 0]) {
+        tracing::warn!(%error, "long commands may reach the device in pieces, in turn (it takes Linux 5.15)");
+    }
 }
 
 fn register(uring: &IoUring, pool: &Pool) -> io::Result<()> {

@@ -3,7 +3,7 @@
 use super::{Ask, Grant, Notice, Policy};
 use rtsched::{
     Config, Counters, Dispatch, DispatchId, Event, Request, RequestId, Reservation, Scheduler, StreamId,
-    StreamSpec, Terms,
+    Terms,
 };
 use std::collections::BTreeMap;
 use units::{Bytes, Instant};
@@ -57,15 +57,10 @@ impl Policy for Scheduled {
     }
 
     fn admit(&mut self, now: Instant, ask: &Ask) -> Result<Grant, String> {
-        let Ask { stream, direction, rate, contiguous, place, priority } = *ask;
-        // A request that falls into pieces at the device costs more than the admission reckons with.
-        let request = contiguous.filter(|contiguous| *contiguous < self.request_max);
-        let spec =
-            StreamSpec { direction, priority, request, place: Some(place), ..StreamSpec::reader(rate) };
-        let reservation =
-            self.scheduler.admit(now, stream, &spec).map_err(|rejected| rejected.to_string())?;
+        let admitted = self.scheduler.admit(now, ask.stream, &ask.spec(self.request_max));
+        let reservation = admitted.map_err(|rejected| rejected.to_string())?;
         let grant = reservation.terms().into();
-        self.reservations.insert(stream, reservation);
+        self.reservations.insert(ask.stream, reservation);
         Ok(grant)
     }
 

@@ -1,0 +1,219 @@
+//! Measuring a device for `avfsctl calibrate` and `mkfs.avfs --calibrate`, and keeping what was found.
+//!
+//! **For:** the table that people see, and the section `[device]` of a volume's configuration. **Excludes:** the measurement,
+//! which is `avfs_io::calibration`'s. **Invariants:** of a configuration, only that section changes, comments elsewhere stay;
+//! a configuration is whole before and after, also when the machine stops between.
+
+use avfs_core::config::{Config, ConfigError, DeviceConfig};
+use avfs_fuse::mount::printable;
+use avfs_io::calibration::Measured;
+use avfs_io::device::FileDevice;
+use avfs_io::measure::{self, MeasureError};
+use rtsched::{Direction, ServiceTime};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml_edit::{DocumentMut, Item, Table, value};
+use units::Duration;
+
+/// How long a measurement takes where nobody says otherwise.
+pub(crate) const DURATION: Duration = Duration::from_secs(60);
+
+/// Why a device was not calibrated.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CalibrateError {
+    #[error("{path}: {error}")]
+    Measure { path: String, error: MeasureError },
+    #[error("the configuration is wrong already: {0}")]
+    Config(#[from] ConfigError),
+    #[error("{}: cannot be written: {error}", .path.display())]
+    Keep { path: PathBuf, error: io::Error },
+}
+
+/// Measures a device and shows what was found. With `writes`, what it holds is lost.
+pub(crate) fn measure(
+    device: &Arc<FileDevice>,
+    path: &Path,
+    writes: bool,
+    duration: Duration,
+) -> Result<DeviceConfig, CalibrateError> {
+    let what =
+        if writes { "reads, writes and flushes; what it holds is lost" } else { "reads; nothing is written" };
+    eprintln!("measuring {} for about {} s: {what}", printable(path), duration.as_secs());
+    let measured = measure::measure(Arc::clone(device), writes, duration)
+        .map_err(|error| CalibrateError::Measure { path: printable(path), error })?;
+    print!("{}", show(&measured));
+    if measured.has_unfilled_cache() {
+        eprintln!(
+            "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`"
+        );
+    }
+    let Measured { read, write, flush, .. } = measured;
+    Ok(DeviceConfig { read: Some(read), write, flush }.rounded())
+}
+
+fn show(measured: &Measured) -> String {
+    let mut text = format!("{:<18} {:>10} {:>12} {:>14} {:>9}\n", "", "length", "time", "rate", "commands");
+    for point in &measured.points {
+        let operation = if point.direction == Direction::Read { "read" } else { "write" };
+        let rate = point.length.0 as f64 / 1e6 / point.time.as_secs_f64();
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{:<18} {:>10} {:>9.2} ms {rate:>9.1} MB/s {:>9}",
+            format!("{operation} at random"),
+            point.length.to_string(),
+            point.time.as_secs_f64() * 1e3,
+            point.count
+        );
+    }
+    let zones = measured.zones.map(|rate| format!("{:.0}", rate.0 as f64 / 1e6)).join(", ");
+    let _ = writeln!(text, "read in sequence, MB/s by zone: {zones}");
+    let line = |line: ServiceTime| {
+        let rate = line.bytes_per_second.0 as f64 / 1e6;
+        format!("{:.2} ms and {rate:.1} MB/s", line.access.as_secs_f64() * 1e3)
+    };
+    let _ = writeln!(text, "a read takes {}", line(measured.read));
+    if let (Some(write), Some(flush)) = (measured.write, measured.flush) {
+        let _ = writeln!(text, "a write takes {}, a flush {:.2} ms", line(write), flush.as_secs_f64() * 1e3);
+    }
+    text
+}
+
+/// A configuration in which what is found will be kept; a new one, if there is none.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    text: String,
+}
+
+impl Kept {
+    /// Looks at it before anything is measured: there is nothing to be lost then.
+    pub(crate) fn open(path: &Path) -> Result<Self, CalibrateError> {
+        // What a link names is written, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(|source| ConfigError::Read { file: path.clone(), source })?,
+        };
+        if !text.is_empty() {
+            Config::load(&path)?;
+        }
+        Ok(Self { path, text })
+    }
+
+    /// Puts `device` in place of what was there.
+    pub(crate) fn keep(&self, device: DeviceConfig) -> Result<(), CalibrateError> {
+        let failed = |error| CalibrateError::Keep { path: self.path.clone(), error };
+        let text = with_device(&self.text, device).map_err(|error| failed(io::Error::other(error)))?;
+        replace(&self.path, text.as_bytes()).map_err(failed)?;
+        println!("kept in {}; it counts from the next mount with this configuration", printable(&self.path));
+        Ok(())
+    }
+}
+
+/// The section as text.
+pub(crate) fn section(device: DeviceConfig) -> String {
+    let lines = device.settings().into_iter().map(|(name, value)| format!("{name} = {value:?}\n"));
+    format!("[device]\n{}", lines.collect::<String>())
+}
+
+/// A configuration with another section `[device]`.
+fn with_device(text: &str, device: DeviceConfig) -> Result<String, toml_edit::TomlError> {
+    let mut document: DocumentMut = text.parse()?;
+    let mut table = Table::new();
+    for (name, setting) in device.settings() {
+        table.insert(name, value(setting));
+    }
+    // In the old one's place, with the comment above it.
+    if let Some(old) = document.get("device").and_then(Item::as_table) {
+        *table.decor_mut() = old.decor().clone();
+        table.set_position(old.position());
+    }
+    document.insert("device", Item::Table(table));
+    Ok(document.to_string())
+}
+
+/// Replaces a file at once: afterwards it holds either the old or the new text.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let beside = directory.join(name);
+    let written = (|| {
+        let mut file = std::fs::File::create(&beside)?;
+        if let Ok(metadata) = std::fs::metadata(path) {
+            file.set_permissions(metadata.permissions())?;
+        }
+        file.write_all(text)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)?;
+        std::fs::File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use units::Bytes;
+
+    const EXAMPLE: &str = include_str!("../../../config/avfs.toml");
+
+    fn device(millis: u64) -> DeviceConfig {
+        let line = |access, megabytes: u64| ServiceTime {
+            access: Duration::from_millis(access),
+            bytes_per_second: Bytes(megabytes * 1_000_000),
+        };
+        let flush = Some(Duration::from_micros(200));
+        DeviceConfig { read: Some(line(millis, 170)), write: Some(line(11, 150)), flush }
+    }
+
+    #[test]
+    fn only_the_section_changes_and_comments_stay() {
+        let once = with_device(EXAMPLE, device(16)).unwrap();
+        assert_eq!(Config::parse(&once).unwrap(), Config { device: device(16), ..Config::default() });
+        let lines: Vec<_> = once.lines().collect();
+        assert!(EXAMPLE.lines().all(|line| lines.contains(&line)), "{once}");
+
+        let twice = with_device(&once, device(9)).unwrap();
+        assert_eq!(
+            twice,
+            once.replace("\"16 ms\"", "\"9 ms\"")
+                .replace("#read_access = \"9 ms\"", "#read_access = \"16 ms\"")
+        );
+        let reads = DeviceConfig { write: None, flush: None, ..device(9) };
+        assert_eq!(Config::parse(&with_device(&twice, reads).unwrap()).unwrap().device, reads);
+    }
+
+    #[test]
+    fn what_follows_the_section_stays_what_it_was() {
+        let text = "[device]\nread_access = \"1 ms\"\nread_rate = \"1 MB/s\"\n\n# proxies\n[[stream]]\npath = \"**\"\n";
+        let changed = with_device(text, device(16)).unwrap();
+        let config = Config::parse(&changed).unwrap();
+        assert_eq!((config.device, config.streams.len()), (device(16), 1));
+        assert!(changed.contains("\n# proxies\n[[stream]]"), "{changed}");
+    }
+
+    #[test]
+    fn a_file_is_made_replaced_and_refused_when_it_is_wrong() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("avfs.toml");
+        Kept::open(&path).unwrap().keep(device(16)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), section(device(16)));
+        Kept::open(&path).unwrap().keep(device(9)).unwrap();
+        assert_eq!(Config::load(&path).unwrap().device, device(9));
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+
+        std::fs::write(&path, "[cash]\n").unwrap();
+        let refused = Kept::open(&path).unwrap_err().to_string();
+        assert!(refused.contains("unknown field `cash`") && !refused.contains('\n'), "{refused}");
+        let nowhere = Kept::open(&directory.path().join("none/avfs.toml")).unwrap();
+        assert!(matches!(nowhere.keep(device(1)), Err(CalibrateError::Keep { .. })));
+    }
+}

@@ -1,0 +1,137 @@
+//! What the scheduler is told of the device, and what is said of it.
+//!
+//! **For:** the one place where the configuration, what the device says of itself and the defaults become the scheduler's
+//! figures. **Excludes:** measuring and learning. **State:** none.
+
+use crate::config::{Config, DeviceConfig};
+use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
+use avfs_io::Geometry;
+use rtsched::ServiceTime;
+use units::{Bytes, Duration};
+
+/// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
+/// in the scheduler can still be put in order and merged; what waits at the device cannot, and a request that
+/// somebody needs now waits behind it.
+const DEPTH_OF_HEADS: u32 = 2;
+/// Flash needs many commands for its channels.
+const DEPTH_OF_FLASH: u32 = 32;
+/// How long a player may have to wait for its first picture on a full device, which bounds how long requests are. Longer
+/// ones would carry one or two players more, and everybody would notice when somebody begins to play.
+const LONGEST_START: Duration = Duration::from_secs(2);
+
+/// The scheduler's configuration for a device of `size`, with `memory` for everything that is cached.
+pub(crate) fn scheduler_config(
+    config: &Config,
+    geometry: Geometry,
+    size: Bytes,
+    memory: Bytes,
+) -> rtsched::Config {
+    let default = rtsched::Config::default();
+    let DeviceConfig { read, write, flush } = config.device;
+    let depth = if geometry.rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
+    rtsched::Config {
+        device_size: size,
+        // The rest is for what is dirty and what is kept.
+        buffer_memory: Bytes(memory.0 / 2),
+        request_time_max: LONGEST_START,
+        queue_depth: config.scheduler.queue_depth.unwrap_or(depth),
+        metadata_latency: config.scheduler.metadata_latency,
+        best_effort_latency: config.scheduler.best_effort_latency,
+        best_effort_floor_percent: config.scheduler.best_effort_floor_percent,
+        idle_floor_percent: config.scheduler.idle_floor_percent,
+        read: read.unwrap_or(default.read),
+        write: write.unwrap_or(default.write),
+        flush: flush.map_or(default.flush, |access| ServiceTime { access, ..default.flush }),
+        // What is known of reads alone is a better start, but says nothing about what caches lend.
+        calibrated: write.is_some(),
+        ..default
+    }
+}
+
+/// What is reckoned with, and since when: `start` is what the scheduler began with, `now` what it has learned.
+pub(crate) fn report(start: &rtsched::Config, device: DeviceConfig, now: [ServiceTime; 3]) -> DeviceReport {
+    let origin = |is_measured| if is_measured { ServiceOrigin::Measured } else { ServiceOrigin::Default };
+    let service =
+        |(operation, is_measured, start, now): (&str, bool, ServiceTime, ServiceTime)| ServiceReport {
+            operation: operation.to_owned(),
+            origin: origin(is_measured),
+            start: start.into(),
+            now: now.into(),
+        };
+    let [read, write, flush] = now;
+    DeviceReport {
+        queue_depth: start.queue_depth,
+        services: [
+            ("read", device.read.is_some(), start.read, read),
+            ("write", device.write.is_some(), start.write, write),
+            ("flush", device.flush.is_some(), start.flush, flush),
+        ]
+        .map(service)
+        .into(),
+    }
+}
+
+impl From<ServiceTime> for ServiceFigures {
+    fn from(time: ServiceTime) -> Self {
+        Self {
+            access_nanoseconds: u64::try_from(time.access.as_nanos()).unwrap_or(u64::MAX),
+            bytes_per_second: time.bytes_per_second.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry(rotational: bool) -> Geometry {
+        let block = Bytes(4096);
+        Geometry { logical_block: block, physical_block: block, optimal_io: Bytes::ZERO, rotational }
+    }
+
+    fn told(text: &str, rotational: bool) -> rtsched::Config {
+        let config = Config::parse(text).expect("it is a configuration");
+        scheduler_config(&config, geometry(rotational), Bytes::from_mib(1 << 20), Bytes::from_mib(1024))
+    }
+
+    #[test]
+    fn the_depth_suits_the_device_unless_somebody_chose_one() {
+        assert_eq!(told("", true).queue_depth, 2);
+        assert_eq!(told("", false).queue_depth, 32);
+        for rotational in [false, true] {
+            assert_eq!(told("[scheduler]\nqueue_depth = 5", rotational).queue_depth, 5);
+        }
+    }
+
+    #[test]
+    fn what_was_measured_is_where_the_scheduler_begins() {
+        let default = rtsched::Config::default();
+        let nothing = told("", true);
+        assert_eq!((nothing.read, nothing.write, nothing.calibrated), (default.read, default.write, false));
+
+        let reads = "[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n";
+        let line = |millis, megabytes: u64| ServiceTime {
+            access: Duration::from_millis(millis),
+            bytes_per_second: Bytes(megabytes * 1_000_000),
+        };
+        let known = told(reads, true);
+        assert_eq!((known.read, known.write, known.calibrated), (line(9, 200), default.write, false));
+
+        let all = format!("{reads}write_access = \"7 ms\"\nwrite_rate = \"150 MB/s\"\nflush = \"2 ms\"\n");
+        let known = told(&all, true);
+        assert_eq!((known.read, known.write, known.calibrated), (line(9, 200), line(7, 150), true));
+        assert_eq!(known.flush.of(Bytes::ZERO), Duration::from_millis(2));
+    }
+
+    #[test]
+    fn a_report_says_where_figures_come_from() {
+        let config = Config::parse("[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n").unwrap();
+        let start =
+            scheduler_config(&config, geometry(true), Bytes::from_mib(1 << 20), Bytes::from_mib(1024));
+        let report = report(&start, config.device, [start.read, start.write, start.read]);
+        let origins: Vec<_> = report.services.iter().map(|service| service.origin).collect();
+        assert_eq!(origins, [ServiceOrigin::Measured, ServiceOrigin::Default, ServiceOrigin::Default]);
+        assert_eq!(report.services[0].start.access_nanoseconds, 9_000_000);
+        assert!(!report.services[0].is_learned() && report.services[2].is_learned());
+    }
+}
