@@ -18,7 +18,7 @@ use std::ops::Range;
 const LONGEST_STRIDE: u64 = 1 << 20;
 /// Only after so many such bytes preallocation is meant: a single one is how programs set a length.
 const FEWEST_MARKS: u32 = 2;
-/// A write at least this long may be one of a stream's.
+/// Who writes at least so much at once may write a stream.
 const STREAM_WRITE: u64 = 64 << 10;
 /// Requests of a client that are on their way at once.
 const REQUESTS_AT_ONCE: u64 = 10;
@@ -30,6 +30,8 @@ const MOST_PAGES: u64 = (64 << 20) / BLOCK;
 pub(super) struct Expectation {
     /// End of what was written, in bytes; the file may be longer.
     written_end: u64,
+    /// The longest write so far, in bytes: the last one of a stream is shorter than those that it overtakes.
+    longest: u64,
     /// One-byte writes behind the end so far.
     marks: u32,
     /// What they left out while there were too few to tell.
@@ -69,12 +71,13 @@ impl Expectation {
         self.undecided.remove(pages.clone());
         self.pages.remove(pages);
         self.written_end = self.written_end.max(end);
+        self.longest = self.longest.max(length);
         if gap.is_empty() || self.gave_up {
             return;
         }
         if is_mark {
             self.mark(gap);
-        } else if length >= STREAM_WRITE && gap.end - gap.start <= REQUESTS_AT_ONCE * length {
+        } else if self.longest >= STREAM_WRITE && gap.end - gap.start <= REQUESTS_AT_ONCE * self.longest {
             self.expect(gap);
         }
     }
@@ -184,6 +187,9 @@ mod tests {
         assert_eq!(first(REQUESTS_AT_ONCE), REQUESTS_AT_ONCE * MIB);
         assert_eq!(bytes(&after([(REQUESTS_AT_ONCE * MIB + 1, MIB)])), 0);
         assert_eq!(bytes(&after([(STREAM_WRITE, STREAM_WRITE)])), STREAM_WRITE);
+        // The last of them is short.
+        assert_eq!(bytes(&after([(0, MIB), (11 * MIB, 5)])), 10 * MIB);
+        assert_eq!(bytes(&after([(0, MIB), (11 * MIB + 1, 5)])), 0);
     }
 
     #[test]
