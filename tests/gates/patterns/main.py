@@ -185,7 +185,10 @@ class Gate:
     def compare(self):
         """Everything, from the device."""
         left, right = (volume.root for volume in self.volumes.values())
-        names, twins = ({path.relative_to(root) for path in root.rglob("*")} for root in (left, right))
+        shares = [left / "plain", left / "strict"], [right / "plain", right / "strict"]
+        names, twins = (
+            {path.relative_to(share.parent) for share in side for path in share.rglob("*")} for side in shares
+        )
         assert names and names == twins, f"only on one side: {names ^ twins}"
         files = [name for name in sorted(names) if (left / name).is_file()]
         for name in files:

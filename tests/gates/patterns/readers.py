@@ -160,13 +160,12 @@ def rename(run):
 
 
 def netbench(run):
-    """Names in NetBench's proportions, a third of them missing."""
+    """Each name, then names in NetBench's proportions, a third of them missing."""
     chance = random.Random(7)
     seen = []
-    for _ in range(40 * run.repeat):
-        name = chance.choices(list(NAMES), list(NAMES.values()))[0]
+    for name in [*NAMES, *chance.choices(list(NAMES), list(NAMES.values()), k=40 * run.repeat)]:
         folder, _, last = name.rpartition("/")
-        if chance.randrange(100) < MISSING_PERCENT:
+        if len(seen) >= len(NAMES) and chance.randrange(100) < MISSING_PERCENT:
             seen.append(run.share.is_missing(run.path(f"{folder}/NONE{chance.randrange(60)}.TMP")))
         elif last == "*":
             seen.append(sorted(run.share.list(run.path(folder))))
@@ -177,6 +176,7 @@ def netbench(run):
                 seen.append(file.length())
         else:
             run.share.stat(run.path(name))
+            seen.append(name)
     return seen
 
 
