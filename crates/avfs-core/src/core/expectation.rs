@@ -2,7 +2,7 @@
 //!
 //! A stream's bytes do not arrive in the order of the file. Windows goes ahead of what it appends with writes of one byte
 //! at a stride of 128 KiB, which are to make the server allocate (Intel, "Windows client CIFS behavior can slow Linux NAS
-//! performance", 2007; Flebbe, "Preventing File System Fragmentation", SambaXP 2010); clients have some ten requests on
+//! performance", 2007; Flebbe, "Preventing File System Fragmentation", SambaXP 2010); clients have tens of requests on
 //! their way, which overtake each other; headers are written last. What lies in between will come, so it belongs where it
 //! continues its neighbours on the device. The bytes themselves are ordinary data.
 //!
@@ -18,10 +18,11 @@ use std::ops::Range;
 const LONGEST_STRIDE: u64 = 1 << 20;
 /// Only after so many such bytes preallocation is meant: a single one is how programs set a length.
 const FEWEST_MARKS: u32 = 2;
-/// A write at least this long may be one of a stream's.
+/// Who writes at least so much at once may write a stream.
 const STREAM_WRITE: u64 = 64 << 10;
-/// Requests of a client that are on their way at once.
-const REQUESTS_AT_ONCE: u64 = 10;
+/// Requests that may be on their way at once: about ten on a connection, of which a client has several, and the server
+/// answers them in threads.
+const REQUESTS_AT_ONCE: u64 = 32;
 /// Whoever leaves 64 MiB of holes means them: four times as far as Windows was seen to go ahead.
 const MOST_PAGES: u64 = (64 << 20) / BLOCK;
 
@@ -30,6 +31,8 @@ const MOST_PAGES: u64 = (64 << 20) / BLOCK;
 pub(super) struct Expectation {
     /// End of what was written, in bytes; the file may be longer.
     written_end: u64,
+    /// The longest write so far, in bytes: the last one of a stream is shorter than those that it overtakes.
+    longest: u64,
     /// One-byte writes behind the end so far.
     marks: u32,
     /// What they left out while there were too few to tell.
@@ -69,12 +72,13 @@ impl Expectation {
         self.undecided.remove(pages.clone());
         self.pages.remove(pages);
         self.written_end = self.written_end.max(end);
+        self.longest = self.longest.max(length);
         if gap.is_empty() || self.gave_up {
             return;
         }
         if is_mark {
             self.mark(gap);
-        } else if length >= STREAM_WRITE && gap.end - gap.start <= REQUESTS_AT_ONCE * length {
+        } else if self.longest >= STREAM_WRITE && gap.end - gap.start <= REQUESTS_AT_ONCE * self.longest {
             self.expect(gap);
         }
     }
@@ -178,12 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn requests_overtake_each_other_by_ten_at_most() {
+    fn requests_overtake_each_other_by_as_many_as_there_are_at_once() {
         let first = |number: u64| bytes(&after([(number * MIB, MIB)]));
         assert_eq!(first(0), 0);
         assert_eq!(first(REQUESTS_AT_ONCE), REQUESTS_AT_ONCE * MIB);
         assert_eq!(bytes(&after([(REQUESTS_AT_ONCE * MIB + 1, MIB)])), 0);
         assert_eq!(bytes(&after([(STREAM_WRITE, STREAM_WRITE)])), STREAM_WRITE);
+        // The last of them is short.
+        let last = (REQUESTS_AT_ONCE + 1) * MIB;
+        assert_eq!(bytes(&after([(0, MIB), (last, 5)])), REQUESTS_AT_ONCE * MIB);
+        assert_eq!(bytes(&after([(0, MIB), (last + 1, 5)])), 0);
     }
 
     #[test]

@@ -15,6 +15,10 @@ impl Core {
     /// Gives a page that is about to be placed, what is expected around it, and what waits there to be placed as well, one
     /// place, unwritten. Does nothing when there is only what comes behind it, or no space.
     pub(super) fn reserve_around(&mut self, now: Now, ino: Ino, page: u64) {
+        // After a failed write nobody knows what has its place.
+        if self.failure.is_some() {
+            return;
+        }
         let Some((run, expected)) = self.unplaced_around(ino, page) else { return };
         if expected.total() > self.allocator.available() {
             return;

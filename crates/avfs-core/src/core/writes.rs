@@ -17,6 +17,8 @@ use units::{Duration, Ino, Now};
 
 /// From this length on a file is written in blocks of the largest size.
 const LARGE_FILE: u64 = 4 << 20;
+/// Whoever hands over so much at once has more.
+const RECORDERS_WRITE: u64 = 1 << 20;
 /// A recorder of which more waits for the device records faster than it said.
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
@@ -295,10 +297,14 @@ impl Core {
         let mut at = offset;
         while at < end {
             let is_large = self.files.get(&ino).is_some_and(|file| {
-                at >= LARGE_FILE || file.size >= LARGE_FILE || file.expectation.is_mark(offset, end - offset)
+                at >= LARGE_FILE
+                    || file.size >= LARGE_FILE
+                    || file.expectation.is_mark(offset, end - offset)
+                    || file.is_media() && end - offset >= RECORDERS_WRITE
             });
-            // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. So
-            // does one that is known to grow: its length was set, or its writer goes ahead of itself.
+            // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. Of the
+            // largest at once gets them what is known to grow: its length was set, its writer goes ahead of itself, or
+            // it is media and written like media.
             let wanted = match is_large {
                 true => MAX_BUFFER as u64,
                 false if at > 0 && at.is_power_of_two() => at.max(end - at),
