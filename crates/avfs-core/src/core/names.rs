@@ -763,6 +763,9 @@ impl Core {
             file.declarations.retain(|declared| declared.handle != handle);
             file.count_client(flags, -1);
         });
+        if flags.contains(OpenFlags::WRITE) {
+            self.write_back_at_close(now, ino);
+        }
         let file = self.file_mut(ino);
         if file.writers == 0 {
             if file.delayed.is_empty() {

@@ -88,6 +88,16 @@ impl Core {
         waiting < terms.request.0 / MAX_BUFFER as u64 * MAX_BUFFER as u64
     }
 
+    /// The last writer has closed the file: what is left of a long one is written while its place behind the rest is
+    /// still its own.
+    pub(super) fn write_back_at_close(&mut self, now: Now, ino: Ino) {
+        let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());
+        let is_long = |file: &FileState| file.writers == 0 && file.size >= STREAM_SIZE;
+        if has_name && self.files.get(&ino).is_some_and(|file| is_long(file)) {
+            self.write_back(now, ino, 0..u64::MAX, None, |_| true);
+        }
+    }
+
     /// Starts writing the dirty blocks within `range` that no request writes already.
     fn write_back(
         &mut self,
