@@ -117,6 +117,10 @@ pub struct SchedulerConfig {
     /// Deadline of a best-effort request that names none, from its arrival: 10 ms to 5 min.
     #[serde(deserialize_with = "quantity::best_effort_latency")]
     pub best_effort_latency: Duration,
+    /// How long a player may have to wait for its first picture while the device is full: 100 ms to 60 s. It bounds how
+    /// long streams' requests are, so a longer one makes room for one or two streams more on a device that turns.
+    #[serde(deserialize_with = "quantity::longest_start")]
+    pub longest_start: Duration,
     /// Share of the device's time that best effort keeps however much real time asks for: 0 to 50 percent.
     #[serde(deserialize_with = "quantity::floor_percent")]
     pub best_effort_floor_percent: u32,
@@ -131,6 +135,7 @@ impl Default for SchedulerConfig {
             queue_depth: None,
             metadata_latency: Duration::from_millis(50),
             best_effort_latency: Duration::from_secs(2),
+            longest_start: Duration::from_secs(2),
             best_effort_floor_percent: 10,
             idle_floor_percent: 1,
         }

@@ -7,7 +7,7 @@ use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
 use avfs_io::Geometry;
 use rtsched::ServiceTime;
-use units::{Bytes, Duration};
+use units::Bytes;
 
 /// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
 /// in the scheduler can still be put in order and merged; what waits at the device cannot, and a request that
@@ -15,9 +15,6 @@ use units::{Bytes, Duration};
 const DEPTH_OF_HEADS: u32 = 2;
 /// Flash needs many commands for its channels.
 const DEPTH_OF_FLASH: u32 = 32;
-/// How long a player may have to wait for its first picture on a full device, which bounds how long requests are. Longer
-/// ones would carry one or two players more, and everybody would notice when somebody begins to play.
-const LONGEST_START: Duration = Duration::from_secs(2);
 
 /// The scheduler's configuration for a device of `size`, with `memory` for everything that is cached.
 pub(crate) fn scheduler_config(
@@ -33,7 +30,7 @@ pub(crate) fn scheduler_config(
         device_size: size,
         // The rest is for what is dirty and what is kept.
         buffer_memory: Bytes(memory.0 / 2),
-        request_time_max: LONGEST_START,
+        request_time_max: config.scheduler.longest_start,
         queue_depth: config.scheduler.queue_depth.unwrap_or(depth),
         metadata_latency: config.scheduler.metadata_latency,
         best_effort_latency: config.scheduler.best_effort_latency,
@@ -83,6 +80,7 @@ impl From<ServiceTime> for ServiceFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use units::Duration;
 
     fn geometry(rotational: bool) -> Geometry {
         let block = Bytes(4096);

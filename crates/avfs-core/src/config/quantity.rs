@@ -202,6 +202,10 @@ pub(super) fn best_effort_latency<'de, D: Deserializer<'de>>(input: D) -> Result
     duration(input, Duration::from_millis(10)..=Duration::from_secs(300))
 }
 
+pub(super) fn longest_start<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_millis(100)..=Duration::from_secs(60))
+}
+
 pub(super) fn floor_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
     integer(input, 0..=50)
 }

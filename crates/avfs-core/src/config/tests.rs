@@ -28,7 +28,7 @@ fn the_example_says_the_defaults() {
 fn the_example_says_every_setting() {
     let said: toml::Table = EXAMPLE.parse().unwrap();
     let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
-    assert_eq!((said.len(), settings), (3, 7));
+    assert_eq!((said.len(), settings), (3, 8));
     // Of every number another one means something else.
     for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
         let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -109,6 +109,8 @@ fn a_mistake_is_one_line_with_its_place() {
         ("[scheduler]\nqueue_depth = 0".to_owned(), "line 2: 0 is outside of 1 to 1024"),
         ("[scheduler]\nqueue_depth = 1025".to_owned(), "line 2: 1025 is outside of 1 to 1024"),
         ("[scheduler]\nqueue_depth = 1.5".to_owned(), "line 2: 1.5: expected a whole number"),
+        ("[scheduler]\nlongest_start = \"99 ms\"".to_owned(), "line 2: 99ms is outside of 100ms to 60s"),
+        ("[scheduler]\nlongest_start = \"61 s\"".to_owned(), "line 2: 61s is outside of 100ms to 60s"),
         ("[device]\nread_access = \"0 ms\"".to_owned(), "line 2: 0ns is outside of 1µs to 10s"),
         ("[device]\nread_rate = \"99 kB/s\"".to_owned(), "line 2: 99 kB/s is outside of 100 kB/s to"),
         ("[device]\nread_rate = \"fast\"".to_owned(), "line 2: \"fast\": expected a rate such as"),
