@@ -143,6 +143,7 @@ static void attributes_are_policies(const char *path)
 		AVFS_XATTR_PREFETCH_DEPTH, AVFS_XATTR_WHEN_FULL, AVFS_XATTR_ALLOCATION_WINDOW,
 	};
 	static const char *const values[] = { "real-time", "80 Mbit/s", "500 ms", "32 MiB", "demote", "64 MiB" };
+	static char buffer[4096];
 	size_t i, count = sizeof names / sizeof *names;
 	struct avfs_stream asked = stream(0, 2000000), hurried = stream(0, 1000);
 	int file;
@@ -151,6 +152,9 @@ static void attributes_are_policies(const char *path)
 		CHECK(setxattr(path, names[i], values[i], strlen(values[i]), 0) == 0);
 	FAILS(setxattr(path, AVFS_XATTR_FRAMES_PER_SECOND, "24", 2, 0), EINVAL);
 	file = open(path, O_RDONLY);
+	/* Who reads on plays. */
+	for (i = 0; i < 3; i++)
+		CHECK(pread(file, buffer, sizeof buffer, (off_t)(i * sizeof buffer)) == sizeof buffer);
 	CHECK(status(file).state == AVFS_STATE_ADMITTED && status(file).reserved_bits_per_second == 80000000);
 	/* Another period, and the policy's rate. */
 	CHECK(ioctl(file, AVFS_IOC_DECLARE, &asked) == 0 && asked.reserved_bits_per_second == 80000000);

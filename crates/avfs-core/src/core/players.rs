@@ -37,6 +37,8 @@ pub(super) struct Player {
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
+    /// It is counted as one of those who play the file.
+    counts: bool,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
     asked: Option<u64>,
     /// Blocks that are kept for it, in the order in which it will come to them.
@@ -72,6 +74,7 @@ struct Lead {
 impl Core {
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
     pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        self.note_pace(now, ino, handle, end - offset);
         self.note_request(now, ino, handle, offset, end);
         self.observe(now, ino, handle, end - offset);
         self.pass_played(handle);
@@ -110,18 +113,15 @@ impl Core {
     }
 
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
-        let rate = self.rate_of(ino, handle);
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
-        let (way, played) = (player.pattern.way(), player.plays());
+        let (way, played) = (player.pattern.way(), player.counts);
         let step = player.pattern.note(offset, end);
-        if let Some(rate) = rate {
-            player.pace.note(now.monotonic, Bytes(end - offset), rate);
-        }
         player.has_played |= player.is_run();
         let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
         let plays = player.plays();
+        player.counts = plays;
         if played != plays && reads_only {
             self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
             if plays {
@@ -135,15 +135,18 @@ impl Core {
 
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
-        let Some(rate) = self.rate_of(ino, handle) else { return };
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
-        let player = open.player.get_or_insert_default();
-        let copied = player.copies();
-        player.pace.note(now.monotonic, Bytes(length), rate);
-        let copies = player.copies();
+        let copied = self.copies(handle);
+        self.note_pace(now, ino, handle, length);
+        let copies = self.copies(handle);
         if copied != copies {
             self.change_streams(ino, |core| core.file_mut(ino).set_copying(handle, copies));
         }
+    }
+
+    fn note_pace(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+        let Some(rate) = self.rate_of(ino, handle) else { return };
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        open.player.get_or_insert_default().pace.note(now.monotonic, Bytes(length), rate);
     }
 
     /// The handle is closed: nobody plays through it any more.

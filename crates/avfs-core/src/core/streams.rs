@@ -176,7 +176,12 @@ impl Core {
         Some(StreamSpec {
             direction,
             rate: Bitrate(rate),
-            request: if direction == Direction::Read { self.request_of_reader(ino, file) } else { None },
+            // As long as somebody wants it may be too long for the time that somebody wants.
+            request: if direction == Direction::Read && !is_timed {
+                self.request_of_reader(ino, file)
+            } else {
+                None
+            },
             deadline: is_timed.then(|| window_of_all(file, direction)),
             place: None,
             priority: StreamSpec::DEFAULT_PRIORITY,
