@@ -129,6 +129,8 @@ pub(super) struct FileState {
     pub(super) playing: SmallVec<[HandleId; 1]>,
     /// Clients that write faster than the file is ever played.
     pub(super) copying: SmallVec<[HandleId; 1]>,
+    /// When it was opened last it held less than plays in a second: one of a sequence, which nobody reads on and on.
+    pub(super) is_frame: bool,
     /// It was asked itself how fast it plays.
     pub(super) probed: bool,
     /// What its readers are promised, and its writers.

@@ -720,7 +720,11 @@ impl Core {
             self.check_writable()?;
         }
         self.learn_policy(ino);
-        self.change_streams(ino, |core| core.file_mut(ino).count_client(flags, 1));
+        self.change_streams(ino, |core| {
+            let file = core.file_mut(ino);
+            file.is_frame = file.policy().bitrate().is_some_and(|rate| file.size.saturating_mul(8) <= rate.0);
+            file.count_client(flags, 1);
+        });
         let file = self.file_mut(ino);
         let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
         let cache = if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {

@@ -46,11 +46,11 @@ impl Need {
 }
 
 /// Clients that are a stream, should the file have a rate: whoever writes and does not copy; whoever reads on and on and
-/// does not copy, or, where the policy is to turn away whom there is no room for, whoever opens it to read.
+/// does not copy, or whoever opens it to read, where the policy is to turn away whom there is no room for and where the file is a frame.
 fn clients(file: &FileState, direction: Direction) -> u64 {
     let count = match direction {
         Direction::Write => file.writers.saturating_sub(file.copying.len() as u32),
-        _ if file.policy().refuses_when_full() => file.readers,
+        _ if file.policy().refuses_when_full() || file.is_frame => file.readers,
         _ => file.playing.len() as u32,
     };
     u64::from(count)
@@ -60,7 +60,7 @@ fn clients(file: &FileState, direction: Direction) -> u64 {
 fn undeclared(file: &FileState, direction: Direction) -> u64 {
     let is_counted = |handle: HandleId| match direction {
         Direction::Write => !file.copying.contains(&handle),
-        _ => file.policy().refuses_when_full() || file.playing.contains(&handle),
+        _ => file.policy().refuses_when_full() || file.is_frame || file.playing.contains(&handle),
     };
     let declared = file.declared(direction).filter(|declared| is_counted(declared.handle)).count() as u64;
     clients(file, direction) - declared

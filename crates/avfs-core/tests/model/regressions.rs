@@ -294,10 +294,12 @@ fn open_files_with_a_rate_are_streams() {
     };
     let (ino, recorder) = volume.create(Ino::ROOT, b"a.mxf").unwrap();
     let (_, other) = volume.create(Ino::ROOT, b"a.txt").unwrap();
-    volume.write(recorder, 0, &[7; 3 * 4096]).unwrap();
+    // More than plays in a second.
+    let size = Some(16 << 20);
+    volume.set_attributes(ino, SetAttributes { size, ..SetAttributes::default() }).unwrap();
     let players: Vec<_> =
         (0..2).map(|_| volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle).collect();
-    // Who has only looked at the beginning is no player yet.
+    // Who has only looked at the beginning of a long file is no player yet.
     let recorded = (ino.0, true, 100, StreamService::Admitted);
     for (request, expected) in [(0, 1), (1, 1), (2, 2)] {
         for &player in &players {
