@@ -13,12 +13,13 @@
 use super::cache::BlockId;
 use super::pattern::{Beat, Pace, Pattern, Step, Way};
 use super::streams::{Need, direction_of};
-use super::{Cancellation, Core, Informant, Purpose};
+use super::{Cancellation, Core, Handle, Informant, Purpose};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
+use hashbrown::HashMap;
 use rtsched::{Class, Direction};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -37,8 +38,6 @@ pub(super) struct Player {
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
-    /// It is counted as one of those who play the file.
-    counts: bool,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
     asked: Option<u64>,
     /// Blocks that are kept for it, in the order in which it will come to them.
@@ -69,9 +68,20 @@ struct Lead {
     bytes: u64,
     /// ...so much more is asked for.
     request: u64,
+    /// The admission has set memory aside for it.
+    is_promised: bool,
+}
+
+/// The player that a handle is, if it has read or written; borrows nothing else of the core.
+fn player_of(handles: &mut HashMap<u64, Handle>, handle: HandleId) -> Option<&mut Player> {
+    handles.get_mut(&handle.0)?.player.as_deref_mut()
 }
 
 impl Core {
+    fn player(&self, handle: HandleId) -> Option<&Player> {
+        self.handles.get(&handle.0)?.player.as_deref()
+    }
+
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
     pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         self.note_pace(now, ino, handle, end - offset);
@@ -83,8 +93,7 @@ impl Core {
 
     /// A client will have to wait for `offset..end`: if it is elsewhere now, the device is not to be busy for where it was.
     pub(super) fn notice_jump(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
-        let Some(player) = open.player.as_mut() else { return };
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
         player.beat.interrupt();
         if player.pattern.would_jump(offset, end) {
             self.note_request(now, ino, handle, offset, end);
@@ -99,8 +108,8 @@ impl Core {
             return;
         };
         let known = file.policy().bitrate();
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
-        let Some(player) = open.player.as_mut().filter(|player| player.has_played) else { return };
+        let player = player_of(&mut self.handles, handle).filter(|player| player.has_played);
+        let Some(player) = player else { return };
         let Some(seen) = player.beat.note(now.monotonic, Bytes(length)) else { return };
         let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
         let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
@@ -116,12 +125,12 @@ impl Core {
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
-        let (way, played) = (player.pattern.way(), player.counts);
+        let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
         player.has_played |= player.is_run();
         let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
         let plays = player.plays();
-        player.counts = plays;
+        let played = self.files.get(&ino).is_some_and(|file| file.playing.contains(&handle));
         if played != plays && reads_only {
             self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
             if plays {
@@ -159,13 +168,12 @@ impl Core {
 
     /// True when the client copies the file, as far as can be told.
     pub(super) fn copies(&self, handle: HandleId) -> bool {
-        self.handles.get(&handle.0).and_then(|open| open.player.as_deref()).is_some_and(Player::copies)
+        self.player(handle).is_some_and(Player::copies)
     }
 
     /// True when a request there goes on where the client was: then more than it asks for is worth reading.
     pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
-        let player = self.handles.get(&handle.0).and_then(|open| open.player.as_deref());
-        player.is_some_and(|player| {
+        self.player(handle).is_some_and(|player| {
             player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
         })
     }
@@ -178,24 +186,28 @@ impl Core {
     }
 
     fn lead(&self, ino: Ino, handle: HandleId) -> Lead {
-        let Some(file) = self.files.get(&ino) else { return Lead { bytes: 0, request: REQUEST } };
+        let Some(file) = self.files.get(&ino) else {
+            return Lead { bytes: 0, request: REQUEST, is_promised: false };
+        };
         let plays = !self.copies(handle);
         if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
             && let Some(rate) = self.rate_of(ino, handle)
         {
-            return Lead { bytes: rate.bytes_in(terms.deadline).0, request: terms.request.0.max(BLOCK) };
+            return Lead {
+                bytes: rate.bytes_in(terms.deadline).0,
+                request: terms.request.0.max(BLOCK),
+                is_promised: true,
+            };
         }
         // What is read ahead may not push out what was read ahead before it.
         let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4);
-        Lead { bytes: depth, request: REQUEST }
+        Lead { bytes: depth, request: REQUEST, is_promised: false }
     }
 
     /// Prefetches for a client that goes on where it was.
     fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(file) = self.files.get(&ino) else { return };
-        let Some(player) = self.handles.get(&handle.0).and_then(|open| open.player.as_deref()) else {
-            return;
-        };
+        let Some(player) = self.player(handle) else { return };
         let size = file.size;
         if !player.is_run()
             || size <= REQUEST
@@ -210,13 +222,12 @@ impl Core {
             Way::Backward => player.asked.unwrap_or(front).min(front),
         };
         let lead = self.lead(ino, handle);
-        let is_promised = self.files.get(&ino).is_some_and(|file| file.terms(Direction::Read).is_some());
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let request = lead.request.min(asked.abs_diff(front).max(REQUEST));
             let Some(range) = next_request(way, asked, request, size) else { break };
             let wanted = self.cache.wanted_bytes() + range.end - range.start;
-            if !is_promised && wanted > self.cache.capacity() / 2 {
+            if !lead.is_promised && wanted > self.cache.capacity() / 2 {
                 break;
             }
             let need = self.need_ahead(now, ino, handle, Bytes(asked.abs_diff(front)));
@@ -226,7 +237,7 @@ impl Core {
             self.want(ino, handle, range.clone(), way);
             asked = if way == Way::Forward { range.end } else { range.start };
         }
-        if let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) {
+        if let Some(player) = player_of(&mut self.handles, handle) {
             player.asked = Some(asked);
         }
     }
@@ -249,9 +260,7 @@ impl Core {
     /// Keeps the blocks of `range` for a player.
     fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: Way) {
         let Some(file) = self.files.get(&ino) else { return };
-        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
-            return;
-        };
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let mut blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         if way == Way::Backward {
@@ -268,9 +277,7 @@ impl Core {
 
     /// Gives up what a player has passed.
     fn pass_played(&mut self, handle: HandleId) {
-        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
-            return;
-        };
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
         let (way, front) = (player.pattern.way(), player.pattern.front());
         while let Some(&id) = player.wanted.front() {
             let is_passed = self.cache.get(id).is_none_or(|block| match way {
@@ -288,9 +295,7 @@ impl Core {
     /// A player is elsewhere, or gone: what was prefetched for it alone is cancelled, unless it is at the device already,
     /// and not kept any longer.
     fn give_up_prefetched(&mut self, ino: Ino, handle: HandleId) {
-        let Some(player) = self.handles.get_mut(&handle.0).and_then(|open| open.player.as_mut()) else {
-            return;
-        };
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
         player.asked = None;
         let given_up = std::mem::take(&mut player.wanted);
         given_up.iter().for_each(|&id| self.cache.unwant(id));
