@@ -135,7 +135,7 @@ impl Default for SchedulerConfig {
             queue_depth: None,
             metadata_latency: Duration::from_millis(50),
             best_effort_latency: Duration::from_secs(2),
-            longest_start: Duration::from_secs(2),
+            longest_start: Duration::from_millis(2500),
             best_effort_floor_percent: 10,
             idle_floor_percent: 1,
         }

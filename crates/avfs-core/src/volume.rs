@@ -135,7 +135,7 @@ impl CompletionSink for Sink {
 
     fn promised(&self, _: Instant, promises: &[Promise]) {
         if let Some(shared) = self.0.upgrade() {
-            shared.run(|state| promises.iter().for_each(|&promise| state.core.promised(promise)));
+            shared.run(|state| promises.iter().for_each(|&promise| state.core.promised(now(), promise)));
         }
     }
 }

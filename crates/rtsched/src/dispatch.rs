@@ -7,7 +7,8 @@
 //! under the worst case), between non-preemptive EDF, which it falls back to, and C-SCAN, which it is where
 //! deadlines leave room. SCAN-EDF (Reddy and Wyllie 1993) gets there by rounding deadlines; testing the set
 //! needs no bucket size. Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch
-//! and Mullender 1999): it has people waiting, and a frame that is early helps nobody.
+//! and Mullender 1999): it has people waiting, and a frame that is early helps nobody. Before best effort goes what is
+//! wanted earlier than could be promised: a player that begins or jumps waits like anybody.
 
 use crate::budget::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};
@@ -47,6 +48,12 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
+        // Before a copy goes on, somebody has what he waits for.
+        if let Some(slot) = queue.first_wish().filter(|_| class == Class::BestEffort)
+            && bears(slot)
+        {
+            return Some((slot, Reason::Slack));
+        }
         if view.is_tight && waits(Class::RealTime) && class == Class::BestEffort {
             continue;
         }

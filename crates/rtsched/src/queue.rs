@@ -52,6 +52,10 @@ pub(crate) struct Waiting {
     pub(crate) owner: Option<StreamSlot>,
     /// What it is to its stream.
     pub(crate) part: Part,
+    /// It was asked for as real time, whatever it is served as.
+    pub(crate) is_wanted_in_time: bool,
+    /// By when somebody wants it who could not be promised that; [`Instant::FAR_FUTURE`]: nobody.
+    pub(crate) wish: Instant,
     /// The command that held the device when it arrived.
     pub(crate) found_at_device: Option<DispatchId>,
     /// Neighbours in its stream's list.
@@ -71,6 +75,8 @@ impl Waiting {
             continues: false,
             owner: None,
             part: Part::Other,
+            is_wanted_in_time: request.class == Class::RealTime,
+            wish: Instant::FAR_FUTURE,
             found_at_device: None,
             previous: NIL,
             next: NIL,
@@ -84,6 +90,11 @@ impl Waiting {
     /// Its position among the deadlines that are guaranteed; `None`: after all of them.
     pub(crate) fn guaranteed_key(&self) -> Option<Key> {
         (self.request.class == Class::RealTime).then(|| self.key())
+    }
+
+    fn wish_key(&self) -> Option<Key> {
+        let is_kept = self.request.class == Class::RealTime && self.wish < self.deadline;
+        is_kept.then_some((self.wish, self.sequence))
     }
 
     pub(crate) fn end(&self) -> DeviceOffset {
@@ -135,6 +146,8 @@ pub(crate) struct Queue {
     real_time: Deadlines,
     /// By class; that of real time is empty.
     others: [Index<Key>; 4],
+    /// Of real time, those that are wanted before they are due, by when.
+    wishes: Index<Key>,
     /// By class: offset, then arrival.
     places: [Index<(u64, u64)>; 4],
     /// By stream and [`Part`].
@@ -152,6 +165,7 @@ impl Queue {
             names: Names::default(),
             real_time: Deadlines::new(near, far),
             others: [const { Index::new() }; 4],
+            wishes: Index::new(),
             places: [const { Index::new() }; 4],
             lists: Vec::new(),
             counts: [0; 4],
@@ -189,6 +203,9 @@ impl Queue {
         match class {
             Class::RealTime => self.real_time.insert(waiting.key(), slot, waiting.cost),
             _ => self.others[class as usize].insert(waiting.key(), slot, ()),
+        }
+        if let Some(wish) = waiting.wish_key() {
+            self.wishes.insert(wish, slot, ());
         }
         if waiting.request.direction != Direction::Flush {
             self.places[class as usize].insert((waiting.request.offset.0, waiting.sequence), slot, ());
@@ -230,6 +247,9 @@ impl Queue {
                 self.others[class as usize].remove(waiting.key());
             }
         }
+        if let Some(wish) = waiting.wish_key() {
+            self.wishes.remove(wish);
+        }
         if waiting.request.direction != Direction::Flush {
             self.places[class as usize].remove((waiting.request.offset.0, waiting.sequence));
         }
@@ -265,6 +285,12 @@ impl Queue {
         (list.head != NIL).then_some(list.head)
     }
 
+    /// The next younger one in its stream's list.
+    pub(crate) fn younger(&self, slot: Slot) -> Option<Slot> {
+        let next = self.get(slot).next;
+        (next != NIL).then_some(next)
+    }
+
     /// The request of a class that is due first.
     pub(crate) fn first(&self, class: Class) -> Option<Slot> {
         let first = match class {
@@ -272,6 +298,11 @@ impl Queue {
             _ => self.others[class as usize].first(),
         };
         first.map(|(_, slot)| slot)
+    }
+
+    /// The real-time request that is wanted first, of those that are wanted before they are due.
+    pub(crate) fn first_wish(&self) -> Option<Slot> {
+        self.wishes.first().map(|(_, slot)| slot)
     }
 
     /// The latest real-time deadline.

@@ -70,7 +70,7 @@ pub enum Reason {
     EarliestDeadline,
     /// Every deadline holds whatever is taken first, and it is the next on the sweep.
     Sweep,
-    /// It has no guarantee, and every deadline holds although it goes first.
+    /// It has no guarantee, or is wanted before it is due, and every deadline holds although it goes first.
     Slack,
     /// Its class waited as long as the configured floor lets it.
     Floor,

@@ -54,10 +54,24 @@ impl Scheduler {
         let entry = self.streams.get_mut(slot);
         (entry.held, entry.last_used) = (Some(held), now);
         let since = self.since(now, slot);
+        self.adopt(now, slot);
         self.journal.counters.admitted += 1;
         let terms = Terms { since, ..terms };
         self.journal.record(Event::Admitted { at: now, stream, terms });
         Ok(Reservation { stream, terms })
+    }
+
+    /// What a stream asked for in real time before it was admitted draws on its reservation from then on: who begins to
+    /// play asks first. Otherwise it would be served apart from what follows it, in commands of its own.
+    fn adopt(&mut self, now: Instant, slot: StreamSlot) {
+        let mut next = self.queue.oldest_of(slot, Part::Other);
+        while let Some(queued) = next {
+            next = self.queue.younger(queued);
+            if self.queue.get(queued).is_wanted_in_time {
+                let waiting = self.queue.remove(queued);
+                self.police(now, slot, waiting);
+            }
+        }
     }
 
     /// Enters a stream among those that have to be expected: from now on if every deadline then holds, else when what

@@ -21,6 +21,9 @@ use crate::streams::{Run as StreamRun, Streams, signed};
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
+/// How often a stream that cannot have a request as early as it wants is tried with half of that.
+const ADVANCES: u32 = 4;
+
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
@@ -125,7 +128,7 @@ impl Scheduler {
     }
 
     /// Puts a request of an active stream where its budget says.
-    fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+    pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
         self.replenish(now, owner);
         let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
         if has_excess || !self.within_rate(now, owner) {
@@ -197,25 +200,35 @@ impl Scheduler {
     }
 
     /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
-    /// it had read as far ahead. It is given that for good if every deadline then holds, also those to come; but in all
-    /// it never gets more than it would have had at its rate by its first deadline.
+    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come;
+    /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
+    /// remains a wish.
     fn advance(&mut self, now: Instant, owner: StreamSlot, wanted: Waiting, by_terms: Waiting) {
+        let by_terms = Waiting { wish: wanted.deadline, ..by_terms };
         let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
-        let earlier = by_terms.deadline.saturating_since(wanted.deadline);
         let before = (held.next_release, held.advanced);
-        held.advanced += earlier;
-        if held.advanced > held.terms.deadline || earlier == Duration::ZERO {
-            held.advanced = before.1;
-            return self.insert(now, by_terms);
-        }
-        held.next_release = held.next_release.saturating_before(earlier);
-        self.streams.place(owner, self.device.busy_since(now));
-        if !self.insert_if_it_fits(now, wanted, by_terms) {
+        let left = held.terms.deadline.saturating_sub(held.advanced);
+        let mut earlier = by_terms.deadline.saturating_since(wanted.deadline).min(left);
+        for _ in 0..ADVANCES {
+            if earlier == Duration::ZERO {
+                break;
+            }
+            let deadline = by_terms.deadline.saturating_before(earlier);
             if let Some(held) = self.streams.held_of_mut(owner) {
-                (held.next_release, held.advanced) = before;
+                held.advanced = before.1 + earlier;
+                held.next_release = before.0.saturating_before(earlier);
             }
             self.streams.place(owner, self.device.busy_since(now));
+            if self.fits(now, Waiting { deadline, ..by_terms }) {
+                return;
+            }
+            earlier = earlier / 2;
         }
+        if let Some(held) = self.streams.held_of_mut(owner) {
+            (held.next_release, held.advanced) = before;
+        }
+        self.streams.place(owner, self.device.busy_since(now));
+        self.insert(now, by_terms);
     }
 
     /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
@@ -244,25 +257,30 @@ impl Scheduler {
         self.queue.insert(waiting);
     }
 
-    /// Queues the first if every real-time deadline then holds, also those to come and with half the cushion, and else
-    /// the second.
-    /// True for the first.
+    /// Queues the first if it fits, and else the second. True for the first.
     fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
+        let fits = self.fits(now, wanted);
+        if !fits {
+            if otherwise.request.class != Class::RealTime {
+                self.journal.counters.excess += 1;
+            }
+            self.insert(now, otherwise);
+        }
+        fits
+    }
+
+    /// Queues a request of real time if every such deadline then holds, also those to come and with half the cushion.
+    fn fits(&mut self, now: Instant, wanted: Waiting) -> bool {
         self.queue.insert(wanted);
         let expected = self.expected(now);
         let slack = self.queue.slack(None, self.device.free_at(now), expected.as_ref());
-        if slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX) {
+        let fits = slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX);
+        if fits {
             self.note_tightness(now, wanted.deadline, wanted.cost);
-            return true;
-        }
-        if let Some(slot) = self.queue.slot_of(wanted.request.id) {
+        } else if let Some(slot) = self.queue.slot_of(wanted.request.id) {
             self.queue.remove(slot);
         }
-        if otherwise.request.class != Class::RealTime {
-            self.journal.counters.excess += 1;
-        }
-        self.insert(now, otherwise);
-        false
+        fits
     }
 
     /// Remembers how much time real-time requests come with. One that comes too late to be served in time says
@@ -357,7 +375,8 @@ impl Scheduler {
         let promised = promised.and_then(|owner| self.streams.held_of(owner));
         let mut limits = Limits {
             length: promised.map_or(self.config.max_merge, |held| held.terms.request),
-            cost: blocking.max(worthwhile),
+            // What was promised as one command may be one, wherever it is begun.
+            cost: blocking.max(worthwhile).max(promised.map_or(0, |held| held.cost)),
             keep_pieces: !self.is_resizing,
         };
         // What has room as one request must have it as a command. A command that moves bytes for as long as it
@@ -506,6 +525,7 @@ impl Scheduler {
         let before = self.queue.remove(slot);
         let mut waiting = before;
         waiting.request.class = waiting.request.class.min(class);
+        waiting.is_wanted_in_time |= class == Class::RealTime;
         waiting.deadline = waiting.deadline.min(deadline);
         self.journal.counters.promoted += 1;
         if waiting.request.class != Class::RealTime || self.shortest.is_none() {
@@ -513,7 +533,7 @@ impl Scheduler {
             return true;
         }
         let otherwise = match before.request.class {
-            Class::RealTime => before,
+            Class::RealTime => Waiting { wish: before.wish.min(waiting.deadline), ..before },
             _ => Waiting { deadline: waiting.deadline, ..before },
         };
         let is_excess = waiting.part == Part::Excess;

@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// Prefetches for a client that goes on where it was.
-    fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
+    pub(super) fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(file) = self.files.get(&ino) else { return };
         let Some(player) = self.player(handle) else { return };
         let size = file.size;
@@ -225,7 +225,10 @@ impl Core {
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let request = lead.request.min(asked.abs_diff(front).max(REQUEST));
-            let Some(range) = next_request(way, asked, request, size) else { break };
+            let Some(mut range) = next_request(way, asked, request, size) else { break };
+            if way == Way::Forward {
+                range.end = self.end_of_run(ino, range.clone());
+            }
             let wanted = self.cache.wanted_bytes() + range.end - range.start;
             if !lead.is_promised && wanted > self.cache.capacity() / 2 {
                 break;
@@ -240,6 +243,22 @@ impl Core {
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.asked = Some(asked);
         }
+    }
+
+    /// Where what lies on the device in one piece from the start of `range` on ends, if that is where a block ends: a
+    /// request over two pieces costs two accesses, and leaves the second one shorter by its part.
+    fn end_of_run(&self, ino: Ino, range: Range<u64>) -> u64 {
+        let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
+        let mut behind = None;
+        for extent in extents.into_iter().flat_map(|all| all.range(range.start / BLOCK, range.end / BLOCK)) {
+            let start = extent.logical * BLOCK;
+            let is_elsewhere = behind.is_some_and(|behind| behind != extent.start);
+            if is_elsewhere && start > range.start && start.is_multiple_of(REQUEST) {
+                return start;
+            }
+            behind = Some(extent.start + extent.count);
+        }
+        range.end
     }
 
     /// How what lies `ahead` of a client is ranked.

@@ -205,11 +205,16 @@ impl Core {
         (piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
     }
 
-    /// A stream is promised something else than before.
-    pub fn promised(&mut self, promise: Promise) {
+    /// A stream is promised something else than before: its players have as much read ahead from now on.
+    pub fn promised(&mut self, now: Now, promise: Promise) {
         let (ino, direction) = file_of(promise.stream);
-        if let Some(file) = self.files.get_mut(&ino) {
-            file.set_terms(direction, promise.terms);
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        file.set_terms(direction, promise.terms);
+        if direction == Direction::Read && promise.terms.is_some() {
+            for handle in file.playing.clone() {
+                self.read_ahead(now, ino, handle);
+            }
+            self.pump(now);
         }
     }
 

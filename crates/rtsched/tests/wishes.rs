@@ -1,0 +1,93 @@
+//! What players want earlier than their terms promise: when they begin, and when they jump.
+
+mod lab;
+
+use lab::{Lab, request};
+use rtsched::{Class, Config, Reason, Request, Reservation, StreamId, StreamSpec};
+use units::{Bitrate, Bytes, Duration, Instant};
+
+const HD: Bitrate = Bitrate::from_megabits(100);
+const UNIT: Bytes = Bytes::from_mib(8);
+
+fn lab() -> Lab {
+    Lab::new(Config { learning: false, ..Config::default() })
+}
+
+fn wanted(stream: u64, id: u64, offset: u64, within: Duration) -> Request {
+    let deadline = Some(Instant::ZERO + within);
+    Request { stream: Some(StreamId(stream)), ..request(id, Class::RealTime, offset, UNIT, deadline) }
+}
+
+fn admit(lab: &mut Lab, stream: u64, spec: StreamSpec) -> Reservation {
+    lab.scheduler.admit(lab.now, StreamId(stream), &spec).expect("it fits")
+}
+
+/// 8 MiB every 671 ms, due a period after they are asked for.
+fn admit_fixed(lab: &mut Lab, stream: u64) -> Reservation {
+    let deadline = Some(HD.time_for(UNIT));
+    let spec = StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(HD) };
+    admit(lab, stream, spec)
+}
+
+/// A player that jumped beside a copy waited for its picture up to its terms' deadline: what it wanted could not be
+/// promised, and the copy went first as long as that deadline held.
+#[test]
+fn what_is_wanted_before_it_is_due_goes_before_a_copy_where_deadlines_bear_it() {
+    for (waited, first) in
+        [(Duration::ZERO, (1, Reason::Slack)), (Duration::from_millis(200), (3, Reason::EarliestDeadline))]
+    {
+        let mut lab = lab();
+        let _reservation = admit_fixed(&mut lab, 1);
+        let deadline = Some(Duration::from_millis(300));
+        let spec = StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(HD) };
+        let _other = admit(&mut lab, 3, spec);
+        lab.enqueue(request(2, Class::BestEffort, 0, UNIT, None));
+        lab.enqueue(Request { deadline: None, ..wanted(3, 3, 1 << 41, Duration::ZERO) });
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(1)));
+        // After that, nobody goes before what is due first.
+        lab.now = lab.now + waited;
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("something waits");
+        assert_eq!((dispatch.requests[0].0, dispatch.reason), first);
+    }
+}
+
+/// A player that began to play before it had read ahead was given its lead whole or not at all: 4 beside a copy had late
+/// frames, because all wanted a little more than there is to give.
+#[test]
+fn who_wants_more_of_a_lead_than_its_terms_are_long_is_given_that_much() {
+    let period = HD.time_for(UNIT);
+    for (after, missed) in [(Duration::ZERO, 0), (Duration::from_nanos(1), 2)] {
+        let mut lab = lab();
+        let _reservation = admit_fixed(&mut lab, 1);
+        lab.enqueue(wanted(1, 1, 0, period));
+        // By its terms due two periods from now, and wanted at once: a lead of one is what it can have.
+        lab.enqueue(wanted(1, 2, 1 << 40, Duration::from_millis(1)));
+        for _ in 0..2 {
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+            lab.scheduler.complete(Instant::ZERO + period + after, dispatch.id);
+        }
+        let status = lab.scheduler.stream(StreamId(1)).expect("it holds a reservation");
+        assert_eq!(status.missed, missed);
+    }
+}
+
+/// A player's first requests come before its admission. They were served apart from those behind them, so each start cost a
+/// full device two short commands more.
+#[test]
+fn what_was_asked_for_before_the_admission_is_served_with_what_follows_it() {
+    let mut lab = lab();
+    let _other = admit_fixed(&mut lab, 2);
+    // A copy at the device, so that nothing is served meanwhile.
+    lab.enqueue(request(99, Class::BestEffort, 1 << 41, UNIT, None));
+    let copy = lab.scheduler.dispatch(lab.now).expect("it waits");
+    let soon = Duration::from_millis(500);
+    lab.enqueue(wanted(1, 1, 0, soon));
+    lab.enqueue(request(50, Class::BestEffort, 3 << 40, UNIT, None));
+    let spec = StreamSpec { request: Some(Bytes::from_mib(24)), ..StreamSpec::reader(HD) };
+    let _reservation = admit(&mut lab, 1, spec);
+    lab.enqueue(wanted(1, 2, UNIT.0, soon));
+    lab.enqueue(wanted(1, 3, UNIT.0 * 2, soon));
+    lab.scheduler.complete(lab.now, copy.id);
+    let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+    assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3]);
+}
