@@ -6,12 +6,14 @@
 
 use crate::config::Config;
 use crate::core::{Cancellation, Core, CoreOptions, Operation, Outcome, Ticket, WriteStart};
+use crate::device::scheduler_config;
 use crate::error::{Error, Result};
 use crate::mkfs::{self, MkfsOptions};
 use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::pool::Pool;
-use avfs_io::sim::{SimCommand, SimDisk, SimEngine};
+use avfs_io::sim::{SimCommand, SimDisk, SimEngine, Timing};
+use avfs_io::{Device, Geometry};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -22,6 +24,8 @@ use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
 pub struct SimVolume {
     core: Core,
     engine: SimEngine,
+    /// The device takes its time; else each completion takes what the seed has it take.
+    is_timed: bool,
     random: SmallRng,
     clock: Instant,
     next_ticket: u64,
@@ -52,7 +56,33 @@ impl SimVolume {
         config: Config,
         seed: u64,
     ) -> core::result::Result<Self, RecoveryError> {
-        let recovered = recover(&*disk)?;
+        let engine = SimEngine::new(Arc::clone(&disk), rtsched::Config::default());
+        Self::mount_on(engine, pool, config, seed)
+    }
+
+    /// Mounts what is on `disk`, which says that it is of this geometry and takes as long as `timing` says.
+    ///
+    /// # Errors
+    /// When it cannot be recovered.
+    pub fn mount_timed(
+        disk: Arc<SimDisk>,
+        pool: &Pool,
+        config: Config,
+        geometry: Geometry,
+        timing: Box<dyn Timing>,
+    ) -> core::result::Result<Self, RecoveryError> {
+        let scheduler = scheduler_config(&config, geometry, disk.size(), pool.capacity());
+        let engine = SimEngine::timed(disk, scheduler, timing);
+        Ok(Self { is_timed: true, ..Self::mount_on(engine, pool, config, 1)? })
+    }
+
+    fn mount_on(
+        engine: SimEngine,
+        pool: &Pool,
+        config: Config,
+        seed: u64,
+    ) -> core::result::Result<Self, RecoveryError> {
+        let recovered = recover(&**engine.disk())?;
         let clock = Instant::from_nanos(1_000_000_000);
         let options = CoreOptions { config, ..CoreOptions::default() };
         let core = Core::new(
@@ -66,7 +96,8 @@ impl SimVolume {
         );
         let mut volume = Self {
             core,
-            engine: SimEngine::new(disk, rtsched::Config::default()),
+            engine,
+            is_timed: false,
             random: SmallRng::seed_from_u64(seed),
             clock,
             next_ticket: 1,
@@ -120,12 +151,38 @@ impl SimVolume {
     pub fn pass(&mut self, time: Duration) {
         let end = self.clock + time;
         while self.clock < end {
+            if self.is_timed {
+                self.pass_until(end);
+                continue;
+            }
             if self.engine.outstanding() > 0 {
                 self.step();
                 continue;
             }
             self.clock = self.core.next_wakeup().clamp(self.clock, end);
             self.with(|core, now| core.tick(now));
+        }
+    }
+
+    /// On a device that takes its time: lets time pass to what happens next, at most to `end`.
+    pub fn pass_until(&mut self, end: Instant) {
+        self.complete_due();
+        self.clock = self.next_event().min(end).max(self.clock);
+        if self.core.next_wakeup() <= self.clock {
+            self.with(|core, now| core.tick(now));
+        }
+        self.complete_due();
+    }
+
+    fn next_event(&self) -> Instant {
+        let device = self.engine.next_event(self.clock).unwrap_or(Instant::FAR_FUTURE);
+        device.min(self.core.next_wakeup())
+    }
+
+    fn complete_due(&mut self) {
+        while let Some(completion) = self.engine.step(self.clock, &mut self.random) {
+            self.core.io_completed(at(self.clock), completion);
+            self.submit();
         }
     }
 
@@ -136,33 +193,44 @@ impl SimVolume {
         {
             panic!("{contradiction}");
         }
-        let outbox = self.core.take_outbox();
-        for (stream, spec) in outbox.streams {
-            self.engine.declare(self.clock, stream, spec);
-        }
-        for request in outbox.requests {
-            self.engine.submit(self.clock, request);
-        }
-        for (tag, class, deadline) in outbox.promotions {
-            self.engine.promote(self.clock, tag, class, deadline);
-        }
-        for cancellation in outbox.cancellations {
-            match cancellation {
-                Cancellation::Request(tag) => self.engine.cancel(self.clock, tag),
-                Cancellation::Stream(stream) => self.engine.cancel_stream(self.clock, stream),
+        let mut wanted = true;
+        while std::mem::take(&mut wanted) {
+            let outbox = self.core.take_outbox();
+            for (stream, spec) in outbox.streams {
+                self.engine.declare(self.clock, stream, spec);
             }
-        }
-        for promise in self.engine.take_promises() {
-            self.core.promised(promise);
-        }
-        for (ticket, outcome, _) in outbox.finished {
-            self.finished.insert(ticket, outcome);
+            for request in outbox.requests {
+                self.engine.submit(self.clock, request);
+            }
+            for (tag, class, deadline) in outbox.promotions {
+                self.engine.promote(self.clock, tag, class, deadline);
+            }
+            for cancellation in outbox.cancellations {
+                match cancellation {
+                    Cancellation::Request(tag) => self.engine.cancel(self.clock, tag),
+                    Cancellation::Stream(stream) => self.engine.cancel_stream(self.clock, stream),
+                }
+            }
+            self.finished.extend(outbox.finished.into_iter().map(|(ticket, outcome, _)| (ticket, outcome)));
+            // What is promised makes the core want more.
+            for promise in self.engine.take_promises() {
+                self.core.promised(at(self.clock), promise);
+                wanted = true;
+            }
         }
     }
 
     /// Lets the device finish one request, or, when it has none, time pass to the core's next wakeup. False when
     /// neither is left.
     pub fn step(&mut self) -> bool {
+        if self.is_timed {
+            self.complete_due();
+            let next = self.next_event();
+            if next < Instant::FAR_FUTURE {
+                self.pass_until(next);
+            }
+            return next < Instant::FAR_FUTURE;
+        }
         let took = Duration::from_micros(self.random.random_range(50..5000));
         self.clock += took;
         // A busy device does not keep the timer from going off.
@@ -207,6 +275,11 @@ impl SimVolume {
     /// How an operation that was begun has ended, once, if it has.
     pub fn ended(&mut self, ticket: Ticket) -> Option<Outcome> {
         self.finished.remove(&ticket)
+    }
+
+    /// True when an operation that was begun has ended and nobody asked for its outcome yet.
+    pub fn has_ended(&self, ticket: Ticket) -> bool {
+        self.finished.contains_key(&ticket)
     }
 
     /// Begins an operation and lets time pass until it has ended.

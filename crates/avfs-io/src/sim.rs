@@ -2,7 +2,8 @@
 //!
 //! **For:** crash tests and deterministic simulation: [`SimDisk`] is a sparse device in memory with a volatile write
 //! cache, [`SimEngine`] serves requests to it in an order drawn from a seed, [`CrashImages`] are the disks that a
-//! loss of power could leave behind. **Excludes:** threads, clocks and timing. **State:** the disk owns what is
+//! loss of power could leave behind. **Excludes:** threads, clocks, and how long a device takes: who wants that brings a
+//! [`Timing`]. **State:** the disk owns what is
 //! visible and the history of what was durable when. **Invariants:** the same calls with the
 //! same seeds give the same bytes; what was flushed is in every image; an image differs from the durable state only
 //! where a write was in flight or unflushed.
@@ -17,7 +18,7 @@ mod engine;
 mod history;
 
 pub use disk::{Fault, SimDisk};
-pub use engine::{SimCommand, SimEngine};
+pub use engine::{SimCommand, SimEngine, Timing};
 pub use history::{CrashImages, TraceEvent};
 
 /// Unit of the disk's memory and of its addresses, in bytes.

@@ -5,7 +5,8 @@
 //! declared experiments ([`experiment`]) on any filesystem ([`rig`]), and the report about them ([`report`],
 //! [`figure`]).
 //! **Excludes:** the model of the device, which is `rtsched_sim::device`, and AVFS: to the laboratory it is one
-//! filesystem among others, but for its engine, which is compared with the simulator ([`agree`]). **State:** each room owns its own. **Invariants:** what waits, when it is late and which
+//! filesystem among others, but for its engine, which is compared with the simulator ([`agree`]),
+//! and for experiments in virtual time ([`rehearsal`]). **State:** each room owns its own. **Invariants:** what waits, when it is late and which
 //! point is measured next are decided by code without clock or I/O; time comes in from outside.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod local;
 pub mod loop_device;
 pub mod lun;
 pub mod processor;
+pub mod rehearsal;
 pub mod report;
 pub mod rig;
 pub mod run;

@@ -8,6 +8,7 @@ use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
+use avfs_lab::rehearsal;
 use avfs_lab::report::{self, Head, Measured};
 use avfs_lab::rig::Scratch;
 use avfs_lab::run;
@@ -68,6 +69,14 @@ enum Command {
         /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]
         out: PathBuf,
+    },
+    /// Carry out the experiments of a declaration on AVFS in virtual time, without kernel, Samba and clock.
+    Rehearse {
+        /// As that of `run`.
+        declaration: String,
+        /// With so many clients, instead of searching for the largest number.
+        #[arg(long)]
+        clients: Option<u32>,
     },
     /// Write the report of what was measured so far of some declarations: OUT/lab-report.md, figures in OUT/lab.
     Report {
@@ -147,6 +156,7 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
+        Command::Rehearse { declaration, clients } => rehearse(&declaration, clients),
         Command::Report { declarations, results, out } => {
             report(&declarations, &results, &out.join("lab-report.md"), "lab")
         }
@@ -154,6 +164,29 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
             play(&place, clients, &pattern, Duration::try_from_secs_f64(seconds)?, Bytes::from_mib(clip_mib))
         }
     }
+}
+
+fn rehearse(declaration: &str, clients: Option<u32>) -> Result<(), Box<dyn Error>> {
+    let declaration = declared(declaration)?;
+    rehearsal::carry_out(&declaration, clients, &mut |contender, experiment, point, found| match found {
+        Some(number) => println!("**{}, {}: {number}**", contender.name, experiment.name),
+        None => println!(
+            "{}, {}: {} clients ({} admitted): {} late, by {:.0} ms at most; unit p99 {:.0} ms; {:.0} + {:.0} Mbit/s; \
+             device {:.1} % busy, {:.0} KiB a seek",
+            contender.name,
+            experiment.name,
+            point.clients,
+            point.admitted,
+            point.late,
+            point.latest_ms,
+            point.p99_ms,
+            point.megabits,
+            point.background_megabits,
+            point.busy,
+            point.kib_per_seek
+        ),
+    })?;
+    Ok(())
 }
 
 /// The text of a declaration that comes with this command, or of a file.

@@ -256,8 +256,18 @@ fn progress(points: &[Point], remaining: usize, each: Duration) {
     );
 }
 
+/// How long a run with so many clients takes: all have started and filled their buffers, and then as long as is measured.
+pub(crate) fn duration(declaration: &Declaration, number: u32) -> Duration {
+    settled(number) + declaration.measured()
+}
+
+/// All have started, and filled their buffers.
+fn settled(number: u32) -> Duration {
+    STAGGER * number + Duration::from_secs(1)
+}
+
 /// The clients of a run, and how many of them count.
-fn clients(
+pub(crate) fn clients(
     declaration: &Declaration,
     experiment: &Experiment,
     number: u32,
@@ -282,22 +292,26 @@ fn clients(
     (counted.chain(beside).collect(), number as usize)
 }
 
-/// Lays everything that any experiment reads, through Samba, several files at once, with the model switched off.
-fn lay(rig: &mut Rig, declaration: &Declaration) -> Result<(), Box<dyn Error>> {
+/// Everything that any experiment reads, for several who lay it at once: a directory's files belong together.
+pub(crate) fn needs(declaration: &Declaration) -> Vec<Vec<(String, Bytes)>> {
     const AT_ONCE: usize = 4;
-    rig.mount()?;
-    let server = rig.serve()?;
     let all = declaration.experiments.iter().flat_map(|one| clients(declaration, one, one.most, 0).0);
     let needs: BTreeMap<String, Bytes> = all.flat_map(|client| client.needs()).collect();
     let mut shares = vec![Vec::new(); AT_ONCE];
-    // A directory's files belong together.
     let directories: BTreeSet<&str> = needs.keys().filter_map(|name| name.split('/').next()).collect();
     for (name, length) in &needs {
         let directory = name.split('/').next().unwrap_or_default();
         let turn = directories.iter().position(|known| *known == directory).unwrap_or(0);
         shares[turn % AT_ONCE].push((name.clone(), *length));
     }
-    let mut laying: Vec<Client> = shares.into_iter().map(Client::laying).collect();
+    shares
+}
+
+/// Lays everything that any experiment reads, through Samba, with the model switched off.
+fn lay(rig: &mut Rig, declaration: &Declaration) -> Result<(), Box<dyn Error>> {
+    rig.mount()?;
+    let server = rig.serve()?;
+    let mut laying: Vec<Client> = needs(declaration).into_iter().map(Client::laying).collect();
     let mut transport = SmbTransport::connect(server.address(), FileServer::SHARE, laying.len())?;
     let reports = load::run(&mut transport, &mut laying, Duration::from_secs(3600), |_| {})?;
     drop(transport);
@@ -327,9 +341,7 @@ fn measure(
     rig.await_rest()?;
     rig.set_modelled(true)?;
     let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
-    // All have started, and filled their buffers.
-    let settled = STAGGER * number + Duration::from_secs(1);
-    let duration = settled + declaration.measured();
+    let (settled, duration) = (settled(number), duration(declaration, number));
     let mut seen: Vec<Result<Mark, RigError>> = Vec::new();
     let marks = [settled, settled + declaration.measured() / 2];
     let started = transport.now();

@@ -6,7 +6,7 @@ use crate::device::{Device, Geometry};
 use crate::request::IoError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use units::{Bytes, DeviceOffset};
 
 /// A sparse disk of zeros with a volatile write cache. Used directly through [`Device`], or through
@@ -192,7 +192,12 @@ impl State {
     }
 }
 
+/// Zeros are all the same page: files of them cost next to nothing.
 fn page_from(bytes: &[u8]) -> Page {
+    static ZEROS: LazyLock<Page> = LazyLock::new(|| Page::new([0; PAGE]));
+    if bytes == &ZEROS[..] {
+        return Page::clone(&ZEROS);
+    }
     Page::new(bytes.try_into().expect("a page is cut to its length"))
 }
 

@@ -24,6 +24,7 @@ pub struct SimEngine {
     ready: VecDeque<Completion>,
     /// Those that went to the device, if anybody wants to know.
     commands: Option<Vec<SimCommand>>,
+    timing: Option<Box<dyn Timing>>,
 }
 
 /// A command that went to the device.
@@ -37,6 +38,16 @@ pub struct SimCommand {
     pub offset: DeviceOffset,
     /// How much it moves.
     pub length: Bytes,
+}
+
+/// When a device completes what: a model of one, under a [`SimEngine`] that follows it instead of a generator.
+pub trait Timing: std::fmt::Debug + Send {
+    /// The device takes a command; `number` is its name.
+    fn submit(&mut self, now: Instant, number: u64, command: SimCommand);
+    /// When something happens in it next; `None`: it is idle.
+    fn next_event(&self) -> Option<Instant>;
+    /// Lets everything happen that happens by `now`; appends the names of what completed, in order.
+    fn advance(&mut self, now: Instant, completed: &mut Vec<u64>);
 }
 
 #[derive(Debug)]
@@ -70,7 +81,14 @@ impl SimEngine {
             in_flight: Vec::new(),
             ready: VecDeque::new(),
             commands: None,
+            timing: None,
         }
+    }
+
+    /// An idle engine whose device takes its time: [`step`](Self::step) completes what is complete by then, and nothing
+    /// is drawn but what a write fetches from memory that changes under it.
+    pub fn timed(disk: Arc<SimDisk>, config: Config, timing: Box<dyn Timing>) -> Self {
+        Self { timing: Some(timing), ..Self::new(disk, config) }
     }
 
     /// The disk.
@@ -147,22 +165,55 @@ impl SimEngine {
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
         if self.ready.is_empty() {
-            while let Some(dispatch) = self.scheduler.dispatch(now) {
-                self.record(&dispatch);
-                let requests = dispatch.requests.iter().map(|id| self.start(*id)).collect();
-                self.in_flight.push(Command { dispatch: dispatch.id, requests });
-            }
-            if !self.in_flight.is_empty() {
-                let command = self.in_flight.swap_remove(rng.random_range(0..self.in_flight.len()));
-                self.scheduler.complete(now, command.dispatch);
-                for started in command.requests {
-                    let tag = started.queued.request.tag;
-                    let result = self.finish(started, rng);
-                    self.ready.push_back(Completion { tag, result });
-                }
+            self.let_complete(now, rng);
+            self.dispatch(now);
+            if self.timing.is_none() && !self.in_flight.is_empty() {
+                self.complete(now, rng.random_range(0..self.in_flight.len()), rng);
             }
         }
         self.ready.pop_front()
+    }
+
+    fn dispatch(&mut self, now: Instant) {
+        while let Some(dispatch) = self.scheduler.dispatch(now) {
+            let command = self.describe(&dispatch);
+            if let Some(commands) = &mut self.commands {
+                commands.push(command);
+            }
+            if let Some(timing) = &mut self.timing {
+                timing.submit(now, dispatch.id.0, command);
+            }
+            let requests = dispatch.requests.iter().map(|id| self.start(*id)).collect();
+            self.in_flight.push(Command { dispatch: dispatch.id, requests });
+        }
+    }
+
+    /// What a device that takes its time has done by now.
+    fn let_complete(&mut self, now: Instant, rng: &mut impl Rng) {
+        let Some(timing) = &mut self.timing else { return };
+        let mut completed = Vec::new();
+        timing.advance(now, &mut completed);
+        for number in completed {
+            let index = self.in_flight.iter().position(|one| one.dispatch.0 == number);
+            self.complete(now, index.expect("a device completes what it was given, once"), rng);
+        }
+    }
+
+    fn complete(&mut self, now: Instant, index: usize, rng: &mut impl Rng) {
+        let command = self.in_flight.swap_remove(index);
+        self.scheduler.complete(now, command.dispatch);
+        for started in command.requests {
+            let tag = started.queued.request.tag;
+            let result = self.finish(started, rng);
+            self.ready.push_back(Completion { tag, result });
+        }
+    }
+
+    /// When a device that takes its time, or the scheduler, will have something for [`step`](Self::step).
+    pub fn next_event(&self, now: Instant) -> Option<Instant> {
+        let device = self.timing.as_ref().and_then(|timing| timing.next_event());
+        let ready = (!self.ready.is_empty()).then_some(now);
+        [ready, device, self.scheduler.next_wakeup(now)].into_iter().flatten().min()
     }
 
     /// See [`Scheduler::next_wakeup`].
@@ -176,13 +227,12 @@ impl SimEngine {
         self.queued.len() + in_flight + self.ready.len()
     }
 
-    fn record(&mut self, dispatch: &Dispatch) {
-        let Some(commands) = &mut self.commands else { return };
+    fn describe(&self, dispatch: &Dispatch) -> SimCommand {
         let class =
             dispatch.requests.iter().filter_map(|id| self.queued.get(id)).map(|held| held.request.class);
         let class = class.min().unwrap_or(Class::Idle);
         let &Dispatch { direction, offset, length, .. } = dispatch;
-        commands.push(SimCommand { direction, class, offset, length });
+        SimCommand { direction, class, offset, length }
     }
 
     fn is_outstanding(&self, id: RequestId) -> bool {

@@ -1,0 +1,249 @@
+//! The way to the files of a volume in virtual time.
+
+use super::RehearsalError;
+use crate::load::{Answer, Ask, Operation, Outcome, Transport, TransportError};
+use avfs_core::config::Config;
+use avfs_core::core::{Operation as Wait, Outcome as Ended, Ticket, WriteStart};
+use avfs_core::error::Error;
+use avfs_core::simulation::SimVolume;
+use avfs_core::types::{Caller, HandleId, OpenFlags, SetAttributes, StreamService};
+use avfs_io::Geometry;
+use avfs_io::pool::Pool;
+use avfs_io::sim::{SimCommand, SimDisk, Timing};
+use parking_lot::Mutex;
+use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, Usage};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use units::{Bytes, Ino, Instant};
+
+/// What a client asks for at once, at most.
+const LARGEST: usize = 1 << 20;
+
+/// What is written.
+static ZEROS: [u8; LARGEST] = [0; LARGEST];
+
+/// The model as a simulated engine's device.
+#[derive(Clone, Debug)]
+struct Modelled(Arc<Mutex<Device>>);
+
+impl Timing for Modelled {
+    fn submit(&mut self, now: Instant, number: u64, command: SimCommand) {
+        let SimCommand { direction, offset, length, .. } = command;
+        self.0.lock().submit(now, Command { tag: number, owner: 0, direction, offset, length });
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.0.lock().next_event()
+    }
+
+    fn advance(&mut self, now: Instant, completed: &mut Vec<u64>) {
+        let mut completions: Vec<Completion> = Vec::new();
+        self.0.lock().advance(now, &mut completions);
+        completed.extend(completions.iter().map(|completion| completion.tag));
+    }
+}
+
+/// Clients' operations on a [`SimVolume`].
+pub(super) struct VirtualTransport {
+    volume: SimVolume,
+    device: Option<Modelled>,
+    handles: BTreeMap<u64, HandleId>,
+    opened: u64,
+    /// Operations under way, and whose they are.
+    waiting: BTreeMap<Ticket, (usize, u64)>,
+    outcomes: Vec<Outcome>,
+}
+
+impl VirtualTransport {
+    /// To a volume on a device that takes no time worth speaking of.
+    pub(super) fn untimed(disk: Arc<SimDisk>, pool: &Pool) -> Result<Self, RehearsalError> {
+        Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None))
+    }
+
+    /// To a volume on a modelled disk.
+    pub(super) fn on(
+        disk: Arc<SimDisk>,
+        pool: &Pool,
+        config: Config,
+        spec: &DeviceSpec,
+    ) -> Result<Self, RehearsalError> {
+        let device = Modelled(Arc::new(Mutex::new(Device::new(spec, 1))));
+        let block = Bytes(4096);
+        let geometry = Geometry {
+            logical_block: block,
+            physical_block: block,
+            optimal_io: Bytes::ZERO,
+            rotational: true,
+        };
+        let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
+        Ok(Self::with(volume, Some(device)))
+    }
+
+    fn with(volume: SimVolume, device: Option<Modelled>) -> Self {
+        Self {
+            volume,
+            device,
+            handles: BTreeMap::new(),
+            opened: 0,
+            waiting: BTreeMap::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    pub(super) fn into_volume(self) -> SimVolume {
+        self.volume
+    }
+
+    /// What the device has done so far.
+    pub(super) fn usage(&self) -> Usage {
+        self.device.as_ref().map(|device| device.0.lock().usage(self.volume.clock())).unwrap_or_default()
+    }
+
+    /// Streams that hold a reservation.
+    pub(super) fn admitted(&self) -> usize {
+        let streams = self.volume.streams();
+        streams.iter().filter(|stream| stream.state == StreamService::Admitted).count()
+    }
+
+    fn find(&mut self, name: &str) -> Result<Ino, Error> {
+        name.split('/').filter(|part| !part.is_empty()).try_fold(Ino::ROOT, |parent, part| {
+            self.volume.with(|core, _| core.lookup(parent, part.as_bytes())).map(|entry| entry.attributes.ino)
+        })
+    }
+
+    fn open(&mut self, name: &str, write: bool) -> Result<Answer, Error> {
+        let (ino, handle) = match self.find(name) {
+            Ok(ino) if write => {
+                self.volume
+                    .set_attributes(ino, SetAttributes { size: Some(0), ..SetAttributes::default() })?;
+                (ino, self.volume.open(ino)?)
+            }
+            Ok(ino) => (ino, self.volume.with(|core, _| core.open(ino, OpenFlags::READ))?.handle),
+            Err(Error::NotFound) if write => {
+                let (directory, file) = name.rsplit_once('/').unwrap_or(("", name));
+                let parent = self.make_directory(directory)?;
+                self.volume.create(parent, file.as_bytes())?
+            }
+            Err(error) => return Err(error),
+        };
+        self.opened += 1;
+        self.handles.insert(self.opened, handle);
+        let length = self.volume.core().attributes(ino)?.size;
+        Ok(Answer::Opened { file: self.opened, length })
+    }
+
+    fn make_directory(&mut self, name: &str) -> Result<Ino, Error> {
+        match self.find(name) {
+            Err(Error::NotFound) => {
+                let caller = Caller::default();
+                let made = self.volume.with(|core, now| {
+                    core.make_directory(now, caller, Ino::ROOT, name.as_bytes(), 0o755, 0)
+                })?;
+                Ok(made.attributes.ino)
+            }
+            found => found,
+        }
+    }
+
+    /// `None`: it ends later.
+    fn begin(&mut self, ask: &Ask) -> Option<Result<Answer, Error>> {
+        let done = |result: Result<(), Error>| Some(result.map(|()| Answer::Done));
+        match &ask.operation {
+            Operation::Open { name, write } => Some(self.open(name, *write)),
+            Operation::MakeDirectory { name } => done(self.make_directory(name).map(drop)),
+            Operation::Close { file } => {
+                let handle = self.handles.remove(file);
+                if let Some(handle) = handle {
+                    self.volume.with(|core, now| core.release(now, handle));
+                }
+                done(handle.map(drop).ok_or(Error::BadHandle))
+            }
+            Operation::Read { file, offset, length } => {
+                let Some(&handle) = self.handles.get(file) else { return done(Err(Error::BadHandle)) };
+                let (offset, length) = (*offset, *length as usize);
+                if let Some(read) = self.volume.with(|core, now| core.read(now, handle, offset, length)) {
+                    return done(read.map(drop));
+                }
+                self.wait_for(ask, Wait::Read { handle, offset, length })
+            }
+            Operation::Write { file, offset, length } => {
+                let Some(&handle) = self.handles.get(file) else { return done(Err(Error::BadHandle)) };
+                let (offset, data) = (*offset, &ZEROS[..*length as usize]);
+                let begun =
+                    self.volume.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
+                match begun {
+                    WriteStart::Refused(error) => done(Err(error)),
+                    WriteStart::Copy(plan) => {
+                        plan.copy(data);
+                        let ticket = self.volume.ticket();
+                        let ended = self.volume.with(|core, now| core.write_end(now, ticket, plan));
+                        if let Some((result, _)) = ended {
+                            return done(result.map(drop));
+                        }
+                        self.waiting.insert(ticket, (ask.client, ask.tag));
+                        None
+                    }
+                    WriteStart::Later => {
+                        let data = data.to_vec();
+                        self.wait_for(ask, Wait::Write { handle, offset, data, unprivileged: None })
+                    }
+                }
+            }
+        }
+    }
+
+    fn wait_for(&mut self, ask: &Ask, operation: Wait) -> Option<Result<Answer, Error>> {
+        let ticket = self.volume.begin(operation);
+        self.waiting.insert(ticket, (ask.client, ask.tag));
+        None
+    }
+
+    fn collect(&mut self) {
+        let ended: Vec<Ticket> =
+            self.waiting.keys().copied().filter(|ticket| self.volume.has_ended(*ticket)).collect();
+        for ticket in ended {
+            let Some((client, tag)) = self.waiting.remove(&ticket) else { continue };
+            let answer = match self.volume.ended(ticket) {
+                Some(Ended::Data(result)) => result.map(drop),
+                Some(Ended::Count(result)) => result.map(drop),
+                Some(Ended::Done(result)) => result,
+                _ => Err(Error::InvalidArgument),
+            };
+            let answer = answer.map(|()| Answer::Done).map_err(|error| error.to_string());
+            self.outcomes.push(Outcome { client, tag, answer });
+        }
+    }
+}
+
+impl Transport for VirtualTransport {
+    fn now(&self) -> Instant {
+        self.volume.clock()
+    }
+
+    fn largest(&self) -> u32 {
+        LARGEST as u32
+    }
+
+    fn submit(&mut self, ask: Ask) -> Result<(), TransportError> {
+        if let Some(answer) = self.begin(&ask) {
+            let answer = answer.map_err(|error| format!("{:?}: {error}", ask.operation));
+            self.outcomes.push(Outcome { client: ask.client, tag: ask.tag, answer });
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), TransportError> {
+        self.collect();
+        while self.outcomes.is_empty() && self.volume.clock() < until {
+            match self.device {
+                Some(_) => self.volume.pass_until(until),
+                None => {
+                    self.volume.step();
+                }
+            }
+            self.collect();
+        }
+        outcomes.append(&mut self.outcomes);
+        Ok(())
+    }
+}
