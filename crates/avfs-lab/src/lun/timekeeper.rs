@@ -101,9 +101,9 @@ impl<T> Timekeeper<T> {
         }
     }
 
-    /// Takes in a request. What became due by `now` must have been collected.
-    pub(super) fn arrive(&mut self, now: Instant, asked: Asked, answer: T) {
-        let arrived = self.arrival(now);
+    /// Takes in a request that came at an instant until now. What became due by then must have been collected.
+    pub(super) fn arrive(&mut self, came: Instant, asked: Asked, answer: T) {
+        let arrived = self.arrival(came);
         let tag = self.next_tag;
         self.next_tag += 1;
         let Asked { direction, offset, length } = asked;
@@ -113,11 +113,12 @@ impl<T> Timekeeper<T> {
         self.waiting.insert(tag, Waiting { asked, arrived, queue_depth, answer });
     }
 
-    fn arrival(&self, now: Instant) -> Instant {
-        match self.delivered {
-            Some((due, delivered)) if now.saturating_since(delivered) <= REACTION => due.max(self.reached),
-            _ => now,
-        }
+    fn arrival(&self, came: Instant) -> Instant {
+        let arrived = match self.delivered {
+            Some((due, delivered)) if came.saturating_since(delivered) <= REACTION => due.min(came),
+            _ => came,
+        };
+        arrived.max(self.reached)
     }
 
     /// When the device has to be looked at next.
