@@ -9,7 +9,7 @@ use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
 use avfs_lab::report::{self, Head, Measured};
-use avfs_lab::rig::Scratch;
+use avfs_lab::rig::{self, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
 use clap::{Parser, Subcommand};
@@ -63,7 +63,7 @@ enum Command {
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
-        /// One that comes with this command (paper, paper-quick, copy-quick, ceiling, smoke), or the path of one (.toml).
+        /// One that comes with this command (paper, paper-quick, copy-quick, mixed, ceiling, smoke), or the path of one (.toml).
         declaration: String,
         /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]
@@ -108,9 +108,12 @@ struct LunArguments {
     /// Size in GiB.
     #[arg(long, default_value_t = 64)]
     size_gib: u64,
-    /// A sparse file for the data. Default: memory.
+    /// A sparse file for the data. Default: memory, in which what this command's own clients write takes next to none.
     #[arg(long)]
     backing: Option<PathBuf>,
+    /// How much memory everything else may take, MiB; writes beyond it fail.
+    #[arg(long, default_value_t = rig::LUN_MEMORY.as_u64() >> 20, conflicts_with = "backing")]
+    memory_mib: u64,
     /// A file for a JSON line about each device request.
     #[arg(long)]
     log: Option<PathBuf>,
@@ -125,6 +128,7 @@ impl LunArguments {
             spec: DeviceSpec::named(&self.profile)?,
             size: Bytes(self.size_gib << 30),
             backing: self.backing.clone(),
+            memory: Bytes::from_mib(self.memory_mib),
             log: self.log.clone(),
             seed: self.seed,
         })
@@ -262,12 +266,12 @@ fn play(
         Ok(Box::new(SmbTransport::connect(server, share, clients)?))
     };
     let mut laying = vec![Client::laying(specs.iter().flat_map(ClientSpec::needs).collect())];
-    let laid = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_| {})?;
+    let laid = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_, _| {})?;
     if let Some(error) = &laid[0].first_error {
         return Err(format!("the clips cannot be made: {error}").into());
     }
     let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
-    for report in load::run(connect(specs.len())?.as_mut(), &mut clients, duration, |_| {})? {
+    for report in load::run(connect(specs.len())?.as_mut(), &mut clients, duration, |_, _| {})? {
         println!("{}", serde_json::to_string(&report)?);
     }
     Ok(())
