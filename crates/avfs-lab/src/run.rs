@@ -412,9 +412,12 @@ mod tests {
             ..slow
         });
         let fresh = needs(&declaration, None);
-        assert_eq!(fresh["client01/clip.100.mov"], declaration.clip());
-        // 100 MB/s for 4 s, and 1.5 s until both have started.
+        // For 4 s, and 1.5 s until both have started.
+        assert_eq!(fresh["client01/clip.100.mov"], Bytes::from_mib(66));
         assert_eq!(fresh["client01/clip.800.mov"], Bytes::from_mib(525));
+        let mut longer = declaration.clone();
+        longer.clip_mib = 256;
+        assert_eq!(needs(&longer, None)["client01/clip.100.mov"], Bytes::from_mib(256));
         let aged: Vec<_> = needs(&declaration, Some(50)).into_keys().collect();
         assert_eq!(aged, ["client00/clip.100.mov", "client02/clip.100.mov"], "two pairs, in turns");
         let (specs, counted) = clients(&declaration, &declaration.experiments[1], 1, 0);

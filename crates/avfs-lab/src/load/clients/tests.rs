@@ -181,7 +181,9 @@ fn a_start_takes_until_the_buffer_is_full_and_one_that_never_is_has_taken_all_th
     let mut hangs = Modelled::new(Duration::from_millis(10));
     hangs.hiccup = Some((5, Duration::from_secs(3600)));
     let (_, reports) = late(&mut hangs, &Pattern::Player(SPEC), 1);
-    assert_eq!((reports[0].start.count(), reports[0].start.longest_ms()), (1, 30_000.0));
+    // It was looked at a tenth of a second before the end, or later.
+    let start = &reports[0].start;
+    assert!(start.count() == 1 && (29_900.0..=30_000.0).contains(&start.longest_ms()), "{start:?}");
 }
 
 #[test]
