@@ -15,7 +15,7 @@ pub use verdict::{Verdict, compare};
 
 use crate::loop_device::{LoopDevice, LoopError};
 use crate::lun::{Lun, LunError, LunOptions};
-use crate::rig::{QUEUE_DEPTH, RigError, Scratch};
+use crate::rig::{LUN_MEMORY, QUEUE_DEPTH, RigError, Scratch};
 use avfs_io::{OpenError, StartError};
 use rtsched::StreamId;
 use rtsched_sim::device::{DeviceSpec, ModelSpec};
@@ -109,7 +109,9 @@ pub fn run(scenario: &Scenario, is_long: bool, seed: u64) -> Result<(Side, Side)
     let scratch = Scratch::new()?;
     let mountpoint = scratch.directory("lun")?;
     let turns = matches!(device.model, ModelSpec::Disk(_));
-    let options = LunOptions { size: device.capacity(), spec: device, backing: None, log: None, seed };
+    let memory = LUN_MEMORY;
+    let options =
+        LunOptions { size: device.capacity(), spec: device, backing: None, memory, log: None, seed };
     let lun = Lun::mount(&options, &mountpoint)?;
     let mut block = LoopDevice::attach(&mountpoint.join("lun"), scratch.notes(0))?;
     block.set_queue(QUEUE_DEPTH, "none")?;

@@ -4,6 +4,7 @@
 //! the paper on rt-Samba and AVFS. **Excludes:** the table itself, which is `rtsched_sim::calibration`. **State:** none.
 //! **Invariants:** a write cell is measured when a cache of 256 MiB has been filled by the same writes.
 
+use crate::load::content;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rtsched::Direction;
@@ -65,9 +66,11 @@ fn random_megabits(
     seed: u64,
 ) -> io::Result<f64> {
     let length_bytes = length.as_u64() as usize;
-    let mut memory = vec![0xa5_u8; length_bytes + ALIGNMENT];
+    let mut memory = vec![0_u8; length_bytes + ALIGNMENT];
     let skip = memory.as_ptr().align_offset(ALIGNMENT);
     let buffer = &mut memory[skip..skip + length_bytes];
+    // What a modelled LUN keeps in little memory.
+    content::fill(buffer, seed, 0);
     let places = size.as_u64() / length.as_u64();
     let mut random = SmallRng::seed_from_u64(seed);
     let mut transfer = || {

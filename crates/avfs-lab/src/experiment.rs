@@ -5,6 +5,7 @@
 //! accepted can be carried out as far as it depends on the declaration.
 
 use crate::load::{Pattern, content};
+use crate::memory;
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +61,9 @@ pub struct Contender {
     /// The host's I/O scheduler.
     #[serde(default = "default_scheduler")]
     pub scheduler: String,
+    /// The kernel's dirty pages of it, at most, MiB. The default is what AVFS, with the cache that it has here, lets wait.
+    #[serde(default = "default_dirty")]
+    pub dirty_mib: u64,
     /// Attributes of the device's queue, such as `read_ahead_kb`.
     #[serde(default)]
     pub queue: BTreeMap<String, String>,
@@ -86,6 +90,10 @@ fn default_scheduler() -> String {
     "none".to_owned()
 }
 
+fn default_dirty() -> u64 {
+    2048
+}
+
 /// What clients do.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,15 +103,46 @@ pub struct Experiment {
     /// How they get at the files.
     #[serde(default)]
     pub access: Access,
-    /// What each of those that are counted does.
+    /// What each of those that are counted does …
     pub client: Pattern,
+    /// … unless there are several kinds of them: then they take turns, `client` first.
+    #[serde(default)]
+    pub in_turn_with: Vec<Pattern>,
+    /// So many clients come with each step of the search; 2 for pairs.
+    #[serde(default = "one")]
+    pub at_once: u32,
+    /// The volume is as if it had been in use for long, and so full when the clips are there, percent, 30 to 95; see
+    /// [`crate::ageing`].
+    pub aged_percent: Option<u32>,
     /// Who works beside them.
     #[serde(default)]
     pub background: Vec<Pattern>,
-    /// No more clients than this.
+    /// No more clients, or steps, than this.
     pub most: u32,
     /// Where the search begins.
     pub guess: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Experiment {
+    /// What the counted client of a number does, counted from 0.
+    pub fn pattern(&self, client: u32) -> &Pattern {
+        let kinds = 1 + self.in_turn_with.len();
+        match client as usize % kinds {
+            0 => &self.client,
+            later => &self.in_turn_with[later - 1],
+        }
+    }
+
+    /// Mbit/s that so many counted clients record together; nothing if none of them does.
+    pub fn recorded_megabits(&self, clients: u32) -> Option<f64> {
+        let recorded: Vec<f64> =
+            (0..clients).filter_map(|client| self.pattern(client).recorded_megabits()).collect();
+        (!recorded.is_empty()).then(|| recorded.iter().sum())
+    }
 }
 
 /// How clients get at the files.
@@ -225,16 +264,23 @@ impl Declaration {
             if !(1..=experiment.most).contains(&experiment.guess) || experiment.most > 200 {
                 return wrong(&experiment.name, "guess must be from 1 to most, most up to 200".to_owned());
             }
-            if !experiment.client.is_stream() {
+            if !(1..=200 / experiment.most).contains(&experiment.at_once) {
+                return wrong(&experiment.name, "at_once must be from 1, and up to 200 with most".to_owned());
+            }
+            if experiment.aged_percent.is_some_and(|percent| !(30..=95).contains(&percent)) {
+                return wrong(&experiment.name, "aged_percent must be from 30 to 95".to_owned());
+            }
+            let counted = || experiment.in_turn_with.iter().chain([&experiment.client]);
+            if !counted().all(Pattern::is_stream) {
                 return wrong(&experiment.name, "its clients must be of a kind that can be late".to_owned());
             }
-            for pattern in experiment.background.iter().chain([&experiment.client]) {
+            for pattern in counted().chain(&experiment.background) {
                 if let Err(problem) = pattern.check() {
                     return wrong(&experiment.name, problem);
                 }
             }
         }
-        Ok(())
+        memory::fits(self).map_err(|problem| DeclarationError::Figure { place: self.name.clone(), problem })
     }
 }
 
@@ -255,10 +301,11 @@ fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError
 }
 
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 5] = [
+pub const DECLARED: [(&str, &str); 6] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
     ("copy-quick", include_str!("../experiments/copy-quick.toml")),
+    ("mixed", include_str!("../experiments/mixed.toml")),
     ("ceiling", include_str!("../experiments/ceiling.toml")),
     ("smoke", include_str!("../experiments/smoke.toml")),
 ];
@@ -300,6 +347,17 @@ mod tests {
     }
 
     #[test]
+    fn several_kinds_take_turns_and_what_they_record_is_summed() {
+        let mixed = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
+        let turns = "guess = 2\nin_turn_with = [{ kind = \"recorder\", megabits = 50, unit_kib = 64, buffer_ms = 9 }]";
+        let declaration = Declaration::parse(&mixed.replacen("guess = 2", turns, 1)).expect("a declaration");
+        let experiment = &declaration.experiments[0];
+        assert_eq!(experiment.recorded_megabits(1), None);
+        assert_eq!(experiment.recorded_megabits(5), Some(100.0));
+        assert_eq!(experiment.pattern(4), &experiment.client);
+    }
+
+    #[test]
     fn mistakes_are_told_with_their_place() {
         let smoke = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
         for (from, to, told) in [
@@ -308,6 +366,11 @@ mod tests {
             ("repeats = 1", "repeats = 1\ncompare = [\"ext5\"]", "ext5"),
             ("repeats = 1", "repeats = 1\ncompare = [\"ext4\"]", "two have this name"),
             ("unit_kib = 1024", "unit_kib = 1000", "unit_kib must be"),
+            ("guess = 2", "guess = 2\nat_once = 0", "at_once must be"),
+            ("guess = 2", "guess = 2\nat_once = 101", "at_once must be"),
+            ("guess = 2", "guess = 2\naged_percent = 96", "aged_percent must be"),
+            ("guess = 2", "guess = 2\nin_turn_with = [{ kind = \"office\", pause_ms = 1 }]", "can be late"),
+            ("filesystem = \"ext4\"", "filesystem = \"avfs\"\nmount = [\"cache_size=9G\"]", "GiB of memory"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),
         ] {

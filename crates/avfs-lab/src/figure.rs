@@ -6,7 +6,8 @@
 //! refused.
 
 use crate::experiment::{Contender, Declaration, Experiment};
-use crate::run::{Point, of};
+use crate::point::Point;
+use crate::run::of;
 use resvg::{tiny_skia, usvg};
 use std::collections::BTreeMap;
 use std::fmt::Write;

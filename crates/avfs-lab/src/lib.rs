@@ -10,7 +10,9 @@
 //! point is measured next are decided by code without clock or I/O; time comes in from outside.
 #![forbid(unsafe_code)]
 
+pub mod ageing;
 pub mod agree;
+pub mod avfs;
 pub mod calibrate;
 pub mod clock;
 pub mod experiment;
@@ -21,6 +23,8 @@ pub mod load;
 pub mod local;
 pub mod loop_device;
 pub mod lun;
+pub mod memory;
+pub mod point;
 pub mod processor;
 pub mod rehearsal;
 pub mod report;

@@ -8,7 +8,7 @@
 mod clients;
 pub mod content;
 
-pub use clients::{Client, ClientReport, ClientSpec, CopySpec, Pattern, StreamSpec};
+pub use clients::{Client, ClientReport, ClientSpec, CopySpec, Pattern, ScrubSpec, StreamSpec};
 
 use thiserror::Error;
 use units::{Duration, Instant};
@@ -128,7 +128,7 @@ pub fn run(
     transport: &mut dyn Transport,
     clients: &mut [Client],
     duration: Duration,
-    mut tick: impl FnMut(Duration),
+    mut tick: impl FnMut(Duration, &[Client]),
 ) -> Result<Vec<ClientReport>, TransportError> {
     const TICK: Duration = Duration::from_millis(100);
     let start = transport.now();
@@ -140,7 +140,7 @@ pub fn run(
     let (mut outcomes, mut asks) = (Vec::new(), Vec::new());
     loop {
         let now = transport.now();
-        tick(now.saturating_since(start));
+        tick(now.saturating_since(start), clients);
         if now >= end || clients.iter().all(Client::is_finished) {
             break;
         }

@@ -188,18 +188,18 @@ mod tests {
         let transport = |clients| LocalTransport::start(directory.path(), clients).expect("threads");
         let mut laying = vec![Client::laying(specs.iter().flat_map(ClientSpec::needs).collect())];
         let laid =
-            run(&mut transport(1), &mut laying, Duration::from_secs(60), |_| {}).expect("threads go on");
+            run(&mut transport(1), &mut laying, Duration::from_secs(60), |_, _| {}).expect("threads go on");
         assert_eq!((laid[0].errors, &laid[0].first_error), (0, &None));
         let go = |specs: &[ClientSpec]| {
             let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
             let mut transport = transport(clients.len());
-            run(&mut transport, &mut clients, Duration::from_millis(500), |_| {}).expect("threads go on")
+            run(&mut transport, &mut clients, Duration::from_millis(500), |_, _| {}).expect("threads go on")
         };
         for (spec, report) in specs.iter().zip(go(&specs)) {
             assert_eq!((report.errors, &report.first_error), (0, &None), "{spec:?}");
             assert!(report.bytes > 0, "{spec:?}");
         }
-        let clip = OpenOptions::new().write(true).open(directory.path().join("client0/clip.mov"));
+        let clip = OpenOptions::new().write(true).open(directory.path().join("client0/clip.400.mov"));
         clip.expect("it was laid").write_all_at(&[0; 2048 << 10], 0).expect("there is room");
         assert!(go(&specs[..1])[0].errors > 0);
     }

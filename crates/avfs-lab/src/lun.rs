@@ -2,15 +2,16 @@
 //!
 //! **For:** a device of `rtsched_sim::device` in real time, as a file over FUSE, which a loop device with direct I/O makes
 //! a block device. The mount holds `lun`, the device; `control`, into which `modelled` or `fast` is written; and
-//! `counters`, which tells in JSON what happened. **Excludes:** the model, and the loop device. **State:** the data, in
-//! a sparse file or in memory; the timekeeper; requests that wait for their time. **Invariants:** a write is in the
+//! `counters`, which tells in JSON what happened. **Excludes:** the model, and the loop device. **State:** the data
+//! ([`store`]); the timekeeper; requests that wait for their time. **Invariants:** a write is in the
 //! store when it is answered; an answer is never early; nobody waits by spinning.
 //!
-//! Two threads: one takes requests from the kernel, moves data between kernel and store at once, and hands the request
-//! to the timekeeper; the other sleeps until the next request is due and answers it.
+//! Two threads: one takes requests from the kernel, notes when they came, moves data between kernel and store at once, and
+//! hands the request to the timekeeper; the other sleeps until the next request is due and answers it.
 
 mod filesystem;
 mod log;
+mod store;
 mod timekeeper;
 
 pub use timekeeper::Counters;
@@ -26,9 +27,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use store::Store;
 use thiserror::Error;
 use timekeeper::{Asked, Due, Timekeeper};
-use units::Bytes;
+use units::{Bytes, Instant};
 
 use crate::clock::Clock;
 
@@ -40,8 +42,10 @@ pub struct LunOptions {
     pub spec: DeviceSpec,
     /// Size in bytes, at least 1 MiB, a multiple of 4096.
     pub size: Bytes,
-    /// Where the data are, a sparse file; `None`: in memory.
+    /// Where the data are, a sparse file, all of them; `None`: in memory, without what the laboratory's own clients wrote.
     pub backing: Option<PathBuf>,
+    /// How much may be kept in memory of what they did not write; more of it fails.
+    pub memory: Bytes,
     /// Where each request is logged, one JSON line each; `None`: nowhere.
     pub log: Option<PathBuf>,
     /// Of what the model draws.
@@ -102,7 +106,8 @@ struct Shared {
     clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
-    store: File,
+    /// Only the thread that takes requests has it, so it never waits.
+    store: Mutex<Store>,
     size: Bytes,
     log: Option<RequestLog>,
 }
@@ -124,7 +129,7 @@ impl Lun {
         if size < Bytes::from_mib(1) || !size.as_u64().is_multiple_of(4096) {
             return Err(LunError::Size(size.as_u64()));
         }
-        let store = store(options)?;
+        let store = Mutex::new(store(options)?);
         let log = options.log.as_ref().map(|path| {
             RequestLog::create(path)
                 .map_err(|source| LunError::Log { place: path.display().to_string(), source })
@@ -186,7 +191,7 @@ impl Drop for Lun {
     }
 }
 
-fn store(options: &LunOptions) -> Result<File, LunError> {
+fn store(options: &LunOptions) -> Result<Store, LunError> {
     let place =
         || options.backing.as_ref().map_or_else(|| "in memory".to_owned(), |path| path.display().to_string());
     let file = match &options.backing {
@@ -194,22 +199,26 @@ fn store(options: &LunOptions) -> Result<File, LunError> {
         None => memfd_create("modelled-lun", MemfdFlags::CLOEXEC).map(File::from).map_err(io::Error::from),
     };
     let sized = file.and_then(|file| file.set_len(options.size.as_u64()).map(|()| file));
-    sized.map_err(|source| LunError::Backing { place: place(), source })
+    let file = sized.map_err(|source| LunError::Backing { place: place(), source })?;
+    Ok(match &options.backing {
+        Some(_) => Store::whole(file),
+        None => Store::recognising(file, options.size, options.memory),
+    })
 }
 
 impl Shared {
-    /// Answers now, or lets it wait for its time.
-    fn accept(&self, asked: Asked, answer: Answer) {
+    /// Answers now, or lets it wait for its time, which began when the request came: what the store took is not the
+    /// device's.
+    fn accept(&self, came: Instant, asked: Asked, answer: Answer) {
         let mut state = self.state.lock();
-        let now = self.clock.now();
         if !state.modelled || state.stopping {
             drop(state);
             self.reply(answer);
             return;
         }
         let mut due = Vec::new();
-        state.keeper.collect(now, &mut due);
-        state.keeper.arrive(now, asked, answer);
+        state.keeper.collect(self.clock.now(), &mut due);
+        state.keeper.arrive(came, asked, answer);
         drop(state);
         self.changed.notify_one();
         self.deliver(due);

@@ -10,7 +10,7 @@ use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
 use avfs_lab::rehearsal;
 use avfs_lab::report::{self, Head, Measured};
-use avfs_lab::rig::Scratch;
+use avfs_lab::rig::{self, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
 use clap::{Parser, Subcommand};
@@ -64,7 +64,7 @@ enum Command {
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
-        /// One that comes with this command (paper, paper-quick, copy-quick, ceiling, smoke), or the path of one (.toml).
+        /// One that comes with this command (paper, paper-quick, copy-quick, mixed, ceiling, smoke), or the path of one (.toml).
         declaration: String,
         /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]
@@ -77,6 +77,9 @@ enum Command {
         /// With so many clients, instead of searching for the largest number.
         #[arg(long)]
         clients: Option<u32>,
+        /// Show each command that the device is given, too.
+        #[arg(long)]
+        commands: bool,
     },
     /// Write the report of what was measured so far of some declarations: OUT/lab-report.md, figures in OUT/lab.
     Report {
@@ -117,9 +120,12 @@ struct LunArguments {
     /// Size in GiB.
     #[arg(long, default_value_t = 64)]
     size_gib: u64,
-    /// A sparse file for the data. Default: memory.
+    /// A sparse file for the data. Default: memory, in which what this command's own clients write takes next to none.
     #[arg(long)]
     backing: Option<PathBuf>,
+    /// How much memory everything else may take, MiB; writes beyond it fail.
+    #[arg(long, default_value_t = rig::LUN_MEMORY.as_u64() >> 20, conflicts_with = "backing")]
+    memory_mib: u64,
     /// A file for a JSON line about each device request.
     #[arg(long)]
     log: Option<PathBuf>,
@@ -134,6 +140,7 @@ impl LunArguments {
             spec: DeviceSpec::named(&self.profile)?,
             size: Bytes(self.size_gib << 30),
             backing: self.backing.clone(),
+            memory: Bytes::from_mib(self.memory_mib),
             log: self.log.clone(),
             seed: self.seed,
         })
@@ -156,7 +163,7 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
-        Command::Rehearse { declaration, clients } => rehearse(&declaration, clients),
+        Command::Rehearse { declaration, clients, commands } => rehearse(&declaration, clients, commands),
         Command::Report { declarations, results, out } => {
             report(&declarations, &results, &out.join("lab-report.md"), "lab")
         }
@@ -166,25 +173,16 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn rehearse(declaration: &str, clients: Option<u32>) -> Result<(), Box<dyn Error>> {
+fn rehearse(declaration: &str, clients: Option<u32>, commands: bool) -> Result<(), Box<dyn Error>> {
     let declaration = declared(declaration)?;
-    rehearsal::carry_out(&declaration, clients, &mut |contender, experiment, point, found| match found {
-        Some(number) => println!("**{}, {}: {number}**", contender.name, experiment.name),
-        None => println!(
-            "{}, {}: {} clients ({} admitted): {} late, by {:.0} ms at most; unit p99 {:.0} ms; {:.0} + {:.0} Mbit/s; \
-             device {:.1} % busy, {:.0} KiB a seek",
-            contender.name,
-            experiment.name,
-            point.clients,
-            point.admitted,
-            point.late,
-            point.latest_ms,
-            point.p99_ms,
-            point.megabits,
-            point.background_megabits,
-            point.busy,
-            point.kib_per_seek
-        ),
+    rehearsal::carry_out(&declaration, clients, &mut |point, told, found| match found {
+        Some(number) => println!("**{}, {}: {number}**", point.contender, point.experiment),
+        None => {
+            println!("{}", run::verdict(point));
+            for one in told.iter().filter(|_| commands) {
+                println!("    {one}");
+            }
+        }
     })?;
     Ok(())
 }
@@ -295,12 +293,12 @@ fn play(
         Ok(Box::new(SmbTransport::connect(server, share, clients)?))
     };
     let mut laying = vec![Client::laying(specs.iter().flat_map(ClientSpec::needs).collect())];
-    let laid = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_| {})?;
+    let laid = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_, _| {})?;
     if let Some(error) = &laid[0].first_error {
         return Err(format!("the clips cannot be made: {error}").into());
     }
     let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
-    for report in load::run(connect(specs.len())?.as_mut(), &mut clients, duration, |_| {})? {
+    for report in load::run(connect(specs.len())?.as_mut(), &mut clients, duration, |_, _| {})? {
         println!("{}", serde_json::to_string(&report)?);
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! How busy are the processors, and with whom?
 //!
 //! **For:** the part of the machine's processor time that was spent between two moments, without that of processes that
-//! only emulate. **State:** none. **Invariants:** everything is in the kernel's clock ticks, whose length cancels out.
+//! only emulate; and what servers and the kernel's own threads spent, whatever else is at work. **State:** none. **Invariants:** everything is counted in the kernel's clock ticks.
 
+use std::collections::BTreeMap;
 use std::io;
 
 /// Processor time up to a moment, in ticks.
@@ -42,6 +43,58 @@ impl ProcessorTime {
     }
 }
 
+/// Ticks of everything that serves files, by process: servers with what they started, and the kernel's threads, which write
+/// back for a filesystem of the kernel. One rule for filesystems in the kernel and outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServingTime(BTreeMap<u32, u64>);
+
+impl ServingTime {
+    /// Up to now.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be listed.
+    pub fn now(servers: &[u32]) -> io::Result<Self> {
+        let mut processes = BTreeMap::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            // One that has just ended is none.
+            let text = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+            if let Some(process) = parent_and_ticks(&text) {
+                processes.insert(number, process);
+            }
+        }
+        Ok(Self::of(&processes, servers))
+    }
+
+    /// `processes`: parent and ticks of each.
+    fn of(processes: &BTreeMap<u32, (u32, u64)>, servers: &[u32]) -> Self {
+        let serves = |number: u32| {
+            // A process' parents have been there before it, so this ends.
+            std::iter::successors(Some(number), |number| processes.get(number).map(|(parent, _)| *parent))
+                .any(|number| number == KERNEL_THREADS || servers.contains(&number))
+        };
+        let serving = processes.iter().filter(|(number, _)| serves(**number));
+        Self(serving.map(|(number, (_, ticks))| (*number, *ticks)).collect())
+    }
+
+    /// Seconds of all processors together since `before`. What ended meanwhile does not count.
+    pub fn seconds_since(&self, before: &Self) -> f64 {
+        let spent = |(number, ticks): (&u32, &u64)| ticks.saturating_sub(*before.0.get(number).unwrap_or(&0));
+        let ticks: u64 = self.0.iter().map(spent).sum();
+        ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+    }
+}
+
+/// The kernel's threads are children of this process.
+const KERNEL_THREADS: u32 = 2;
+
+/// A process' parent and its ticks, from `/proc/PID/stat`.
+fn parent_and_ticks(text: &str) -> Option<(u32, u64)> {
+    let (_, behind) = text.rsplit_once(')')?;
+    Some((behind.split_whitespace().nth(1)?.parse().ok()?, process_ticks(text)?))
+}
+
 /// All ticks and busy ones of `/proc/stat`, see proc_stat(5).
 fn machine(text: &str) -> Option<(u64, u64)> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
@@ -70,6 +123,29 @@ mod tests {
         let process = "7 (a ) (b) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 0 0 20 0 1 0 99";
         assert_eq!(process_ticks(process), Some(42));
         assert_eq!(process_ticks("7 (a) S 1"), None);
+        assert_eq!(parent_and_ticks(process), Some((1, 42)));
+    }
+
+    #[test]
+    fn servers_their_children_and_the_kernel_serve_and_nobody_else_does() {
+        let processes = |ticks: u64| {
+            BTreeMap::from([
+                (1, (0, ticks)),
+                (KERNEL_THREADS, (0, 10)),
+                (9, (KERNEL_THREADS, 20 + ticks)),
+                (50, (1, 30 + ticks)),
+                (51, (50, 40 + 2 * ticks)),
+                (60, (1, 500 * ticks)),
+            ])
+        };
+        let before = ServingTime::of(&processes(0), &[50]);
+        assert_eq!(before.0.keys().copied().collect::<Vec<_>>(), [2, 9, 50, 51]);
+        let mut later = processes(100);
+        // One that began meanwhile, and one that ended.
+        later.insert(52, (51, 7));
+        later.remove(&9);
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(ServingTime::of(&later, &[50]).seconds_since(&before) * ticks, 307.0);
     }
 
     #[test]
@@ -85,5 +161,7 @@ mod tests {
         let own = ProcessorTime::now(&[std::process::id()]).expect("it is Linux");
         assert!(own.all >= own.busy && own.busy > 0);
         assert!(ProcessorTime::now(&[u32::MAX]).is_err(), "no such process");
+        let serving = ServingTime::now(&[std::process::id()]).expect("it is Linux");
+        assert!(serving.0.contains_key(&std::process::id()));
     }
 }

@@ -6,7 +6,8 @@
 
 use crate::experiment::{Contender, Declaration, Experiment};
 use crate::figure;
-use crate::run::{Point, of};
+use crate::point::{Percentiles, Point};
+use crate::run::of;
 use crate::search::{self, Next};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -172,10 +173,26 @@ impl Section<'_> {
         **text += "At the largest number (with none carried, at one):\n\n\
                  | | clients | Mbit/s | device, Mbit/s read, written | KiB a read, a write | KiB a seek | seeks/s | busy \
                  | processors | unit: p50, p99, longest, ms |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-        for contender in &declaration.contenders {
-            if let Some(row) = row(contender, experiment, points) {
-                **text += &row;
-            }
+        let largest: Vec<(&Contender, &Point)> = declaration
+            .contenders
+            .iter()
+            .filter_map(|contender| Some((contender, at_largest(contender, experiment, points)?)))
+            .collect();
+        for (contender, point) in &largest {
+            **text += &row(contender, point);
+        }
+        **text += "\n| | start: p50, p99, longest, ms | jump: p50, p99, longest, ms | processor s a GB | copies got of what was left \
+                 |\n|---|--:|--:|--:|--:|\n";
+        for (contender, point) in &largest {
+            **text += &waits(contender, point);
+        }
+        if largest.iter().any(|(_, point)| point.avfs.is_some()) {
+            **text += "\nWhat AVFS said of itself at the end:\n\n\
+                     | | streams with, without reservation | late requests, latest, ms | read ahead, MiB, part of what was read \
+                     |\n|---|--:|--:|--:|\n";
+        }
+        for (contender, point) in &largest {
+            **text += &said(contender, point).unwrap_or_default();
         }
     }
 }
@@ -205,10 +222,14 @@ fn at<'a>(own: &[&'a Point], clients: u32) -> Option<&'a Point> {
     above.min_by_key(|point| (point.clients, point.repeat)).copied()
 }
 
-fn row(contender: &Contender, experiment: &Experiment, points: &[Point]) -> Option<String> {
+/// The point at the largest number that a contender carried; with none carried, at one.
+fn at_largest<'a>(contender: &Contender, experiment: &Experiment, points: &'a [Point]) -> Option<&'a Point> {
     let own = of(points, contender, experiment);
-    let point = at(&own, carried(experiment, contender, &own)?.median.max(1))?;
-    Some(format!(
+    at(&own, carried(experiment, contender, &own)?.median.max(1))
+}
+
+fn row(contender: &Contender, point: &Point) -> String {
+    format!(
         "| {} | {} | {:.0} | {:.0}, {:.0} | {:.0}, {:.0} | {:.0} | {:.1} | {:.0} % | {:.0} % | {:.0}, {:.0}, {:.0} |\n",
         contender.name,
         point.clients,
@@ -224,6 +245,32 @@ fn row(contender: &Contender, experiment: &Experiment, points: &[Point]) -> Opti
         point.p50_ms,
         point.p99_ms,
         point.longest_ms,
+    )
+}
+
+fn waits(contender: &Contender, point: &Point) -> String {
+    let none = || "–".to_owned();
+    let times = |times: Option<Percentiles>| {
+        times.map_or_else(none, |Percentiles { p50_ms, p99_ms, longest_ms }| {
+            format!("{p50_ms:.0}, {p99_ms:.0}, {longest_ms:.0}")
+        })
+    };
+    let cpu = point.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.2}"));
+    let share = point.copies_share.map_or_else(none, |percent| format!("{percent:.0} %"));
+    format!("| {} | {} | {} | {cpu} | {share} |\n", contender.name, times(point.start), times(point.jump))
+}
+
+fn said(contender: &Contender, point: &Point) -> Option<String> {
+    let said = point.avfs?;
+    Some(format!(
+        "| {} | {}, {} | {}, {:.0} | {:.0}, {:.0} % |\n",
+        contender.name,
+        said.streams_admitted,
+        said.streams_without,
+        said.requests_late,
+        said.latest_ms,
+        said.read_ahead_mib,
+        said.read_ahead_percent,
     ))
 }
 
@@ -244,7 +291,11 @@ pub(crate) mod tests {
             "contender": "ext4", "repeat": repeat, "clients": clients, "clean": clean, "late": u32::from(!clean),
             "latest_ms": 0.0, "errors": 0, "first_error": null, "destaged": 1.0,
             "megabits": 100.0 * f64::from(clients), "background_megabits": 0.0, "p50_ms": 10.0, "p99_ms": 20.0,
-            "longest_ms": 30.0, "device_read_megabits": 110.0, "device_write_megabits": 0.0, "read_kib": 1024.0,
+            "longest_ms": 30.0, "start": { "p50_ms": 500.0, "p99_ms": 900.0, "longest_ms": 900.0 }, "jump": null,
+            "copies_share": 40.0, "cpu_s_per_gb": 1.5, "avfs": {
+                "streams_admitted": 3, "streams_without": 1, "requests_late": 2, "latest_ms": 7.0,
+                "read_ahead_mib": 64.0, "read_ahead_percent": 5.0
+            }, "device_read_megabits": 110.0, "device_write_megabits": 0.0, "read_kib": 1024.0,
             "write_kib": 0.0, "seeks_per_s": 12.0, "kib_per_seek": 1100.0, "utilisation": 50.0, "processors": 7.0,
             "deepest_queue": 3
         });
@@ -289,6 +340,8 @@ pub(crate) mod tests {
             "| ext4 | 1 |",
             "![readers](figures/smoke-readers.svg)",
             "| ext4 | 1 | 100 | 110, 0 |",
+            "| ext4 | 500, 900, 900 | – | 1.50 | 40 % |",
+            "| ext4 | 3, 1 | 2, 7 | 64, 5 % |",
             "not measured",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");

@@ -5,14 +5,19 @@
 //! turn. **Invariants:** nothing outlives the rig; a run that is killed leaves no loop device behind, because the device
 //! clears itself, and notes of what it changed of the device's settings.
 
+mod file_server;
+
+pub use file_server::FileServer;
+
+use crate::avfs::{self, AvfsReport};
 use crate::experiment::{Contender, Declaration};
 use crate::loop_device::{self, LoopDevice, LoopError};
 use crate::lun::Counters;
 use crate::processor::ProcessorTime;
 use rtsched_sim::device::{DeviceError, ModelSpec};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -23,9 +28,9 @@ use units::{Bytes, Duration};
 /// What a LUN takes from its host at once.
 pub(crate) const QUEUE_DEPTH: u32 = 32;
 
-/// The kernel's dirty pages of a contender. More of them would measure memory: a run would be over before the device
-/// is asked.
-const DIRTY: Bytes = Bytes::from_mib(256);
+/// What a LUN may keep in memory of what the laboratory's own clients did not write: metadata. An aged volume of 64 GiB has
+/// some hundred MiB of that.
+pub const LUN_MEMORY: Bytes = Bytes::from_mib(2048);
 
 /// How long a part of the rig may take to come or to go.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -180,7 +185,7 @@ impl Rig {
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;
         }
-        device.limit_dirty(DIRTY)?;
+        device.limit_dirty(Bytes::from_mib(contender.dirty_mib))?;
         let samba = place("samba")?;
         let config = contender.config.as_ref().map(|text| {
             let path = samba.join("volume.toml");
@@ -253,7 +258,7 @@ impl Rig {
         for volume in fs::read_dir(volumes).map_err(file(volumes))? {
             let volume = volume.map_err(file(volumes))?.path();
             if volume.join(&device).exists() {
-                loop_device::limit_dirty(&volume.join("bdi"), DIRTY)?;
+                loop_device::limit_dirty(&volume.join("bdi"), Bytes::from_mib(self.contender.dirty_mib))?;
             }
         }
         Ok(())
@@ -269,22 +274,60 @@ impl Rig {
         self.volume.join("share")
     }
 
-    /// Removes what a run wrote, and gives the space back to the LUN where the filesystem can.
+    /// A directory of the volume that is not shared.
+    pub fn beside_share(&self, name: &str) -> PathBuf {
+        self.volume.join(name)
+    }
+
+    /// Removes what a run wrote, all but the files of these names, and gives the space back to the LUN where the filesystem
+    /// can.
     ///
     /// # Errors
-    /// When the files cannot be removed.
-    pub fn remove_written(&self) -> Result<(), RigError> {
+    /// When a file cannot be removed.
+    pub fn remove_written<T>(&self, laid: &BTreeMap<String, T>) -> Result<(), RigError> {
         let share = self.share();
         for entry in fs::read_dir(&share).map_err(file(&share))? {
-            let path = entry.map_err(file(&share))?.path();
-            let holds_clips = ["clip.mov", "shot.000000.dpx"].iter().any(|name| path.join(name).exists());
-            if !holds_clips {
-                fs::remove_dir_all(&path).map_err(file(&path))?;
+            let client = entry.map_err(file(&share))?;
+            let directory = client.path();
+            for entry in fs::read_dir(&directory).map_err(file(&directory))? {
+                let entry = entry.map_err(file(&directory))?;
+                let name = format!(
+                    "{}/{}",
+                    client.file_name().to_string_lossy(),
+                    entry.file_name().to_string_lossy()
+                );
+                if !laid.contains_key(&name) {
+                    fs::remove_file(entry.path()).map_err(file(&entry.path()))?;
+                }
             }
         }
         // AVFS tells its device nothing about free space.
         let _ = run(Command::new("fstrim").arg(&self.volume));
         Ok(())
+    }
+
+    /// What the volume says of itself, if it is one of AVFS.
+    ///
+    /// # Errors
+    /// When it does not answer, or what it says is not understood.
+    pub fn avfs_report(&self) -> Result<Option<AvfsReport>, RigError> {
+        self.ask_avfs(AvfsReport::parse)
+    }
+
+    /// The process that serves the mounted volume, where the kernel does not do it itself.
+    ///
+    /// # Errors
+    /// As [`Rig::avfs_report`].
+    pub fn daemon(&self) -> Result<Option<u32>, RigError> {
+        self.ask_avfs(avfs::daemon)
+    }
+
+    fn ask_avfs<T>(&self, parse: fn(&str) -> Result<T, serde_json::Error>) -> Result<Option<T>, RigError> {
+        if self.contender.filesystem != "avfs" {
+            return Ok(None);
+        }
+        let text = run(Command::new("avfsctl").args(["info", "--json"]).arg(&self.volume))?;
+        parse(&text).map(Some).map_err(|error| file(Path::new("avfsctl info --json"))(error.into()))
     }
 
     /// Switches the LUN's model on or off.
@@ -399,89 +442,4 @@ impl Drop for LunProcess {
         }
         let _ = self.child.wait();
     }
-}
-
-/// Stock smbd on a free port of the loopback interface, with a configuration and state of its own.
-#[derive(Debug)]
-pub struct FileServer {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl FileServer {
-    /// The name of the share.
-    pub const SHARE: &'static str = "media";
-
-    fn start(directory: &Path, share: &Path, contender: &Contender) -> Result<Self, RigError> {
-        let address = free_port().map_err(file(Path::new("a port of 127.0.0.1")))?;
-        let configuration = directory.join("smb.conf");
-        let state = directory.join("state");
-        fs::create_dir_all(&state).map_err(file(&state))?;
-        fs::write(&configuration, smb_conf(&state, share, address.port(), contender))
-            .map_err(file(&configuration))?;
-        let log = directory.join("smbd.log");
-        let output = fs::File::create(&log).map_err(file(&log))?;
-        let errors = output.try_clone().map_err(file(&log))?;
-        let mut command = Command::new("smbd");
-        // It makes a session of its own, which is well, because at its end it signals the whole process group.
-        command.arg("--foreground");
-        command.arg(format!("--configfile={}", configuration.display()));
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let mut child = command.spawn().map_err(file(Path::new("smbd")))?;
-        let mut ended = false;
-        await_until(|| {
-            ended = !matches!(child.try_wait(), Ok(None));
-            ended || TcpStream::connect(address).is_ok()
-        });
-        let server = Self { child, address };
-        if !ended {
-            return Ok(server);
-        }
-        let said =
-            [log, state.join("log.smbd")].map(|path| fs::read_to_string(path).unwrap_or_default()).concat();
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim();
-        Err(RigError::Absent { what: "smbd", said: last.to_owned() })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for FileServer {
-    fn drop(&mut self) {
-        // TERM lets smbd take its children with it; it is asked through kill(1), by its own number.
-        let asked = run(Command::new("kill").arg(self.child.id().to_string()));
-        let ended = asked.is_ok() && await_until(|| !matches!(self.child.try_wait(), Ok(None)));
-        if !ended {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
-fn smb_conf(state: &Path, share: &Path, port: u16, contender: &Contender) -> String {
-    let (state, share) = (state.display(), share.display());
-    let mut text = format!(
-        "[global]\n\
-         workgroup = AVFS\nnetbios name = LABORATORY\nserver role = standalone server\n\
-         interfaces = 127.0.0.1/8\nbind interfaces only = yes\nsmb ports = {port}\ndisable netbios = yes\n\
-         load printers = no\nprintcap name = /dev/null\ndisable spoolss = yes\n\
-         private dir = {state}\nlock directory = {state}\nstate directory = {state}\ncache directory = {state}\n\
-         pid directory = {state}\nncalrpc dir = {state}/ncalrpc\nusershare path =\n\
-         log file = {state}/log.smbd\nlogging = file\nmax log size = 1000\n\
-         map to guest = Bad User\nguest account = root\n\
-         kernel oplocks = no\nkernel share modes = no\nposix locking = no\nuse sendfile = no\n\
-         [{}]\npath = {share}\nread only = no\nguest ok = yes\n",
-        FileServer::SHARE
-    );
-    for (name, value) in &contender.share {
-        text += &format!("{name} = {value}\n");
-    }
-    text
 }

@@ -242,6 +242,16 @@ impl DeviceSpec {
         Bytes(self.capacity_gb.saturating_mul(1_000_000_000))
     }
 
+    /// What it reads on and on, the mean of all zones, MB/s (10^6 bytes).
+    pub fn sequential_mb_per_s(&self) -> f64 {
+        match &self.model {
+            ModelSpec::Disk(disk) => f64::midpoint(disk.outer_mb_per_s, disk.inner_mb_per_s),
+            ModelSpec::Flash(flash) => {
+                flash.link_mb_per_s.min(f64::from(flash.channels) * flash.read_channel_mb_per_s)
+            }
+        }
+    }
+
     /// Seconds by which reading a byte at `offset` takes longer than on average over the device: outer zones are faster.
     pub fn zone_seconds_per_byte(&self, offset: DeviceOffset) -> f64 {
         const SAMPLES: u32 = 256;

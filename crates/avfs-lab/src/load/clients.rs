@@ -2,6 +2,8 @@
 
 mod files;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use super::{Answer, Operation};
 use crate::histogram::Histogram;
@@ -29,6 +31,8 @@ pub enum Pattern {
     CopyTo(CopySpec),
     /// Reads anywhere in a clip, as fast as it gets it.
     RandomReader(CopySpec),
+    /// Jumps to anywhere in a clip, looks at the picture there, and jumps again, as an editor who searches by dragging.
+    Scrubber(ScrubSpec),
     /// Saves a small document and reads it, again and again with a pause.
     Office {
         /// Between two documents, milliseconds.
@@ -61,6 +65,16 @@ pub struct CopySpec {
     pub files_at_once: u32,
 }
 
+/// The figures of who searches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubSpec {
+    /// A picture, a multiple of 64 KiB.
+    pub picture_kib: u64,
+    /// From a picture to the next jump, milliseconds.
+    pub pause_ms: u64,
+}
+
 fn one() -> u32 {
     1
 }
@@ -73,6 +87,21 @@ impl StreamSpec {
     /// For how long a unit plays.
     fn period(&self) -> Duration {
         Duration::from_secs_f64(self.unit().as_u64() as f64 * 8.0 / (self.megabits * 1e6))
+    }
+
+    /// As names of files tell it.
+    fn rate(&self) -> String {
+        format!("{:.0}", self.megabits)
+    }
+
+    /// The name of a sequence's frame.
+    fn frame(&self, directory: &str, write: bool, number: u64) -> String {
+        format!("{directory}/{}.{}.{number:06}.dpx", if write { "take" } else { "shot" }, self.rate())
+    }
+
+    /// The name of a clip, or of what is recorded.
+    fn file(&self, directory: &str, write: bool) -> String {
+        format!("{directory}/{}.{}.mov", if write { "take" } else { "clip" }, self.rate())
     }
 
     /// Units in the buffer, at least one.
@@ -93,6 +122,19 @@ impl Pattern {
             Self::Recorder(spec) | Self::FrameRecorder(spec) => Some(spec.megabits),
             _ => None,
         }
+    }
+
+    /// Whether it copies as fast as it gets through.
+    pub fn copies(&self) -> bool {
+        matches!(self, Self::CopyFrom(_) | Self::CopyTo(_))
+    }
+
+    /// What it plays or records within a time, bytes, a multiple of its unit; nothing if it has no rate.
+    pub fn passes(&self, time: Duration) -> Bytes {
+        self.stream().map_or(Bytes::ZERO, |spec| {
+            let units = (time.as_secs_f64() / spec.period().as_secs_f64()).ceil() as u64;
+            Bytes(units * spec.unit().as_u64())
+        })
     }
 
     fn stream(&self) -> Option<&StreamSpec> {
@@ -131,6 +173,11 @@ impl Pattern {
                 return Err("files_at_once must be from 1 to 64, and 1 for who reads".to_owned());
             }
         }
+        if let Self::Scrubber(spec) = self
+            && (spec.picture_kib == 0 || !spec.picture_kib.is_multiple_of(64) || spec.picture_kib > 8192)
+        {
+            return Err("picture_kib must be a multiple of 64, at most 8192".to_owned());
+        }
         Ok(())
     }
 }
@@ -154,20 +201,17 @@ impl ClientSpec {
     /// The files that must be there, with their lengths.
     pub fn needs(&self) -> Vec<(String, Bytes)> {
         match &self.pattern {
-            Pattern::Player(_) | Pattern::CopyFrom(_) | Pattern::RandomReader(_) => {
+            Pattern::Player(spec) => vec![(spec.file(&self.directory, false), self.clip)],
+            Pattern::CopyFrom(_) | Pattern::RandomReader(_) | Pattern::Scrubber(_) => {
                 vec![(format!("{}/clip.mov", self.directory), self.clip)]
             }
             Pattern::FramePlayer(spec) => {
                 let frames = self.clip.as_u64() / spec.unit().as_u64();
-                (0..frames).map(|frame| (frame_name(&self.directory, frame), spec.unit())).collect()
+                (0..frames).map(|frame| (spec.frame(&self.directory, false, frame), spec.unit())).collect()
             }
             _ => Vec::new(),
         }
     }
-}
-
-fn frame_name(directory: &str, frame: u64) -> String {
-    format!("{directory}/shot.{frame:06}.dpx")
 }
 
 /// What became of a client.
@@ -184,6 +228,12 @@ pub struct ClientReport {
     pub bytes: u64,
     /// From asking for a unit to having it; of greedy clients, each request.
     pub latency: Histogram,
+    /// Of a player: from its first request to its full buffer, once.
+    #[serde(default)]
+    pub start: Histogram,
+    /// Of who searches: from each jump to its picture.
+    #[serde(default)]
+    pub jumps: Histogram,
     /// Operations that failed.
     pub errors: u64,
     /// The first failure, in words.
@@ -271,6 +321,9 @@ impl Client {
             Pattern::RandomReader(copy) => {
                 Machine::Random(RandomReader::new(name("clip.mov"), *copy, spec.clip, spec.position))
             }
+            Pattern::Scrubber(scrub) => {
+                Machine::Random(RandomReader::scrubber(name("clip.mov"), *scrub, spec.clip, spec.position))
+            }
             Pattern::Office { pause_ms } => {
                 Machine::Office(Office::new(&spec.directory, Duration::from_millis(*pause_ms)))
             }
@@ -327,7 +380,8 @@ impl Client {
         match &self.machine {
             Machine::Stream(stream) => stream.next_event(),
             Machine::Office(office) => office.next_event(),
-            Machine::Copies(_) | Machine::Random(_) => None,
+            Machine::Random(random) => random.next_event(),
+            Machine::Copies(_) => None,
         }
     }
 
@@ -336,208 +390,18 @@ impl Client {
         matches!(&self.machine, Machine::Copies(copies) if copies.is_finished())
     }
 
+    /// Payload moved so far, bytes.
+    pub fn moved(&self) -> u64 {
+        self.desk.report.bytes
+    }
+
     pub(super) fn report(&self) -> ClientReport {
         let mut report = self.desk.report.clone();
-        if let Machine::Stream(stream) = &self.machine {
-            stream.settle(self.now, &mut report);
+        match &self.machine {
+            Machine::Stream(stream) => stream.settle(self.now, &mut report),
+            Machine::Random(random) => random.settle(self.now, &mut report),
+            Machine::Copies(_) | Machine::Office(_) => {}
         }
         report
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Ask, Outcome, Transport, TransportError, run};
-    use super::*;
-    use std::collections::BTreeMap;
-
-    /// Files in virtual time: operations take a time each, one after the other.
-    struct Modelled {
-        now: Instant,
-        free: Instant,
-        each: Duration,
-        /// The operation of this number takes so long.
-        hiccup: Option<(u64, Duration)>,
-        count: u64,
-        /// The largest number of operations at once.
-        deepest: usize,
-        due: BTreeMap<(Instant, u64), Outcome>,
-        names: Vec<String>,
-    }
-
-    impl Modelled {
-        fn new(each: Duration) -> Self {
-            Self {
-                now: Instant::from_nanos(5),
-                free: Instant::ZERO,
-                each,
-                hiccup: None,
-                count: 0,
-                deepest: 0,
-                due: BTreeMap::new(),
-                names: Vec::new(),
-            }
-        }
-    }
-
-    impl Transport for Modelled {
-        fn now(&self) -> Instant {
-            self.now
-        }
-        fn largest(&self) -> u32 {
-            1 << 20
-        }
-        fn submit(&mut self, ask: Ask) -> Result<(), TransportError> {
-            let (mut answer, mut time) = (Answer::Done, self.each);
-            match ask.operation {
-                Operation::Open { name, .. } => {
-                    answer = Answer::Opened { file: self.count, length: 1 << 30 };
-                    time = Duration::ZERO;
-                    self.names.push(name);
-                }
-                Operation::Close { .. } | Operation::MakeDirectory { .. } => time = Duration::ZERO,
-                Operation::Read { .. } | Operation::Write { .. } => {}
-            }
-            if let Some((number, hiccup)) = self.hiccup
-                && number == self.count
-            {
-                time += hiccup;
-            }
-            self.count += 1;
-            self.free = self.free.max(self.now) + time;
-            let outcome = Outcome { client: ask.client, tag: ask.tag, answer: Ok(answer) };
-            self.due.insert((self.free, self.count), outcome);
-            self.deepest = self.deepest.max(self.due.len());
-            Ok(())
-        }
-        fn wait(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), TransportError> {
-            let next = self.due.first_key_value().map_or(until, |((at, _), _)| *at);
-            self.now = self.now.max(next.min(until));
-            while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= self.now) {
-                outcomes.push(entry.remove());
-            }
-            Ok(())
-        }
-    }
-
-    const SPEC: StreamSpec = StreamSpec { megabits: 100.0, unit_kib: 1024, buffer_ms: 1000 };
-
-    fn clients(pattern: &Pattern, count: usize) -> Vec<Client> {
-        let spec = |index| ClientSpec {
-            directory: format!("p{index}"),
-            pattern: pattern.clone(),
-            start_after: Duration::from_millis(250 * index as u64),
-            clip: Bytes::from_mib(256),
-            position: 0.4,
-        };
-        (0..count).map(|index| Client::new(&spec(index))).collect()
-    }
-
-    fn late(transport: &mut Modelled, pattern: &Pattern, count: usize) -> (u64, Vec<ClientReport>) {
-        let duration = Duration::from_secs(30);
-        let reports = run(transport, &mut clients(pattern, count), duration, |_| {}).expect("it never fails");
-        assert!(reports.iter().all(|report| report.errors == 0));
-        (reports.iter().map(|report| report.late).sum(), reports)
-    }
-
-    /// A megabyte in 10 ms is 839 Mbit/s: eight streams of 100 Mbit/s, not nine.
-    #[test]
-    fn as_many_streams_are_in_time_as_the_files_are_fast() {
-        for pattern in [
-            Pattern::Player(SPEC),
-            Pattern::Recorder(SPEC),
-            Pattern::FramePlayer(SPEC),
-            Pattern::FrameRecorder(SPEC),
-        ] {
-            let each = Duration::from_millis(10);
-            let (clean, reports) = late(&mut Modelled::new(each), &pattern, 8);
-            assert_eq!(clean, 0, "{pattern:?}");
-            let (least, most) =
-                (reports.iter().map(|one| one.units).min(), reports.iter().map(|one| one.units).max());
-            assert!(
-                least >= Some(320) && most <= Some(358),
-                "{pattern:?}: {least:?} to {most:?} units of 84 ms in 30 s"
-            );
-            let (overload, _) = late(&mut Modelled::new(each), &pattern, 9);
-            assert!(overload > 0, "{pattern:?}");
-        }
-    }
-
-    #[test]
-    fn a_pause_shorter_than_the_buffer_is_not_seen_and_a_longer_one_is() {
-        for pattern in [Pattern::Player(SPEC), Pattern::Recorder(SPEC)] {
-            for (hiccup, seen) in [(700, false), (1300, true)] {
-                let mut transport = Modelled::new(Duration::from_millis(5));
-                transport.hiccup = Some((100, Duration::from_millis(hiccup)));
-                let (late, reports) = late(&mut transport, &pattern, 1);
-                assert_eq!(late > 0, seen, "{pattern:?} after {hiccup} ms");
-                assert_eq!(reports[0].latest_ms > 0.0, seen);
-            }
-        }
-    }
-
-    /// Recorders that had all their units on the way at once took a larger share of a kernel's writers than a copy did, so
-    /// no filesystem was late beside one.
-    #[test]
-    fn a_recorder_hands_over_one_unit_at_a_time_and_then_makes_up_for_a_pause() {
-        for (pattern, deepest) in [(Pattern::Recorder(SPEC), 1), (Pattern::Player(SPEC), 12)] {
-            let mut transport = Modelled::new(Duration::from_millis(5));
-            transport.hiccup = Some((100, Duration::from_millis(700)));
-            let (late, reports) = late(&mut transport, &pattern, 1);
-            assert_eq!(late, 0, "{pattern:?}");
-            assert_eq!(transport.deepest, deepest, "{pattern:?}");
-            assert!(reports[0].units >= 340, "{} units of 84 ms in 30 s", reports[0].units);
-        }
-    }
-
-    /// What never came must not be forgotten because nothing came that could be counted.
-    #[test]
-    fn a_stream_that_hangs_until_the_end_is_late() {
-        for pattern in [Pattern::Player(SPEC), Pattern::Recorder(SPEC)] {
-            let mut transport = Modelled::new(Duration::from_millis(5));
-            transport.hiccup = Some((100, Duration::from_secs(3600)));
-            let (late, _) = late(&mut transport, &pattern, 1);
-            assert!(late > 0, "{pattern:?}");
-        }
-    }
-
-    #[test]
-    fn greedy_clients_take_what_there_is() {
-        let copy = CopySpec { request_kib: 1024, in_flight: 8, files_at_once: 1 };
-        let many = CopySpec { in_flight: 2, files_at_once: 8, ..copy };
-        let patterns = [
-            Pattern::CopyFrom(copy),
-            Pattern::CopyTo(copy),
-            Pattern::CopyTo(many),
-            Pattern::RandomReader(copy),
-        ];
-        for pattern in patterns {
-            pattern.check().expect("it can be carried out");
-            let mut transport = Modelled::new(Duration::from_millis(10));
-            let (_, reports) = late(&mut transport, &pattern, 1);
-            let mib = reports[0].bytes >> 20;
-            assert!((2990..=3000).contains(&mib), "{pattern:?}: {mib} MiB in 30 s of 10 ms each");
-            assert_eq!(transport.deepest, if pattern == Pattern::CopyTo(many) { 16 } else { 8 });
-        }
-    }
-
-    #[test]
-    fn laying_ends_and_each_file_has_its_length() {
-        let files: Vec<_> = (0..3).map(|index| (format!("d/{index}"), Bytes::from_kib(2500))).collect();
-        let mut laying = vec![Client::laying(files)];
-        let mut transport = Modelled::new(Duration::from_millis(1));
-        let reports =
-            run(&mut transport, &mut laying, Duration::from_secs(3600), |_| {}).expect("it never fails");
-        assert!(laying[0].is_finished());
-        assert!(transport.now() < Instant::ZERO + Duration::from_secs(1), "it ended when it had finished");
-        assert_eq!(reports[0].bytes, 3 * 2500 * 1024);
-        assert_eq!(transport.names, ["d/0", "d/1", "d/2"]);
-    }
-
-    #[test]
-    fn an_office_saves_and_reads_documents() {
-        let (_, reports) =
-            late(&mut Modelled::new(Duration::from_millis(1)), &Pattern::Office { pause_ms: 100 }, 1);
-        assert!((280..=300).contains(&reports[0].units), "{} documents in 30 s", reports[0].units);
     }
 }

@@ -11,7 +11,6 @@ use rtsched::Direction;
 use rustix::fs::FallocateFlags;
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::SystemTime;
 use units::{Bytes, DeviceOffset, Duration};
@@ -165,12 +164,14 @@ impl Filesystem for LunFilesystem {
     ) {
         match node {
             LUN => {
+                let came = self.shared.clock.now();
                 let length = self.inside(offset, u64::from(size)) as usize;
                 let mut buffer = self.shared.buffer(length);
-                match self.shared.store.read_exact_at(&mut buffer, offset) {
+                let read = self.shared.store.lock().read(&mut buffer, offset);
+                match read {
                     Ok(()) => {
-                        self.shared
-                            .accept(asked(Direction::Read, offset, length), Answer::Read(reply, buffer));
+                        let asked = asked(Direction::Read, offset, length);
+                        self.shared.accept(came, asked, Answer::Read(reply, buffer));
                     }
                     Err(_) => reply.error(Errno::EIO),
                 }
@@ -210,10 +211,12 @@ impl Filesystem for LunFilesystem {
             reply.error(Errno::ENOSPC);
             return;
         }
-        match self.shared.store.write_all_at(&data[..length], offset) {
+        let came = self.shared.clock.now();
+        let written = self.shared.store.lock().write(&data[..length], offset);
+        match written {
             Ok(()) => {
-                self.shared
-                    .accept(asked(Direction::Write, offset, length), Answer::Write(reply, length as u32));
+                let asked = asked(Direction::Write, offset, length);
+                self.shared.accept(came, asked, Answer::Write(reply, length as u32));
             }
             Err(error) if error.kind() == io::ErrorKind::StorageFull => reply.error(Errno::ENOSPC),
             Err(_) => reply.error(Errno::EIO),
@@ -229,7 +232,7 @@ impl Filesystem for LunFilesystem {
         reply: ReplyEmpty,
     ) {
         if node == LUN {
-            self.shared.accept(asked(Direction::Flush, 0, 0), Answer::Flush(reply));
+            self.shared.accept(self.shared.clock.now(), asked(Direction::Flush, 0, 0), Answer::Flush(reply));
         } else {
             reply.ok();
         }
@@ -263,9 +266,15 @@ impl Filesystem for LunFilesystem {
             reply.error(Errno::EOPNOTSUPP);
             return;
         }
-        match rustix::fs::fallocate(&self.shared.store, flags, offset, length) {
+        if !flags.intersects(FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE) {
+            // There is room for everything.
+            reply.ok();
+            return;
+        }
+        let cleared = self.shared.store.lock().clear(offset, self.inside(offset, length));
+        match cleared {
             Ok(()) => reply.ok(),
-            Err(error) => reply.error(Errno::from_i32(error.raw_os_error())),
+            Err(_) => reply.error(Errno::EIO),
         }
     }
 

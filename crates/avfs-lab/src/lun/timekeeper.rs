@@ -13,7 +13,7 @@
 
 use crate::histogram::Histogram;
 use rtsched::Direction;
-use rtsched_sim::device::{Command, Completion, Device, DeviceSpec};
+use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use units::{Bytes, DeviceOffset, Duration, Instant};
@@ -71,6 +71,19 @@ pub struct Counters {
     pub write_latency: Histogram,
 }
 
+impl Counters {
+    /// With what the model says that the arm did.
+    pub(crate) fn with_usage(self, usage: &Usage) -> Self {
+        let busy: Duration = usage.busy.iter().sum();
+        Self {
+            seeks: usage.seeks,
+            destaged_bytes: usage.written.as_u64(),
+            busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
+            ..self
+        }
+    }
+}
+
 struct Waiting<T> {
     asked: Asked,
     arrived: Instant,
@@ -101,9 +114,9 @@ impl<T> Timekeeper<T> {
         }
     }
 
-    /// Takes in a request. What became due by `now` must have been collected.
-    pub(super) fn arrive(&mut self, now: Instant, asked: Asked, answer: T) {
-        let arrived = self.arrival(now);
+    /// Takes in a request that came at an instant until now. What became due by then must have been collected.
+    pub(super) fn arrive(&mut self, came: Instant, asked: Asked, answer: T) {
+        let arrived = self.arrival(came);
         let tag = self.next_tag;
         self.next_tag += 1;
         let Asked { direction, offset, length } = asked;
@@ -113,11 +126,12 @@ impl<T> Timekeeper<T> {
         self.waiting.insert(tag, Waiting { asked, arrived, queue_depth, answer });
     }
 
-    fn arrival(&self, now: Instant) -> Instant {
-        match self.delivered {
-            Some((due, delivered)) if now.saturating_since(delivered) <= REACTION => due.max(self.reached),
-            _ => now,
-        }
+    fn arrival(&self, came: Instant) -> Instant {
+        let arrived = match self.delivered {
+            Some((due, delivered)) if came.saturating_since(delivered) <= REACTION => due.min(came),
+            _ => came,
+        };
+        arrived.max(self.reached)
     }
 
     /// When the device has to be looked at next.
@@ -160,15 +174,8 @@ impl<T> Timekeeper<T> {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let usage = self.device.usage(self.reached);
-        let busy: Duration = usage.busy.iter().sum();
-        Counters {
-            seeks: usage.seeks,
-            destaged_bytes: usage.written.as_u64(),
-            at_work: self.device.next_event().is_some(),
-            busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
-            ..self.counters.clone()
-        }
+        let at_work = self.device.next_event().is_some();
+        Counters { at_work, ..self.counters.clone() }.with_usage(&self.device.usage(self.reached))
     }
 }
 

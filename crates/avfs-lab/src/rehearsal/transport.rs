@@ -2,17 +2,20 @@
 
 use super::RehearsalError;
 use crate::load::{Answer, Ask, Operation, Outcome, Transport, TransportError};
+use crate::lun::Counters;
 use avfs_core::config::Config;
 use avfs_core::core::{Operation as Wait, Outcome as Ended, Ticket, WriteStart};
 use avfs_core::error::Error;
 use avfs_core::simulation::SimVolume;
-use avfs_core::types::{Caller, HandleId, OpenFlags, SetAttributes, StreamService};
+use avfs_core::types::{Caller, HandleId, OpenFlags, SetAttributes};
 use avfs_io::Geometry;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
 use parking_lot::Mutex;
-use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, Usage};
+use rtsched::Direction;
+use rtsched_sim::device::{Command, Completion, Device, DeviceSpec};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use units::{Bytes, Ino, Instant};
 
@@ -22,24 +25,98 @@ const LARGEST: usize = 1 << 20;
 /// What is written.
 static ZEROS: [u8; LARGEST] = [0; LARGEST];
 
+/// A command that the device was given.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceCommand {
+    /// When.
+    pub at: Instant,
+    /// When it was complete; `None`: not by the end.
+    pub completed: Option<Instant>,
+    /// What.
+    pub command: SimCommand,
+}
+
+impl fmt::Display for DeviceCommand {
+    fn fmt(&self, output: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |at: Instant| at.as_nanos() as f64 / 1e9;
+        let SimCommand { direction, class, offset, length } = self.command;
+        write!(output, "{:9.4} s: {direction:?} {class:?} {offset} {length}, ", seconds(self.at))?;
+        match self.completed {
+            Some(at) => write!(output, "until {:.4} s", seconds(at)),
+            None => output.write_str("not complete"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Model {
+    device: Device,
+    /// Up to when the device was brought.
+    reached: Instant,
+    counters: Counters,
+    /// In the order of their numbers, which begin at 1.
+    commands: Vec<DeviceCommand>,
+}
+
 /// The model as a simulated engine's device.
 #[derive(Clone, Debug)]
-struct Modelled(Arc<Mutex<Device>>);
+pub(super) struct Modelled(Arc<Mutex<Model>>);
+
+impl Modelled {
+    fn new(spec: &DeviceSpec) -> Self {
+        let (device, reached) = (Device::new(spec, 1), Instant::ZERO);
+        let counters = Counters::default();
+        Self(Arc::new(Mutex::new(Model { device, reached, counters, commands: Vec::new() })))
+    }
+
+    /// What the device has done so far.
+    pub(super) fn counters(&self) -> Counters {
+        let model = self.0.lock();
+        model.counters.clone().with_usage(&model.device.usage(model.reached))
+    }
+
+    /// What the device was told.
+    pub(super) fn commands(&self) -> Vec<DeviceCommand> {
+        self.0.lock().commands.clone()
+    }
+}
 
 impl Timing for Modelled {
     fn submit(&mut self, now: Instant, number: u64, command: SimCommand) {
         let SimCommand { direction, offset, length, .. } = command;
-        self.0.lock().submit(now, Command { tag: number, owner: 0, direction, offset, length });
+        let model = &mut *self.0.lock();
+        match direction {
+            Direction::Read => {
+                model.counters.reads += 1;
+                model.counters.read_bytes += length.0;
+            }
+            Direction::Write => {
+                model.counters.writes += 1;
+                model.counters.written_bytes += length.0;
+            }
+            Direction::Flush => model.counters.flushes += 1,
+        }
+        model.commands.push(DeviceCommand { at: now, completed: None, command });
+        model.device.submit(now, Command { tag: number, owner: 0, direction, offset, length });
     }
 
     fn next_event(&self) -> Option<Instant> {
-        self.0.lock().next_event()
+        self.0.lock().device.next_event()
     }
 
     fn advance(&mut self, now: Instant, completed: &mut Vec<u64>) {
+        let model = &mut *self.0.lock();
         let mut completions: Vec<Completion> = Vec::new();
-        self.0.lock().advance(now, &mut completions);
-        completed.extend(completions.iter().map(|completion| completion.tag));
+        model.device.advance(now, &mut completions);
+        model.reached = now;
+        for Completion { tag, at } in completions {
+            if let Some(command) =
+                usize::try_from(tag - 1).ok().and_then(|index| model.commands.get_mut(index))
+            {
+                command.completed = Some(at);
+            }
+            completed.push(tag);
+        }
     }
 }
 
@@ -67,7 +144,7 @@ impl VirtualTransport {
         config: Config,
         spec: &DeviceSpec,
     ) -> Result<Self, RehearsalError> {
-        let device = Modelled(Arc::new(Mutex::new(Device::new(spec, 1))));
+        let device = Modelled::new(spec);
         let block = Bytes(4096);
         let geometry = Geometry {
             logical_block: block,
@@ -94,15 +171,9 @@ impl VirtualTransport {
         self.volume
     }
 
-    /// What the device has done so far.
-    pub(super) fn usage(&self) -> Usage {
-        self.device.as_ref().map(|device| device.0.lock().usage(self.volume.clock())).unwrap_or_default()
-    }
-
-    /// Streams that hold a reservation.
-    pub(super) fn admitted(&self) -> usize {
-        let streams = self.volume.streams();
-        streams.iter().filter(|stream| stream.state == StreamService::Admitted).count()
+    /// The device, if it is one that takes its time.
+    pub(super) fn device(&self) -> Option<Modelled> {
+        self.device.clone()
     }
 
     fn find(&mut self, name: &str) -> Result<Ino, Error> {

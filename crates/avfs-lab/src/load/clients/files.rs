@@ -1,6 +1,6 @@
 //! Those who are in nobody's time: copies, random readers, an office.
 
-use super::{CopySpec, Desk, Ended};
+use super::{ClientReport, CopySpec, Desk, Ended, ScrubSpec};
 use crate::load::content::STAMPED;
 use crate::load::{Answer, Operation};
 use rand::rngs::SmallRng;
@@ -155,13 +155,17 @@ impl Copies {
     }
 }
 
-/// Reads anywhere in a file.
+/// Reads anywhere in a file: as fast as it gets it, or with pauses, as who searches.
 #[derive(Debug)]
 pub(super) struct RandomReader {
     name: String,
     copy: CopySpec,
     clip: Bytes,
     random: SmallRng,
+    /// Of who searches: between a picture and the next jump.
+    pause: Option<Duration>,
+    /// The next jump.
+    next: Option<Instant>,
     begun: bool,
     file: Option<u64>,
     requests: BTreeMap<u64, Instant>,
@@ -169,8 +173,22 @@ pub(super) struct RandomReader {
 
 impl RandomReader {
     pub(super) fn new(name: String, copy: CopySpec, clip: Bytes, seed: f64) -> Self {
-        let random = SmallRng::seed_from_u64(seed.to_bits());
-        Self { name, copy, clip, random, begun: false, file: None, requests: BTreeMap::new() }
+        Self {
+            name,
+            copy,
+            clip,
+            random: SmallRng::seed_from_u64(seed.to_bits()),
+            pause: None,
+            next: None,
+            begun: false,
+            file: None,
+            requests: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn scrubber(name: String, scrub: ScrubSpec, clip: Bytes, seed: f64) -> Self {
+        let copy = CopySpec { request_kib: scrub.picture_kib, in_flight: 1, files_at_once: 1 };
+        Self { pause: Some(Duration::from_millis(scrub.pause_ms)), ..Self::new(name, copy, clip, seed) }
     }
 
     pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
@@ -178,7 +196,7 @@ impl RandomReader {
             self.begun = true;
             desk.ask(Operation::Open { name: self.name.clone(), write: false });
         }
-        let Some(file) = self.file else { return };
+        let Some(file) = self.file.filter(|_| self.next.is_none_or(|next| next <= now)) else { return };
         let length = (self.copy.request_kib << 10).min(u64::from(desk.largest)).min(self.clip.as_u64());
         while self.requests.len() < self.copy.in_flight as usize {
             let places = (self.clip.as_u64() - length) / STAMPED + 1;
@@ -189,14 +207,32 @@ impl RandomReader {
     }
 
     pub(super) fn completed(&mut self, Ended { now, tag, answer }: Ended, desk: &mut Desk) {
-        match (self.requests.remove(&tag), answer) {
+        let asked = self.requests.remove(&tag);
+        self.next = self.pause.map(|pause| now + pause);
+        match (asked, answer) {
             (Some(asked), Some(_)) => {
                 desk.report.latency.record(now.saturating_since(asked));
+                if self.pause.is_some() {
+                    desk.report.jumps.record(now.saturating_since(asked));
+                }
                 desk.report.bytes += (self.copy.request_kib << 10).min(u64::from(desk.largest));
                 desk.report.units += 1;
             }
             (None, Some(Answer::Opened { file, .. })) => self.file = Some(file),
             _ => {}
+        }
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.next.filter(|_| self.file.is_some() && self.requests.is_empty())
+    }
+
+    /// A picture that is still on its way at the end counts when it has taken longer than all others.
+    pub(super) fn settle(&self, now: Instant, report: &mut ClientReport) {
+        let waits = self.requests.values().map(|asked| now.saturating_since(*asked));
+        let longest = Duration::from_secs_f64(report.jumps.longest_ms() / 1e3);
+        if let Some(wait) = waits.max().filter(|wait| self.pause.is_some() && *wait > longest) {
+            report.jumps.record(wait);
         }
     }
 }

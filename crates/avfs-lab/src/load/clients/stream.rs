@@ -3,7 +3,7 @@
 //! **State:** which units are on their way, which are there, when the next one's turn is. **Invariants:** a unit is counted
 //! late once; playing pauses until a late unit is there, so that one delay is not counted again by every unit behind it.
 
-use super::{ClientReport, ClientSpec, Desk, Ended, StreamSpec, frame_name};
+use super::{ClientReport, ClientSpec, Desk, Ended, StreamSpec};
 use crate::load::{Answer, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bytes, Duration, Instant};
@@ -41,6 +41,7 @@ enum Turn {
 #[derive(Debug)]
 pub(super) struct Stream {
     directory: String,
+    spec: StreamSpec,
     sequence: bool,
     unit: Bytes,
     period: Duration,
@@ -48,7 +49,8 @@ pub(super) struct Stream {
     /// Units of the clip; a player begins again after the last.
     clip_units: u64,
     first: u64,
-    begun: bool,
+    /// When it began to ask.
+    begun: Option<Instant>,
     file: Option<u64>,
     next: u64,
     units: BTreeMap<u64, Unit>,
@@ -61,13 +63,14 @@ impl Stream {
         let clip_units = (spec.clip.as_u64() / stream.unit().as_u64()).max(1);
         Self {
             directory: spec.directory.clone(),
+            spec: *stream,
             sequence,
             unit: stream.unit(),
             period: stream.period(),
             buffered: stream.buffered(),
             clip_units,
             first: ((clip_units as f64 * spec.position) as u64).min(clip_units - 1),
-            begun: false,
+            begun: None,
             file: None,
             next: 0,
             units: BTreeMap::new(),
@@ -95,8 +98,9 @@ impl Stream {
     }
 
     pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
-        if !self.begun {
-            self.begun = true;
+        let first = self.begun.is_none();
+        let begun = *self.begun.get_or_insert(now);
+        if first {
             if self.writes() {
                 let operation = Operation::MakeDirectory { name: self.directory.clone() };
                 self.ask(Step::Directory, operation, desk);
@@ -112,6 +116,7 @@ impl Stream {
             Turn::Player { ready, next_play, play_at, stalled } => {
                 if play_at.is_none() && ready.len() as u64 >= self.buffered {
                     *play_at = Some(now);
+                    desk.report.start.record(now.saturating_since(begun));
                 }
                 while let Some(at) = play_at.filter(|at| *at <= now && !*stalled) {
                     if ready.remove(next_play) {
@@ -165,15 +170,16 @@ impl Stream {
             return;
         }
         let write = self.writes();
-        let name = format!("{}/{}", self.directory, if write { "take.mov" } else { "clip.mov" });
+        let name = self.spec.file(&self.directory, write);
         self.ask(Step::OpenClip, Operation::Open { name, write }, desk);
     }
 
     fn start(&mut self, unit: u64, desk: &mut Desk) {
         if self.sequence {
-            let frame = if self.writes() { unit } else { (self.first + unit) % self.clip_units };
-            let name = frame_name(&self.directory, frame);
-            self.ask(Step::Open(unit), Operation::Open { name, write: self.writes() }, desk);
+            let write = self.writes();
+            let frame = if write { unit } else { (self.first + unit) % self.clip_units };
+            let name = self.spec.frame(&self.directory, write, frame);
+            self.ask(Step::Open(unit), Operation::Open { name, write }, desk);
         } else {
             self.transfer(unit, desk);
         }
@@ -277,9 +283,10 @@ impl Stream {
                 report.late += 1;
                 report.latest_ms = report.latest_ms.max((late - buffer).as_secs_f64() * 1e3);
             }
-        } else if report.units == 0 && self.begun {
+        } else if let Some(begun) = self.begun.filter(|_| report.units == 0) {
             // It never filled its buffer.
             report.late += 1;
+            report.start.record(now.saturating_since(begun));
         }
     }
 

@@ -1,0 +1,124 @@
+//! What AVFS says of itself.
+//!
+//! **For:** the figures of `avfsctl info --json` that explain a run. **Excludes:** asking, and everything that can be
+//! measured from outside, which is measured so. **State:** none. **Invariants:** what a later version says beyond is ignored.
+
+use serde::{Deserialize, Serialize};
+
+/// At one moment, since the volume was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AvfsReport {
+    /// Streams with a reservation; who pauses has one.
+    pub streams_admitted: u32,
+    /// Streams without: there was no room for them, or there is none any more.
+    pub streams_without: u32,
+    /// Requests of the streams there are, completed after their deadline.
+    pub requests_late: u64,
+    /// By how much the latest of them, milliseconds.
+    pub latest_ms: f64,
+    /// Kept for players that have not come to it, MiB.
+    pub read_ahead_mib: f64,
+    /// The same as a part of everything that was read from the device, percent; 0 when nothing was.
+    pub read_ahead_percent: f64,
+}
+
+/// As [`AvfsReport`] is told.
+#[derive(Deserialize)]
+struct Info {
+    volume: Volume,
+    commands: Vec<Commands>,
+    streams: Vec<Stream>,
+}
+
+#[derive(Deserialize)]
+struct Volume {
+    prefetched_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Commands {
+    writes: bool,
+    bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Stream {
+    state: String,
+    missed: u64,
+    tardiness_microseconds: u64,
+}
+
+impl AvfsReport {
+    /// From the output of `avfsctl info --json`.
+    ///
+    /// # Errors
+    /// When it lacks something.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let Info { volume, commands, streams } = serde_json::from_str(text)?;
+        let read: u64 = commands.iter().filter(|one| !one.writes).map(|one| one.bytes).sum();
+        let reserved = |stream: &&Stream| matches!(stream.state.as_str(), "admitted" | "paused");
+        let admitted = streams.iter().filter(reserved).count();
+        let latest = streams.iter().map(|stream| stream.tardiness_microseconds).max().unwrap_or(0);
+        Ok(Self {
+            streams_admitted: admitted as u32,
+            streams_without: (streams.len() - admitted) as u32,
+            requests_late: streams.iter().map(|stream| stream.missed).sum(),
+            latest_ms: latest as f64 / 1e3,
+            read_ahead_mib: volume.prefetched_bytes as f64 / f64::from(1 << 20),
+            read_ahead_percent: volume.prefetched_bytes as f64 / read.max(1) as f64 * 100.0,
+        })
+    }
+}
+
+/// The process that serves the volume, from the same output.
+///
+/// # Errors
+/// When it is not told.
+pub fn daemon(text: &str) -> Result<u32, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Daemon {
+        process: u32,
+    }
+    serde_json::from_str::<Daemon>(text).map(|daemon| daemon.process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn stream(state: &str, missed: u64, tardiness: u64) -> Value {
+        json!({ "ino": 5, "state": state, "missed": missed, "tardiness_microseconds": tardiness })
+    }
+
+    #[test]
+    fn the_figures_are_found() {
+        let info = json!({
+            "volume": { "uuid": "x", "prefetched_bytes": 64 << 20 },
+            "connected": true,
+            "commands": [
+                { "writes": false, "class": "real_time", "bytes": 192 << 20 },
+                { "writes": false, "class": "best_effort", "bytes": 64 << 20 },
+                { "writes": true, "class": "best_effort", "bytes": 500 << 20 },
+            ],
+            "streams": [
+                stream("admitted", 0, 0), stream("paused", 1, 20), stream("waiting", 0, 0), stream("demoted", 2, 2500),
+            ],
+        });
+        let expected = AvfsReport {
+            streams_admitted: 2,
+            streams_without: 2,
+            requests_late: 3,
+            latest_ms: 2.5,
+            read_ahead_mib: 64.0,
+            read_ahead_percent: 25.0,
+        };
+        assert_eq!(AvfsReport::parse(&info.to_string()).expect("it has everything"), expected);
+        let idle = json!({ "volume": { "prefetched_bytes": 0 }, "commands": [], "streams": [] });
+        assert_eq!(AvfsReport::parse(&idle.to_string()).expect("nothing was read"), AvfsReport::default());
+        assert!(AvfsReport::parse("{}").is_err());
+        assert_eq!(daemon(r#"{ "process": 77, "streams": [] }"#).expect("it is told"), 77);
+        assert!(daemon("{}").is_err());
+    }
+}
