@@ -28,8 +28,7 @@ use units::{Bytes, Duration};
 /// What a LUN takes from its host at once.
 pub(crate) const QUEUE_DEPTH: u32 = 32;
 
-/// What a LUN may keep in memory of what the laboratory's own clients did not write: metadata. An aged volume of 64 GiB has
-/// some hundred MiB of that.
+/// What a LUN may keep in memory of what the laboratory's own clients did not write: the filesystems' metadata.
 pub const LUN_MEMORY: Bytes = Bytes::from_mib(2048);
 
 /// How long a part of the rig may take to come or to go.
