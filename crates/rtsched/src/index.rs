@@ -80,36 +80,48 @@ impl Key for (i64, u32) {
 
 const NIL: u32 = u32::MAX;
 
-/// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree.
+/// Keys of a node: four cache lines of them.
+const KEYS: usize = 16;
+/// Entries of a node: one less, so that behind the last of them there always is a [`VACANT`] key.
+const FANOUT: usize = KEYS - 1;
+/// Greater than every key.
+const VACANT: u128 = u128::MAX;
+
+/// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree. Keys,
+/// links and length are five cache lines, of which nothing else is read to find a place.
 #[derive(Clone, Copy, Debug)]
-struct Node<S, const FANOUT: usize> {
-    len: u8,
-    keys: [u128; FANOUT],
+#[repr(C, align(64))]
+struct Node<S> {
+    /// Those behind the entries are [`VACANT`], so that a search need not know how many there are.
+    keys: [u128; KEYS],
     links: [u32; FANOUT],
+    len: u32,
+    /// Those behind the entries are empty, so that a sum need not know it either.
     sums: [S; FANOUT],
 }
 
-impl<S: Summary, const FANOUT: usize> Node<S, FANOUT> {
+impl<S: Summary> Node<S> {
+    const NEW: Self = Self { keys: [VACANT; KEYS], links: [NIL; FANOUT], len: 0, sums: [S::EMPTY; FANOUT] };
+
     fn of(key: u128, link: u32, sum: S) -> Self {
-        Self { len: 1, keys: [key; FANOUT], links: [link; FANOUT], sums: [sum; FANOUT] }
+        let mut node = Self::NEW;
+        (node.keys[0], node.links[0], node.sums[0], node.len) = (key, link, sum, 1);
+        node
     }
 
     fn len(&self) -> usize {
-        usize::from(self.len)
+        self.len as usize
     }
 
-    fn keys(&self) -> &[u128] {
-        &self.keys[..self.len()]
-    }
-
-    /// The number of leading entries whose key is `low`: first of whole blocks, then in the next one. Both are counted
-    /// and not searched, because nobody can predict which way a search turns.
+    /// The number of leading entries whose key is `low`: first of whole cache lines, then in the next one. Both are
+    /// counted and not searched, because nobody can predict which way a search turns, and none asks how many entries
+    /// there are.
     fn count(&self, low: impl Fn(u128) -> bool) -> usize {
-        const BLOCK: usize = 8;
-        let (blocks, rest) = self.keys().as_chunks::<BLOCK>();
-        let whole: usize = blocks.iter().map(|block| usize::from(low(block[BLOCK - 1]))).sum();
-        let next = blocks.get(whole).map_or(rest, |block| block.as_slice());
-        whole * BLOCK + next.iter().map(|key| usize::from(low(*key))).sum::<usize>()
+        const LINE: usize = 4;
+        let (lines, _) = self.keys.as_chunks::<LINE>();
+        let count = |keys: &[u128]| keys.iter().map(|key| usize::from(low(*key))).sum::<usize>();
+        let whole = count(&[lines[0][LINE - 1], lines[1][LINE - 1], lines[2][LINE - 1]]);
+        whole * LINE + count(&lines[whole])
     }
 
     /// The number of entries before `key`.
@@ -123,30 +135,32 @@ impl<S: Summary, const FANOUT: usize> Node<S, FANOUT> {
     }
 
     fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
-        let len = self.len();
-        self.keys.copy_within(at..len, at + 1);
-        self.links.copy_within(at..len, at + 1);
-        self.sums.copy_within(at..len, at + 1);
+        self.keys.copy_within(at..KEYS - 1, at + 1);
+        self.links.copy_within(at..FANOUT - 1, at + 1);
+        self.sums.copy_within(at..FANOUT - 1, at + 1);
         (self.keys[at], self.links[at], self.sums[at]) = (key, link, sum);
         self.len += 1;
     }
 
     fn remove(&mut self, at: usize) {
-        let len = self.len();
-        self.keys.copy_within(at + 1..len, at);
-        self.links.copy_within(at + 1..len, at);
-        self.sums.copy_within(at + 1..len, at);
+        self.keys.copy_within(at + 1.., at);
+        self.links.copy_within(at + 1.., at);
+        self.sums.copy_within(at + 1.., at);
+        self.sums[FANOUT - 1] = S::EMPTY;
         self.len -= 1;
     }
 
     /// Moves the entries from `at` on behind those of `other`.
     fn move_to(&mut self, at: usize, other: &mut Self) {
-        let (count, to) = (self.len() - at, other.len());
-        other.keys[to..to + count].copy_from_slice(&self.keys[at..at + count]);
-        other.links[to..to + count].copy_from_slice(&self.links[at..at + count]);
-        other.sums[to..to + count].copy_from_slice(&self.sums[at..at + count]);
-        other.len += count as u8;
-        self.len = at as u8;
+        let (end, to) = (self.len(), other.len());
+        let count = end - at;
+        other.keys[to..to + count].copy_from_slice(&self.keys[at..end]);
+        other.links[to..to + count].copy_from_slice(&self.links[at..end]);
+        other.sums[to..to + count].copy_from_slice(&self.sums[at..end]);
+        self.keys[at..end].fill(VACANT);
+        self.sums[at..end].fill(S::EMPTY);
+        other.len += count as u32;
+        self.len = at as u32;
     }
 
     fn first(&self) -> Entry {
@@ -158,13 +172,13 @@ impl<S: Summary, const FANOUT: usize> Node<S, FANOUT> {
         (self.keys[last], self.links[last])
     }
 
-    /// Of the entries in front of `end`.
-    fn sum_to(&self, end: usize) -> S {
-        self.sums[..end].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
+    /// Of the entries in a range.
+    fn sum_of(&self, range: impl core::slice::SliceIndex<[S], Output = [S]>) -> S {
+        self.sums[range].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
     }
 
     fn sum(&self) -> S {
-        self.sum_to(self.len())
+        self.sum_of(..)
     }
 }
 
@@ -178,34 +192,46 @@ fn unpack<K: Key>((key, slot): Entry) -> (K, u32) {
     (K::unpack(key), slot)
 }
 
-/// See the module. Nodes have as many entries as make them some hundred bytes: with summaries that are large and have
-/// to be added up, few; with none, many.
+/// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Index<K, S = (), const FANOUT: usize = 32> {
-    nodes: Vec<Node<S, FANOUT>>,
+pub(crate) struct Index<K, S = ()> {
+    nodes: Vec<Node<S>>,
     free: Vec<u32>,
     root: u32,
     /// Levels above the leaves.
     height: u32,
     /// The first entry and the last one, which are asked for most.
     ends: Option<(Entry, Entry)>,
+    /// The inner nodes on the way to a leaf, from the root on, and which of their children is next; kept for its memory.
+    path: Vec<(u32, u32)>,
     keys: PhantomData<K>,
 }
 
-impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
+impl<K: Key, S: Summary> Index<K, S> {
+    /// Nothing is summed up, so that a change concerns nobody above unless nodes come or go.
+    const IS_PLAIN: bool = size_of::<S>() == 0;
+
     pub(crate) const fn new() -> Self {
-        Self { nodes: Vec::new(), free: Vec::new(), root: NIL, height: 0, ends: None, keys: PhantomData }
+        Self {
+            nodes: Vec::new(),
+            free: Vec::new(),
+            root: NIL,
+            height: 0,
+            ends: None,
+            path: Vec::new(),
+            keys: PhantomData,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.root == NIL
     }
 
-    fn node(&self, at: u32) -> &Node<S, FANOUT> {
+    fn node(&self, at: u32) -> &Node<S> {
         &self.nodes[at as usize]
     }
 
-    fn make(&mut self, node: Node<S, FANOUT>) -> u32 {
+    fn make(&mut self, node: Node<S>) -> u32 {
         match self.free.pop() {
             Some(at) => {
                 self.nodes[at as usize] = node;
@@ -220,17 +246,49 @@ impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
         }
     }
 
-    /// Adds an entry. Keys are unique.
+    /// The leaf that has `key`, or would; the way there becomes the path, and its keys are at most this one.
+    fn descend(&mut self, key: u128) -> u32 {
+        let mut at = self.root;
+        self.path.clear();
+        for _ in 0..self.height {
+            let node = &mut self.nodes[at as usize];
+            if key < node.keys[0] {
+                node.keys[0] = key;
+            }
+            let index = node.child(key);
+            self.path.push((at, index as u32));
+            at = node.links[index];
+        }
+        at
+    }
+
+    /// Adds an entry. Keys are unique, and none is the greatest there can be.
     pub(crate) fn insert(&mut self, key: K, slot: u32, own: S) {
         let entry = (key.pack(), slot);
-        self.ends =
-            Some(self.ends.map_or((entry, entry), |(first, last)| (first.min(entry), last.max(entry))));
         let key = entry.0;
-        if self.root == NIL {
+        debug_assert!(key != VACANT, "no entry has the greatest key");
+        let Some((first, last)) = self.ends else {
+            self.ends = Some((entry, entry));
             self.root = self.make(Node::of(key, slot, own));
             return;
+        };
+        self.ends = Some((first.min(entry), last.max(entry)));
+        let mut child = self.descend(key);
+        let rank = self.node(child).rank(key);
+        let mut split = self.add(child, rank, key, slot, own);
+        while let Some((at, index)) = self.path.pop() {
+            if Self::IS_PLAIN && split.is_none() {
+                return;
+            }
+            let sum = self.node(child).sum();
+            self.nodes[at as usize].sums[index as usize] = sum;
+            split = split.and_then(|right| {
+                let (key, sum) = (self.node(right).keys[0], self.node(right).sum());
+                self.add(at, index as usize + 1, key, right, sum)
+            });
+            child = at;
         }
-        if let Some(right) = self.insert_below(self.root, self.height, key, slot, own) {
+        if let Some(right) = split {
             let left = self.root;
             let mut root = Node::of(self.node(left).keys[0], left, self.node(left).sum());
             root.insert(1, self.node(right).keys[0], right, self.node(right).sum());
@@ -239,35 +297,18 @@ impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
         }
     }
 
-    /// The node that was split off, if any: the right one.
-    fn insert_below(&mut self, at: u32, height: u32, key: u128, slot: u32, own: S) -> Option<u32> {
-        if height == 0 {
-            let rank = self.node(at).rank(key);
-            return self.add(at, rank, key, slot, own);
-        }
-        let index = self.node(at).child(key);
-        let child = self.node(at).links[index];
-        let split = self.insert_below(child, height - 1, key, slot, own);
-        let sum = self.node(child).sum();
-        let node = &mut self.nodes[at as usize];
-        node.sums[index] = sum;
-        node.keys[index] = node.keys[index].min(key);
-        let right = split?;
-        let (key, sum) = (self.node(right).keys[0], self.node(right).sum());
-        self.add(at, index + 1, key, right, sum)
-    }
-
+    /// Adds an entry to a node. The node that was split off for it, if any: the right one.
     fn add(&mut self, at: u32, rank: usize, key: u128, link: u32, sum: S) -> Option<u32> {
-        if self.node(at).len() < FANOUT {
-            self.nodes[at as usize].insert(rank, key, link, sum);
+        let left = &mut self.nodes[at as usize];
+        if left.len() < FANOUT {
+            left.insert(rank, key, link, sum);
             return None;
         }
         if rank == FANOUT {
             // Whoever appends gets full nodes.
             return Some(self.make(Node::of(key, link, sum)));
         }
-        let mut right = Node { len: 0, ..Node::of(key, link, sum) };
-        let left = &mut self.nodes[at as usize];
+        let mut right = Node::NEW;
         left.move_to(FANOUT / 2, &mut right);
         if rank <= FANOUT / 2 {
             left.insert(rank, key, link, sum);
@@ -281,16 +322,17 @@ impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
     pub(crate) fn remove(&mut self, key: K) -> Option<u32> {
         let (first, last) = self.ends?;
         let key = key.pack();
-        let slot = self.remove_below(self.root, self.height, key)?;
-        while self.height > 0 && self.node(self.root).len() == 1 {
-            let child = self.node(self.root).links[0];
-            self.free.push(self.root);
-            self.root = child;
-            self.height -= 1;
+        let leaf = self.descend(key);
+        let node = &mut self.nodes[leaf as usize];
+        let rank = node.rank(key);
+        if node.keys[rank] != key {
+            return None;
         }
-        if self.node(self.root).len() == 0 {
-            self.free.push(self.root);
-            (self.root, self.height, self.ends) = (NIL, 0, None);
+        let slot = node.links[rank];
+        node.remove(rank);
+        self.mend(leaf);
+        if self.root == NIL {
+            self.ends = None;
         } else if key == first.0 {
             self.ends = Some((self.first_below(self.root, self.height), last));
         } else if key == last.0 {
@@ -299,33 +341,37 @@ impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
         Some(slot)
     }
 
-    fn remove_below(&mut self, at: u32, height: u32, key: u128) -> Option<u32> {
-        if height == 0 {
-            let node = &mut self.nodes[at as usize];
-            let rank = node.rank(key);
-            if node.keys().get(rank) != Some(&key) {
-                return None;
+    /// Makes everything on the path right again, and the root, after an entry of `child` was removed.
+    fn mend(&mut self, mut child: u32) {
+        while let Some((at, index)) = self.path.pop() {
+            let len = self.node(child).len();
+            if len == 0 {
+                self.free.push(child);
+                self.nodes[at as usize].remove(index as usize);
+            } else {
+                let sum = self.node(child).sum();
+                self.nodes[at as usize].sums[index as usize] = sum;
+                if len < FANOUT / 4 {
+                    self.merge(at, index as usize);
+                    if index > 0 {
+                        self.merge(at, index as usize - 1);
+                    }
+                } else if Self::IS_PLAIN {
+                    return;
+                }
             }
-            let slot = node.links[rank];
-            node.remove(rank);
-            return Some(slot);
+            child = at;
         }
-        let index = self.node(at).child(key);
-        let child = self.node(at).links[index];
-        let slot = self.remove_below(child, height - 1, key)?;
-        if self.node(child).len() == 0 {
-            self.free.push(child);
-            self.nodes[at as usize].remove(index);
-            return Some(slot);
+        while self.height > 0 && self.node(self.root).len() == 1 {
+            let child = self.node(self.root).links[0];
+            self.free.push(self.root);
+            self.root = child;
+            self.height -= 1;
         }
-        self.nodes[at as usize].sums[index] = self.node(child).sum();
-        if self.node(child).len() < FANOUT / 4 {
-            self.merge(at, index);
-            if index > 0 {
-                self.merge(at, index - 1);
-            }
+        if self.node(self.root).len() == 0 {
+            self.free.push(self.root);
+            (self.root, self.height) = (NIL, 0);
         }
-        Some(slot)
     }
 
     /// Makes one of two neighbours if that leaves it room.
@@ -414,48 +460,74 @@ impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
 
     /// The summary of the entries before `end`.
     pub(crate) fn fold_to(&self, end: K) -> S {
-        let (mut at, end, mut sum) = (self.root, end.pack(), S::EMPTY);
-        let Some((first, last)) = self.ends else { return sum };
-        if last.0 < end || end <= first.0 {
-            return if last.0 < end { self.total() } else { sum };
+        let end = end.pack();
+        match self.ends {
+            Some((first, _)) if end <= first.0 => S::EMPTY,
+            Some((_, last)) if last.0 < end => self.total(),
+            Some(_) => self.fold_below_to(self.root, self.height, end),
+            None => S::EMPTY,
         }
-        for _ in 0..self.height {
-            let node = self.node(at);
-            // Of the last child with a key before the end, some may be behind it.
-            let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
-            sum = sum.then(node.sum_to(partly));
-            at = node.links[partly];
-        }
-        let node = self.node(at);
-        sum.then(node.sum_to(node.rank(end)))
     }
 
     /// The summary of the entries of `start <= key < end`; `None` bounds nothing.
     pub(crate) fn fold_from(&self, start: K, end: Option<K>) -> S {
-        let (start, end) = (start.pack(), end.map(K::pack));
-        match self.ends {
-            Some((_, last)) if start <= last.0 => self.fold_below(self.root, self.height, Some(start), end),
-            _ => S::EMPTY,
+        let Some((first, last)) = self.ends else { return S::EMPTY };
+        let start = start.pack();
+        let end = end.map_or(VACANT, K::pack);
+        if last.0 < start || end <= start {
+            return S::EMPTY;
+        }
+        let (is_from_first, is_to_last) = (start <= first.0, last.0 < end);
+        match (is_from_first, is_to_last) {
+            (true, true) => self.total(),
+            (true, false) => self.fold_below_to(self.root, self.height, end),
+            (false, true) => self.fold_below_from(self.root, self.height, start),
+            (false, false) => self.fold_between(start, end),
         }
     }
 
-    fn fold_below(&self, at: u32, height: u32, low: Option<u128>, high: Option<u128>) -> S {
-        let node = self.node(at);
-        let end = high.map_or(node.len(), |high| node.rank(high));
-        if height == 0 {
-            let start = low.map_or(0, |low| node.rank(low));
-            return (start..end).fold(S::EMPTY, |sum, index| sum.then(node.sums[index]));
+    /// Of the entries in a subtree before `end`.
+    fn fold_below_to(&self, mut at: u32, height: u32, end: u128) -> S {
+        let mut sum = S::EMPTY;
+        for _ in 0..height {
+            let node = self.node(at);
+            // Of the last child with a key before the end, some may be behind it.
+            let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
+            sum = sum.then(node.sum_of(..partly));
+            at = node.links[partly];
         }
-        let start = low.map_or(0, |low| node.child(low));
-        (start..end).fold(S::EMPTY, |sum, index| {
-            let low = low.filter(|_| index == start);
-            let high = high.filter(|_| index + 1 == end);
-            sum.then(if low.is_none() && high.is_none() {
-                node.sums[index]
-            } else {
-                self.fold_below(node.links[index], height - 1, low, high)
-            })
-        })
+        let node = self.node(at);
+        sum.then(node.sum_of(..node.rank(end)))
+    }
+
+    /// Of the entries in a subtree from `start` on.
+    fn fold_below_from(&self, mut at: u32, height: u32, start: u128) -> S {
+        let mut sum = S::EMPTY;
+        for _ in 0..height {
+            let node = self.node(at);
+            let partly = node.child(start);
+            sum = node.sum_of(partly + 1..).then(sum);
+            at = node.links[partly];
+        }
+        let node = self.node(at);
+        node.sum_of(node.rank(start)..).then(sum)
+    }
+
+    /// Of the entries of `start <= key < end`, where `start < end`.
+    fn fold_between(&self, start: u128, end: u128) -> S {
+        let mut at = self.root;
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let (left, right) = (node.child(start), node.rank(end).saturating_sub(1));
+            if left < right {
+                let from_left = self.fold_below_from(node.links[left], height, start);
+                let to_right = self.fold_below_to(node.links[right], height, end);
+                return from_left.then(node.sum_of(left + 1..right)).then(to_right);
+            }
+            at = node.links[left];
+        }
+        let node = self.node(at);
+        node.sum_of(node.rank(start)..node.rank(end))
     }
 
     /// The first entry that `wanted` says of it; it must say so of a range if and only if it does of an entry in it.
@@ -534,7 +606,7 @@ mod tests {
             steps in prop::collection::vec((0_u8..5, 0_u32..400, -9_i64..9), 1..900),
             ascending in any::<bool>(),
         ) {
-            let mut index = Index::<u32, Prefix, 8>::new();
+            let mut index = Index::<u32, Prefix>::new();
             let mut model = BTreeMap::<u32, i64>::new();
             for (number, (what, key, value)) in steps.into_iter().enumerate() {
                 // A queue: filled behind, emptied in front; or anything anywhere.

@@ -78,7 +78,7 @@ impl Summary for Margin {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadlines {
-    index: Index<Key, Margin, 16>,
+    index: Index<Key, Margin>,
     near: Usable,
     far: Usable,
 }
