@@ -460,11 +460,16 @@ impl<K: Key, S: Summary> Index<K, S> {
 
     /// The summary of the entries before `end`.
     pub(crate) fn fold_to(&self, end: K) -> S {
+        self.fold_until(end, |_| false)
+    }
+
+    /// The summary of the entries before `end`, or of fewer if that is `enough`: what is far behind is not looked at then.
+    pub(crate) fn fold_until(&self, end: K, enough: impl Fn(&S) -> bool) -> S {
         let end = end.pack();
         match self.ends {
             Some((first, _)) if end <= first.0 => S::EMPTY,
             Some((_, last)) if last.0 < end => self.total(),
-            Some(_) => self.fold_below_to(self.root, self.height, end),
+            Some(_) => self.fold_below_to(self.root, self.height, end, enough),
             None => S::EMPTY,
         }
     }
@@ -480,20 +485,23 @@ impl<K: Key, S: Summary> Index<K, S> {
         let (is_from_first, is_to_last) = (start <= first.0, last.0 < end);
         match (is_from_first, is_to_last) {
             (true, true) => self.total(),
-            (true, false) => self.fold_below_to(self.root, self.height, end),
+            (true, false) => self.fold_below_to(self.root, self.height, end, |_| false),
             (false, true) => self.fold_below_from(self.root, self.height, start),
             (false, false) => self.fold_between(start, end),
         }
     }
 
-    /// Of the entries in a subtree before `end`.
-    fn fold_below_to(&self, mut at: u32, height: u32, end: u128) -> S {
+    /// Of the entries in a subtree before `end`, or of fewer.
+    fn fold_below_to(&self, mut at: u32, height: u32, end: u128, enough: impl Fn(&S) -> bool) -> S {
         let mut sum = S::EMPTY;
         for _ in 0..height {
             let node = self.node(at);
             // Of the last child with a key before the end, some may be behind it.
             let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
             sum = sum.then(node.sum_of(..partly));
+            if enough(&sum) {
+                return sum;
+            }
             at = node.links[partly];
         }
         let node = self.node(at);
@@ -521,7 +529,7 @@ impl<K: Key, S: Summary> Index<K, S> {
             let (left, right) = (node.child(start), node.rank(end).saturating_sub(1));
             if left < right {
                 let from_left = self.fold_below_from(node.links[left], height, start);
-                let to_right = self.fold_below_to(node.links[right], height, end);
+                let to_right = self.fold_below_to(node.links[right], height, end, |_| false);
                 return from_left.then(node.sum_of(left + 1..right)).then(to_right);
             }
             at = node.links[left];
@@ -631,7 +639,11 @@ mod tests {
                         };
                         let found = index.fold_from(key, Some(high));
                         prop_assert_eq!(found, fold(&mut model.range(key..high)));
-                        prop_assert_eq!(index.fold_to(key), fold(&mut model.range(..key)));
+                        let before = fold(&mut model.range(..key));
+                        prop_assert_eq!(index.fold_to(key), before);
+                        let is_less = |sum: &Prefix| sum.least < value;
+                        let until = index.fold_until(key, is_less);
+                        prop_assert!(until == before || (is_less(&until) && is_less(&before)));
                         prop_assert_eq!(index.fold_from(key, None), fold(&mut model.range(key..)));
                         prop_assert_eq!(index.total(), fold(&mut model.iter()));
                         let entry = |found: Option<(&u32, &i64)>| found.map(|(key, value)| (*key, *value as u32));

@@ -90,8 +90,7 @@ impl Scheduler {
     /// When a request of the same name is queued already.
     pub fn enqueue(&mut self, now: Instant, request: Request) {
         let deadline = request.deadline.unwrap_or(now + self.latency(request.class));
-        let mut waiting = Waiting::new(request, deadline, self.next_sequence, now);
-        waiting.found_at_device = self.device.newest();
+        let mut waiting = Waiting::new(request, deadline, self.next_sequence, now, self.device.newest());
         waiting.owner = request.stream.map(|stream| self.streams.open(stream));
         self.next_sequence += 1;
         self.journal.counters.enqueued += 1;
@@ -248,16 +247,14 @@ impl Scheduler {
     /// the second.
     /// True for the first.
     fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
-        self.queue.insert(wanted);
+        let slot = self.queue.insert(wanted);
         let expected = self.expected(now);
         let slack = self.queue.slack(None, self.device.free_at(now), expected.as_ref());
         if slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX) {
             self.note_tightness(now, wanted.deadline, wanted.cost);
             return true;
         }
-        if let Some(slot) = self.queue.slot_of(wanted.request.id) {
-            self.queue.remove(slot);
-        }
+        self.queue.remove(slot);
         if otherwise.request.class != Class::RealTime {
             self.journal.counters.excess += 1;
         }
@@ -320,9 +317,7 @@ impl Scheduler {
 
     /// Nanoseconds that are kept between what is expected and the deadlines.
     fn cushion(&self) -> u64 {
-        let percent = u128::from(self.config.cushion_percent.min(50));
-        self.shortest
-            .map_or(0, |time| u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX >> 2))
+        self.shortest.map_or(0, |time| percent_of(time, self.config.cushion_percent.min(50)))
     }
 
     /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
@@ -339,10 +334,7 @@ impl Scheduler {
             .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
             .map(|(time, _)| time);
         let tightest = seen.into_iter().chain(self.shortest).min();
-        tightest.map_or(u64::MAX, |time| {
-            let percent = u128::from(self.blocking_percent());
-            u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
-        })
+        tightest.map_or(u64::MAX, |time| percent_of(time, self.blocking_percent()))
     }
 
     pub(crate) fn blocking_percent(&self) -> u32 {
@@ -389,7 +381,7 @@ impl Scheduler {
             charged: waiting.part == Part::Charged,
             blocker: match self.preferred {
                 Some((preferred, at)) if at >= waiting.arrived => Some(preferred),
-                _ => waiting.found_at_device,
+                _ => waiting.found_at_device(),
             },
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
@@ -650,6 +642,13 @@ impl Scheduler {
     pub fn pop_event(&mut self) -> Option<Event> {
         self.journal.pop()
     }
+}
+
+/// So many nanoseconds are `percent`, at most 100, of `time`, which is at most 584 years. In 64 bits, because 128 have to
+/// be divided by a loop.
+fn percent_of(time: Duration, percent: u32) -> u64 {
+    let (nanos, percent) = (u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), u64::from(percent));
+    nanos / 100 * percent + nanos % 100 * percent / 100
 }
 
 /// Nanoseconds a request takes, and the command it starts.
