@@ -46,6 +46,7 @@ mod index;
 mod line;
 mod lists;
 mod merge;
+mod policing;
 mod queue;
 mod request;
 mod reserve;
@@ -54,6 +55,7 @@ mod service;
 mod slack;
 mod stream;
 mod streams;
+mod tree;
 
 pub use config::{Config, FloorBase};
 pub use event::{Counters, Event};

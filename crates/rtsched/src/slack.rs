@@ -144,11 +144,16 @@ impl Deadlines {
             return after(margin.near);
         };
         let split = (expected.horizon, 0);
-        let near = self.index.fold_until(split, is_too_little);
-        if is_too_little(&near) {
-            return after(near.near);
-        }
-        let far = self.index.fold_from(split, end);
+        let (near, far) = match end {
+            None => self.index.split(split),
+            Some(end) => {
+                let near = self.index.fold_until(split, is_too_little);
+                if is_too_little(&near) {
+                    return after(near.near);
+                }
+                (near, self.index.fold_between(split, end))
+            }
+        };
         let first = self.near.until(expected.horizon) - near.sum - expected.demand;
         let held_back = self.near.until(expected.horizon) - self.far.spent(expected.horizon);
         let far = far.far.saturating_sub(near.sum).saturating_add(held_back - expected.demand);
