@@ -116,9 +116,10 @@ impl Turn {
         if self.due > last {
             return 0;
         }
-        let waited = at.saturating_since(self.since).as_nanos();
-        let share = (waited * u128::from(self.millionths)).div_ceil(1_000_000);
-        u64::try_from(share).unwrap_or(u64::MAX)
+        // In 64 bits, because 128 have to be divided by a loop.
+        let waited = at.as_nanos().saturating_sub(self.since.as_nanos());
+        let (whole, rest) = (waited / 1_000_000, waited % 1_000_000);
+        whole * self.millionths + (rest * self.millionths).div_ceil(1_000_000)
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
     // Who leaves all promises whole need not be asked which ones are in front of it.
     let of_all = view.slack_of_all(queue);
-    let bears = |slot| signed(queue.get(slot).whole) <= of_all || view.slack_after(queue, slot) >= 0;
+    let bears = |slot| signed(queue.get(slot).whole) <= of_all || view.bears(queue, slot);
 
     // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
     let claim = view.turns.iter().filter(|turn| turn.claim <= view.start).min_by_key(|turn| turn.claim);
@@ -104,28 +104,38 @@ impl View {
         self.slack(queue, candidate.request.class, candidate) - signed(candidate.whole)
     }
 
+    /// Whether [`slack_after`](Self::slack_after) is not negative, by looking at no more than shows it.
+    fn bears(&self, queue: &Queue, slot: Slot) -> bool {
+        let candidate = queue.get(slot);
+        let whole = signed(candidate.whole);
+        let (class, end) = (candidate.request.class, candidate.guaranteed_key());
+        self.slack_before(queue, Some(class), end, whole) >= whole
+    }
+
     /// Nanoseconds for which something of `class` may go before `waiting`, from `start` on.
     pub(crate) fn slack(&self, queue: &Queue, class: Class, waiting: &Waiting) -> i64 {
-        self.slack_before(queue, Some(class), waiting.guaranteed_key())
+        self.slack_before(queue, Some(class), waiting.guaranteed_key(), i64::MIN)
     }
 
     /// Nanoseconds for which something may go before everything that is promised: never more than
     /// [`slack`](Self::slack), and at hand, because no part of the queue is looked for.
     pub(crate) fn slack_of_all(&self, queue: &Queue) -> i64 {
-        self.slack_before(queue, None, None)
+        self.slack_before(queue, None, None, i64::MIN)
     }
 
-    /// Until some promise before `end` breaks, but those to the class itself.
-    fn slack_before(&self, queue: &Queue, class: Option<Class>, end: Option<Key>) -> i64 {
+    /// Until some promise before `end` breaks, but those to the class itself. Of less than `enough` it is only said that
+    /// it is less.
+    fn slack_before(&self, queue: &Queue, class: Option<Class>, end: Option<Key>, enough: i64) -> i64 {
         let others = || self.turns.iter().filter(|turn| Some(turn.class) != class);
         let accrued: u64 = queue
             .last_guaranteed()
             .map_or(0, |last| others().map(|other| other.accrued(self.start, last)).sum());
-        let deadlines = queue.slack(end, self.start, self.expected.as_ref());
+        let kept = signed(accrued.saturating_add(self.cushion));
+        let deadlines = queue.slack_if(end, self.start, self.expected.as_ref(), enough.saturating_add(kept));
         // A class whose turn is later than this deadline waits for it in any order.
         let earlier = |turn: &&Turn| end.is_none_or(|(deadline, _)| deadline > turn.due);
         let turns = others().filter(earlier).map(|turn| between(self.start, turn.due) - signed(turn.cost));
-        turns.fold(deadlines.saturating_sub(signed(accrued.saturating_add(self.cushion))), i64::min)
+        turns.fold(deadlines.saturating_sub(kept), i64::min)
     }
 }
 

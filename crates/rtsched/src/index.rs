@@ -1,29 +1,12 @@
 //! An ordered index whose entries carry a summary of any range of them.
 //!
 //! **For:** every order the scheduler keeps: deadlines with their slack, places, releases to come. **Excludes:** what
-//! keys, slots and summaries mean. **State:** a B+-tree in an arena. **Invariants:** entries in ascending order of
-//! unique keys; every inner entry holds the product of its subtree's summaries; freed nodes are used again before the
-//! arena grows, so steady state allocates nothing.
-//!
-//! Nodes are merged only when that leaves them room, and may be as small as one entry: a queue that is filled behind
-//! and emptied in front then touches each node's neighbours never.
+//! keys, slots and summaries mean. **State:** a [`Tree`]. **Invariants:** its.
 
-use alloc::vec::Vec;
+pub(crate) use crate::tree::Summary;
+use crate::tree::{Entry, Tree};
 use core::marker::PhantomData;
 use units::Instant;
-
-/// What a range of entries amounts to: a monoid.
-pub(crate) trait Summary: Copy {
-    /// Of no entry.
-    const EMPTY: Self;
-    /// Of these entries and `later` ones behind them.
-    fn then(self, later: Self) -> Self;
-}
-
-impl Summary for () {
-    const EMPTY: Self = ();
-    fn then(self, (): Self) -> Self {}
-}
 
 /// What entries are ordered by: packed into one number, because such numbers are compared without a branch.
 pub(crate) trait Key: Copy {
@@ -78,99 +61,6 @@ impl Key for (i64, u32) {
     }
 }
 
-const NIL: u32 = u32::MAX;
-
-/// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree.
-#[derive(Clone, Copy, Debug)]
-struct Node<S, const FANOUT: usize> {
-    len: u8,
-    keys: [u128; FANOUT],
-    links: [u32; FANOUT],
-    sums: [S; FANOUT],
-}
-
-impl<S: Summary, const FANOUT: usize> Node<S, FANOUT> {
-    fn of(key: u128, link: u32, sum: S) -> Self {
-        Self { len: 1, keys: [key; FANOUT], links: [link; FANOUT], sums: [sum; FANOUT] }
-    }
-
-    fn len(&self) -> usize {
-        usize::from(self.len)
-    }
-
-    fn keys(&self) -> &[u128] {
-        &self.keys[..self.len()]
-    }
-
-    /// The number of leading entries whose key is `low`: first of whole blocks, then in the next one. Both are counted
-    /// and not searched, because nobody can predict which way a search turns.
-    fn count(&self, low: impl Fn(u128) -> bool) -> usize {
-        const BLOCK: usize = 8;
-        let (blocks, rest) = self.keys().as_chunks::<BLOCK>();
-        let whole: usize = blocks.iter().map(|block| usize::from(low(block[BLOCK - 1]))).sum();
-        let next = blocks.get(whole).map_or(rest, |block| block.as_slice());
-        whole * BLOCK + next.iter().map(|key| usize::from(low(*key))).sum::<usize>()
-    }
-
-    /// The number of entries before `key`.
-    fn rank(&self, key: u128) -> usize {
-        self.count(|other| other < key)
-    }
-
-    /// The only child that may have `key`.
-    fn child(&self, key: u128) -> usize {
-        self.count(|other| other <= key).saturating_sub(1)
-    }
-
-    fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
-        let len = self.len();
-        self.keys.copy_within(at..len, at + 1);
-        self.links.copy_within(at..len, at + 1);
-        self.sums.copy_within(at..len, at + 1);
-        (self.keys[at], self.links[at], self.sums[at]) = (key, link, sum);
-        self.len += 1;
-    }
-
-    fn remove(&mut self, at: usize) {
-        let len = self.len();
-        self.keys.copy_within(at + 1..len, at);
-        self.links.copy_within(at + 1..len, at);
-        self.sums.copy_within(at + 1..len, at);
-        self.len -= 1;
-    }
-
-    /// Moves the entries from `at` on behind those of `other`.
-    fn move_to(&mut self, at: usize, other: &mut Self) {
-        let (count, to) = (self.len() - at, other.len());
-        other.keys[to..to + count].copy_from_slice(&self.keys[at..at + count]);
-        other.links[to..to + count].copy_from_slice(&self.links[at..at + count]);
-        other.sums[to..to + count].copy_from_slice(&self.sums[at..at + count]);
-        other.len += count as u8;
-        self.len = at as u8;
-    }
-
-    fn first(&self) -> Entry {
-        (self.keys[0], self.links[0])
-    }
-
-    fn last(&self) -> Entry {
-        let last = self.len() - 1;
-        (self.keys[last], self.links[last])
-    }
-
-    /// Of the entries in front of `end`.
-    fn sum_to(&self, end: usize) -> S {
-        self.sums[..end].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
-    }
-
-    fn sum(&self) -> S {
-        self.sum_to(self.len())
-    }
-}
-
-/// A key and its slot.
-type Entry = (u128, u32);
-
 /// Those before and behind a place.
 pub(crate) type Neighbours<K> = (Option<(K, u32)>, Option<(K, u32)>);
 
@@ -178,319 +68,86 @@ fn unpack<K: Key>((key, slot): Entry) -> (K, u32) {
     (K::unpack(key), slot)
 }
 
-/// See the module. Nodes have as many entries as make them some hundred bytes: with summaries that are large and have
-/// to be added up, few; with none, many.
+/// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Index<K, S = (), const FANOUT: usize = 32> {
-    nodes: Vec<Node<S, FANOUT>>,
-    free: Vec<u32>,
-    root: u32,
-    /// Levels above the leaves.
-    height: u32,
-    /// The first entry and the last one, which are asked for most.
-    ends: Option<(Entry, Entry)>,
+pub(crate) struct Index<K, S = ()> {
+    tree: Tree<S>,
     keys: PhantomData<K>,
 }
 
-impl<K: Key, S: Summary, const FANOUT: usize> Index<K, S, FANOUT> {
+impl<K: Key, S: Summary> Index<K, S> {
     pub(crate) const fn new() -> Self {
-        Self { nodes: Vec::new(), free: Vec::new(), root: NIL, height: 0, ends: None, keys: PhantomData }
+        Self { tree: Tree::new(), keys: PhantomData }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.root == NIL
+        self.tree.is_empty()
     }
 
-    fn node(&self, at: u32) -> &Node<S, FANOUT> {
-        &self.nodes[at as usize]
-    }
-
-    fn make(&mut self, node: Node<S, FANOUT>) -> u32 {
-        match self.free.pop() {
-            Some(at) => {
-                self.nodes[at as usize] = node;
-                at
-            }
-            None => {
-                self.nodes.push(node);
-                // Room to free every node without allocating.
-                self.free.reserve(self.nodes.len());
-                (self.nodes.len() - 1) as u32
-            }
-        }
-    }
-
-    /// Adds an entry. Keys are unique.
+    /// Adds an entry. Keys are unique, and none is the greatest there can be.
     pub(crate) fn insert(&mut self, key: K, slot: u32, own: S) {
-        let entry = (key.pack(), slot);
-        self.ends =
-            Some(self.ends.map_or((entry, entry), |(first, last)| (first.min(entry), last.max(entry))));
-        let key = entry.0;
-        if self.root == NIL {
-            self.root = self.make(Node::of(key, slot, own));
-            return;
-        }
-        if let Some(right) = self.insert_below(self.root, self.height, key, slot, own) {
-            let left = self.root;
-            let mut root = Node::of(self.node(left).keys[0], left, self.node(left).sum());
-            root.insert(1, self.node(right).keys[0], right, self.node(right).sum());
-            self.root = self.make(root);
-            self.height += 1;
-        }
-    }
-
-    /// The node that was split off, if any: the right one.
-    fn insert_below(&mut self, at: u32, height: u32, key: u128, slot: u32, own: S) -> Option<u32> {
-        if height == 0 {
-            let rank = self.node(at).rank(key);
-            return self.add(at, rank, key, slot, own);
-        }
-        let index = self.node(at).child(key);
-        let child = self.node(at).links[index];
-        let split = self.insert_below(child, height - 1, key, slot, own);
-        let sum = self.node(child).sum();
-        let node = &mut self.nodes[at as usize];
-        node.sums[index] = sum;
-        node.keys[index] = node.keys[index].min(key);
-        let right = split?;
-        let (key, sum) = (self.node(right).keys[0], self.node(right).sum());
-        self.add(at, index + 1, key, right, sum)
-    }
-
-    fn add(&mut self, at: u32, rank: usize, key: u128, link: u32, sum: S) -> Option<u32> {
-        if self.node(at).len() < FANOUT {
-            self.nodes[at as usize].insert(rank, key, link, sum);
-            return None;
-        }
-        if rank == FANOUT {
-            // Whoever appends gets full nodes.
-            return Some(self.make(Node::of(key, link, sum)));
-        }
-        let mut right = Node { len: 0, ..Node::of(key, link, sum) };
-        let left = &mut self.nodes[at as usize];
-        left.move_to(FANOUT / 2, &mut right);
-        if rank <= FANOUT / 2 {
-            left.insert(rank, key, link, sum);
-        } else {
-            right.insert(rank - FANOUT / 2, key, link, sum);
-        }
-        Some(self.make(right))
+        self.tree.insert(key.pack(), slot, own);
     }
 
     /// Removes an entry; with it, its slot. `None`: it is not there.
     pub(crate) fn remove(&mut self, key: K) -> Option<u32> {
-        let (first, last) = self.ends?;
-        let key = key.pack();
-        let slot = self.remove_below(self.root, self.height, key)?;
-        while self.height > 0 && self.node(self.root).len() == 1 {
-            let child = self.node(self.root).links[0];
-            self.free.push(self.root);
-            self.root = child;
-            self.height -= 1;
-        }
-        if self.node(self.root).len() == 0 {
-            self.free.push(self.root);
-            (self.root, self.height, self.ends) = (NIL, 0, None);
-        } else if key == first.0 {
-            self.ends = Some((self.first_below(self.root, self.height), last));
-        } else if key == last.0 {
-            self.ends = Some((first, self.last_below(self.root, self.height)));
-        }
-        Some(slot)
-    }
-
-    fn remove_below(&mut self, at: u32, height: u32, key: u128) -> Option<u32> {
-        if height == 0 {
-            let node = &mut self.nodes[at as usize];
-            let rank = node.rank(key);
-            if node.keys().get(rank) != Some(&key) {
-                return None;
-            }
-            let slot = node.links[rank];
-            node.remove(rank);
-            return Some(slot);
-        }
-        let index = self.node(at).child(key);
-        let child = self.node(at).links[index];
-        let slot = self.remove_below(child, height - 1, key)?;
-        if self.node(child).len() == 0 {
-            self.free.push(child);
-            self.nodes[at as usize].remove(index);
-            return Some(slot);
-        }
-        self.nodes[at as usize].sums[index] = self.node(child).sum();
-        if self.node(child).len() < FANOUT / 4 {
-            self.merge(at, index);
-            if index > 0 {
-                self.merge(at, index - 1);
-            }
-        }
-        Some(slot)
-    }
-
-    /// Makes one of two neighbours if that leaves it room.
-    fn merge(&mut self, at: u32, left_index: usize) {
-        let Some(&[left, right]) = self.node(at).links[..self.node(at).len()].get(left_index..left_index + 2)
-        else {
-            return;
-        };
-        if self.node(left).len() + self.node(right).len() > FANOUT * 3 / 4 {
-            return;
-        }
-        let mut from = *self.node(right);
-        from.move_to(0, &mut self.nodes[left as usize]);
-        self.free.push(right);
-        let sum = self.node(left).sum();
-        let parent = &mut self.nodes[at as usize];
-        parent.sums[left_index] = sum;
-        parent.remove(left_index + 1);
+        self.tree.remove(key.pack())
     }
 
     /// The first entry.
     pub(crate) fn first(&self) -> Option<(K, u32)> {
-        self.ends.map(|(first, _)| unpack(first))
+        self.tree.first().map(unpack)
     }
 
     /// The last entry.
     pub(crate) fn last(&self) -> Option<(K, u32)> {
-        self.ends.map(|(_, last)| unpack(last))
-    }
-
-    fn first_below(&self, mut at: u32, height: u32) -> Entry {
-        for _ in 0..height {
-            at = self.node(at).links[0];
-        }
-        self.node(at).first()
-    }
-
-    fn last_below(&self, mut at: u32, height: u32) -> Entry {
-        for _ in 0..height {
-            at = self.node(at).last().1;
-        }
-        self.node(at).last()
+        self.tree.last().map(unpack)
     }
 
     /// The first entry at or behind `key`.
     pub(crate) fn at_or_after(&self, key: K) -> Option<(K, u32)> {
-        self.around(key).1
+        self.tree.around(key.pack()).1.map(unpack)
     }
 
     /// The last entry before `key`, and the first one at or behind it.
     pub(crate) fn around(&self, key: K) -> Neighbours<K> {
-        let (mut at, mut before, mut next) = (self.root, None, None);
-        if at == NIL {
-            return (None, None);
-        }
-        let key = key.pack();
-        for height in (0..self.height).rev() {
-            let node = self.node(at);
-            let index = node.child(key);
-            if index > 0 {
-                before = Some((node.links[index - 1], height));
-            }
-            if index + 1 < node.len() {
-                next = Some((node.links[index + 1], height));
-            }
-            at = node.links[index];
-        }
-        let node = self.node(at);
-        let rank = node.rank(key);
-        let entry = |index: usize| (node.keys[index], node.links[index]);
-        let before = match rank {
-            0 => before.map(|(at, height)| self.last_below(at, height)),
-            _ => Some(entry(rank - 1)),
-        };
-        let next = match rank == node.len() {
-            true => next.map(|(at, height)| self.first_below(at, height)),
-            false => Some(entry(rank)),
-        };
+        let (before, next) = self.tree.around(key.pack());
         (before.map(unpack), next.map(unpack))
     }
 
     /// The summary of all entries.
     pub(crate) fn total(&self) -> S {
-        if self.root == NIL { S::EMPTY } else { self.node(self.root).sum() }
+        self.tree.total()
     }
 
     /// The summary of the entries before `end`.
     pub(crate) fn fold_to(&self, end: K) -> S {
-        let (mut at, end, mut sum) = (self.root, end.pack(), S::EMPTY);
-        let Some((first, last)) = self.ends else { return sum };
-        if last.0 < end || end <= first.0 {
-            return if last.0 < end { self.total() } else { sum };
-        }
-        for _ in 0..self.height {
-            let node = self.node(at);
-            // Of the last child with a key before the end, some may be behind it.
-            let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
-            sum = sum.then(node.sum_to(partly));
-            at = node.links[partly];
-        }
-        let node = self.node(at);
-        sum.then(node.sum_to(node.rank(end)))
+        self.tree.fold_until(end.pack(), |_| false)
     }
 
-    /// The summary of the entries of `start <= key < end`; `None` bounds nothing.
-    pub(crate) fn fold_from(&self, start: K, end: Option<K>) -> S {
-        let (start, end) = (start.pack(), end.map(K::pack));
-        match self.ends {
-            Some((_, last)) if start <= last.0 => self.fold_below(self.root, self.height, Some(start), end),
-            _ => S::EMPTY,
-        }
+    /// The summary of the entries before `end`, or of fewer if that is `enough`: what is far behind is not looked at then.
+    pub(crate) fn fold_until(&self, end: K, enough: impl Fn(&S) -> bool) -> S {
+        self.tree.fold_until(end.pack(), enough)
     }
 
-    fn fold_below(&self, at: u32, height: u32, low: Option<u128>, high: Option<u128>) -> S {
-        let node = self.node(at);
-        let end = high.map_or(node.len(), |high| node.rank(high));
-        if height == 0 {
-            let start = low.map_or(0, |low| node.rank(low));
-            return (start..end).fold(S::EMPTY, |sum, index| sum.then(node.sums[index]));
-        }
-        let start = low.map_or(0, |low| node.child(low));
-        (start..end).fold(S::EMPTY, |sum, index| {
-            let low = low.filter(|_| index == start);
-            let high = high.filter(|_| index + 1 == end);
-            sum.then(if low.is_none() && high.is_none() {
-                node.sums[index]
-            } else {
-                self.fold_below(node.links[index], height - 1, low, high)
-            })
-        })
+    /// The summary of the entries of `start <= key < end`.
+    pub(crate) fn fold_between(&self, start: K, end: K) -> S {
+        self.tree.fold_between(start.pack(), end.pack())
+    }
+
+    /// The summaries of the entries before `key`, and of the others.
+    pub(crate) fn split(&self, key: K) -> (S, S) {
+        self.tree.split(key.pack())
     }
 
     /// The first entry that `wanted` says of it; it must say so of a range if and only if it does of an entry in it.
     pub(crate) fn find(&self, wanted: impl Fn(&S) -> bool) -> Option<(K, u32)> {
-        let mut at = self.root;
-        if at == NIL {
-            return None;
-        }
-        for _ in 0..self.height {
-            let node = self.node(at);
-            at = node.links[node.sums[..node.len()].iter().position(&wanted)?];
-        }
-        let node = self.node(at);
-        let index = node.sums[..node.len()].iter().position(&wanted)?;
-        Some(unpack((node.keys[index], node.links[index])))
+        self.tree.find(wanted).map(unpack)
     }
 
     /// Gives every entry a new summary. O(n).
     pub(crate) fn rewrite(&mut self, own: impl Fn(K, u32) -> S) {
-        if self.root != NIL {
-            self.rewrite_below(self.root, self.height, &own);
-        }
-    }
-
-    fn rewrite_below(&mut self, at: u32, height: u32, own: &impl Fn(K, u32) -> S) {
-        for index in 0..self.node(at).len() {
-            let (key, link) = (self.node(at).keys[index], self.node(at).links[index]);
-            let sum = if height == 0 {
-                own(K::unpack(key), link)
-            } else {
-                self.rewrite_below(link, height - 1, own);
-                self.node(link).sum()
-            };
-            self.nodes[at as usize].sums[index] = sum;
-        }
+        self.tree.rewrite(|key, slot| own(K::unpack(key), slot));
     }
 }
 
@@ -534,7 +191,7 @@ mod tests {
             steps in prop::collection::vec((0_u8..5, 0_u32..400, -9_i64..9), 1..900),
             ascending in any::<bool>(),
         ) {
-            let mut index = Index::<u32, Prefix, 8>::new();
+            let mut index = Index::<u32, Prefix>::new();
             let mut model = BTreeMap::<u32, i64>::new();
             for (number, (what, key, value)) in steps.into_iter().enumerate() {
                 // A queue: filled behind, emptied in front; or anything anywhere.
@@ -557,10 +214,14 @@ mod tests {
                         let fold = |range: &mut dyn Iterator<Item = (&u32, &i64)>| {
                             range.fold(Prefix::EMPTY, |sum, (_, value)| sum.then(of(*value)))
                         };
-                        let found = index.fold_from(key, Some(high));
+                        let found = index.fold_between(key, high);
                         prop_assert_eq!(found, fold(&mut model.range(key..high)));
-                        prop_assert_eq!(index.fold_to(key), fold(&mut model.range(..key)));
-                        prop_assert_eq!(index.fold_from(key, None), fold(&mut model.range(key..)));
+                        let before = fold(&mut model.range(..key));
+                        prop_assert_eq!(index.split(key), (before, fold(&mut model.range(key..))));
+                        prop_assert_eq!(index.fold_to(key), before);
+                        let is_less = |sum: &Prefix| sum.least < value;
+                        let until = index.fold_until(key, is_less);
+                        prop_assert!(until == before || (is_less(&until) && is_less(&before)));
                         prop_assert_eq!(index.total(), fold(&mut model.iter()));
                         let entry = |found: Option<(&u32, &i64)>| found.map(|(key, value)| (*key, *value as u32));
                         prop_assert_eq!(index.at_or_after(key), entry(model.range(key..).next()));
@@ -576,17 +237,5 @@ mod tests {
             let all = model.keys().fold(Prefix::EMPTY, |sum, key| sum.then(of(i64::from(*key))));
             prop_assert_eq!(index.total(), all);
         }
-    }
-
-    #[test]
-    fn steady_state_reuses_its_nodes() {
-        let mut index = Index::<u32>::new();
-        for key in 0..100_000_u32 {
-            index.insert(key, 0, ());
-            if key >= 100 {
-                index.remove(key - 100);
-            }
-        }
-        assert!(index.nodes.len() < 24, "{}", index.nodes.len());
     }
 }

@@ -44,7 +44,9 @@ mod fit;
 mod health;
 mod index;
 mod line;
+mod lists;
 mod merge;
+mod policing;
 mod queue;
 mod request;
 mod reserve;
@@ -53,6 +55,7 @@ mod service;
 mod slack;
 mod stream;
 mod streams;
+mod tree;
 
 pub use config::{Config, FloorBase};
 pub use event::{Counters, Event};

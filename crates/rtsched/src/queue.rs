@@ -2,15 +2,18 @@
 //!
 //! **For:** the orders the policy chooses from, and the neighbours merging asks for, each in O(log n).
 //! **Excludes:** the choice. **State:** a slot per request; by class the deadline order (real time in
-//! [`Deadlines`], which knows slack) and the offset order; by stream two lists; the names. **Invariants:** a slot in
+//! [`Deadlines`], which knows slack) and the offset order; the [`Lists`] of streams; the names. **Invariants:** a slot in
 //! use is in the names and in the deadline order exactly once, in the offset order exactly once unless it is a flush,
 //! which has no place, and in one list of its stream if it has one. Steady state allocates nothing.
 
 use crate::index::Index;
+use crate::lists::Lists;
+pub(crate) use crate::lists::Part;
 use crate::request::{Class, Direction, DispatchId, Request, RequestId, StreamId};
 use crate::slack::{Deadlines, Expected, Key, Usable};
 use alloc::vec::Vec;
 use core::hash::{BuildHasherDefault, Hasher};
+use core::num::NonZeroU64;
 use hashbrown::HashMap;
 use units::{DeviceOffset, Instant};
 
@@ -20,21 +23,11 @@ pub(crate) type Slot = u32;
 /// Index of a stream's entry in the books.
 pub(crate) type StreamSlot = u32;
 
-const NIL: Slot = u32::MAX;
-
-/// What a request is to its stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// It draws on the reservation.
-    Charged,
-    /// It would, but it is beyond the stream's rate, or the stream is demoted.
-    Excess,
-    /// There is no reservation, or it is not of real time.
-    Other,
-}
-
 /// One waiting request and what the scheduler knows of it.
+///
+/// Two cache lines: most requests wait for so long that nothing of them is in a cache when they are served.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Waiting {
     pub(crate) request: Request,
     /// The request's deadline, or its class's.
@@ -54,17 +47,20 @@ pub(crate) struct Waiting {
     pub(crate) part: Part,
     /// It was asked for as real time, whatever it is served as.
     pub(crate) is_wanted_in_time: bool,
-    /// By when somebody wants it who could not be promised that; [`Instant::FAR_FUTURE`]: nobody.
-    pub(crate) wish: Instant,
-    /// The command that held the device when it arrived.
-    pub(crate) found_at_device: Option<DispatchId>,
-    /// Neighbours in its stream's list.
-    pub(crate) previous: Slot,
-    pub(crate) next: Slot,
+    /// The command that held the device when it arrived; none is named 0.
+    pub(crate) found_at_device: Option<NonZeroU64>,
 }
 
+const _: () = assert!(size_of::<Option<Waiting>>() == 128);
+
 impl Waiting {
-    pub(crate) fn new(request: Request, deadline: Instant, sequence: u64, arrived: Instant) -> Self {
+    pub(crate) fn new(
+        request: Request,
+        deadline: Instant,
+        sequence: u64,
+        arrived: Instant,
+        found_at_device: Option<DispatchId>,
+    ) -> Self {
         Self {
             request,
             deadline,
@@ -76,11 +72,12 @@ impl Waiting {
             owner: None,
             part: Part::Other,
             is_wanted_in_time: request.class == Class::RealTime,
-            wish: Instant::FAR_FUTURE,
-            found_at_device: None,
-            previous: NIL,
-            next: NIL,
+            found_at_device: found_at_device.and_then(|DispatchId(id)| NonZeroU64::new(id)),
         }
+    }
+
+    pub(crate) fn found_at_device(&self) -> Option<DispatchId> {
+        self.found_at_device.map(|id| DispatchId(id.get()))
     }
 
     pub(crate) fn key(&self) -> Key {
@@ -92,9 +89,11 @@ impl Waiting {
         (self.request.class == Class::RealTime).then(|| self.key())
     }
 
+    /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be
+    /// promised.
     fn wish_key(&self) -> Option<Key> {
-        let is_kept = self.request.class == Class::RealTime && self.wish < self.deadline;
-        is_kept.then_some((self.wish, self.sequence))
+        let wish = self.request.deadline.filter(|wish| *wish < self.deadline)?;
+        (self.request.class == Class::RealTime).then_some((wish, self.sequence))
     }
 
     pub(crate) fn end(&self) -> DeviceOffset {
@@ -102,18 +101,10 @@ impl Waiting {
     }
 }
 
-/// A stream's requests in order of arrival.
-#[derive(Clone, Copy, Debug)]
-struct List {
-    head: Slot,
-    tail: Slot,
-    len: u32,
-}
-
-const NO_LIST: List = List { head: NIL, tail: NIL, len: 0 };
-
-/// SplitMix64's finaliser (Steele, Lea and Flood, 2014): consecutive numbers become unrelated ones. Names are the
-/// caller's own, so nobody has an interest in collisions.
+/// SplitMix64's finaliser (Steele, Lea and Flood, 2014) of all but the last bits: consecutive numbers stay neighbours in
+/// memory, because who numbers his requests asks for the next ones next, and blocks of them become unrelated. The first
+/// bits are what the map compares before it looks at a name, and differ within a block. Names are the caller's own, so
+/// nobody has an interest in collisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scatter(u64);
 
@@ -127,10 +118,12 @@ impl Hasher for Scatter {
     }
 
     fn write_u64(&mut self, number: u64) {
-        let mut z = (self.0 ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        const BLOCK_BITS: u32 = 6;
+        let mut z = (self.0 ^ (number >> BLOCK_BITS)).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = z ^ (z >> 31);
+        let within = number & ((1 << BLOCK_BITS) - 1);
+        self.0 = (((z ^ (z >> 31)) << BLOCK_BITS) | within) ^ (within << (u64::BITS - BLOCK_BITS));
     }
 }
 
@@ -150,8 +143,7 @@ pub(crate) struct Queue {
     wishes: Index<Key>,
     /// By class: offset, then arrival.
     places: [Index<(u64, u64)>; 4],
-    /// By stream and [`Part`].
-    lists: Vec<[List; 3]>,
+    lists: Lists,
     counts: [usize; 4],
     /// No request was ever longer, in bytes.
     longest: u64,
@@ -167,7 +159,7 @@ impl Queue {
             others: [const { Index::new() }; 4],
             wishes: Index::new(),
             places: [const { Index::new() }; 4],
-            lists: Vec::new(),
+            lists: Lists::new(),
             counts: [0; 4],
             longest: 0,
         }
@@ -189,13 +181,9 @@ impl Queue {
         self.slots[slot as usize].as_ref().expect("indexes name only slots in use")
     }
 
-    fn links(&mut self, slot: Slot) -> &mut Waiting {
-        self.slots[slot as usize].as_mut().expect("lists name only slots in use")
-    }
-
     /// # Panics
     /// When a request of the same name waits already.
-    pub(crate) fn insert(&mut self, mut waiting: Waiting) {
+    pub(crate) fn insert(&mut self, waiting: Waiting) -> Slot {
         let slot = self.free.pop().unwrap_or(self.slots.len() as Slot);
         let previous = self.names.insert(waiting.request.id, slot);
         assert!(previous.is_none(), "{:?} is queued already", waiting.request.id);
@@ -212,20 +200,8 @@ impl Queue {
         }
         self.counts[class as usize] += 1;
         self.longest = self.longest.max(waiting.request.length.0);
-        (waiting.previous, waiting.next) = (NIL, NIL);
         if let Some(owner) = waiting.owner {
-            if self.lists.len() <= owner as usize {
-                self.lists.resize(owner as usize + 1, [NO_LIST; 3]);
-            }
-            let list = &mut self.lists[owner as usize][waiting.part as usize];
-            waiting.previous = list.tail;
-            list.tail = slot;
-            list.len += 1;
-            if waiting.previous == NIL {
-                list.head = slot;
-            } else {
-                self.links(waiting.previous).next = slot;
-            }
+            self.lists.insert(owner, waiting.part, slot);
         }
         if slot as usize == self.slots.len() {
             self.slots.push(Some(waiting));
@@ -234,6 +210,7 @@ impl Queue {
         } else {
             self.slots[slot as usize] = Some(waiting);
         }
+        slot
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) -> Waiting {
@@ -255,40 +232,29 @@ impl Queue {
         }
         self.counts[class as usize] -= 1;
         if let Some(owner) = waiting.owner {
-            let which = waiting.part as usize;
-            match waiting.previous {
-                NIL => self.lists[owner as usize][which].head = waiting.next,
-                previous => self.links(previous).next = waiting.next,
-            }
-            match waiting.next {
-                NIL => self.lists[owner as usize][which].tail = waiting.previous,
-                next => self.links(next).previous = waiting.previous,
-            }
-            self.lists[owner as usize][which].len -= 1;
+            self.lists.remove(owner, waiting.part, slot);
         }
         waiting
     }
 
     /// How many requests of a stream wait.
     pub(crate) fn count_of(&self, owner: StreamSlot, part: Part) -> u32 {
-        self.lists.get(owner as usize).map_or(0, |lists| lists[part as usize].len)
+        self.lists.count_of(owner, part)
     }
 
     /// Whether any does.
     pub(crate) fn has_any_of(&self, owner: StreamSlot) -> bool {
-        self.lists.get(owner as usize).is_some_and(|lists| lists.iter().any(|list| list.len > 0))
+        self.lists.has_any_of(owner)
     }
 
     /// The oldest of a stream's requests.
     pub(crate) fn oldest_of(&self, owner: StreamSlot, part: Part) -> Option<Slot> {
-        let list = self.lists.get(owner as usize)?[part as usize];
-        (list.head != NIL).then_some(list.head)
+        self.lists.oldest_of(owner, part)
     }
 
     /// The next younger one in its stream's list.
     pub(crate) fn younger(&self, slot: Slot) -> Option<Slot> {
-        let next = self.get(slot).next;
-        (next != NIL).then_some(next)
+        self.lists.younger(slot)
     }
 
     /// The request of a class that is due first.
@@ -319,7 +285,18 @@ impl Queue {
 
     /// See [`Deadlines::slack`].
     pub(crate) fn slack(&self, end: Option<Key>, start: Instant, expected: Option<&Expected>) -> i64 {
-        self.real_time.slack(end, start, expected)
+        self.real_time.slack(end, start, expected, i64::MIN)
+    }
+
+    /// The same, but of less than `enough` it says only that it is less.
+    pub(crate) fn slack_if(
+        &self,
+        end: Option<Key>,
+        start: Instant,
+        expected: Option<&Expected>,
+        enough: i64,
+    ) -> i64 {
+        self.real_time.slack(end, start, expected, enough)
     }
 
     /// A request that can go in one command behind or before another one of this direction and stream: starting

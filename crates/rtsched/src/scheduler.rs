@@ -12,17 +12,15 @@ use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
 use crate::health::Health;
 use crate::merge::{Limits, Run};
-use crate::queue::{Part, Queue, Slot, StreamSlot, Waiting};
+use crate::policing::price;
+use crate::queue::{Part, Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 use crate::service::{Distance, ServiceModel, ServiceTime};
 use crate::slack::{Expected, Usable};
-use crate::stream::{StreamSpec, StreamState};
-use crate::streams::{Run as StreamRun, Streams, signed};
+use crate::stream::StreamSpec;
+use crate::streams::{Streams, signed};
 use alloc::vec::Vec;
-use units::{Bytes, DeviceOffset, Duration, Instant};
-
-/// How often a stream that cannot have a request as early as it wants is tried with half of that.
-const ADVANCES: u32 = 4;
+use units::{DeviceOffset, Duration, Instant};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -93,8 +91,7 @@ impl Scheduler {
     /// When a request of the same name is queued already.
     pub fn enqueue(&mut self, now: Instant, request: Request) {
         let deadline = request.deadline.unwrap_or(now + self.latency(request.class));
-        let mut waiting = Waiting::new(request, deadline, self.next_sequence, now);
-        waiting.found_at_device = self.device.newest();
+        let mut waiting = Waiting::new(request, deadline, self.next_sequence, now, self.device.newest());
         waiting.owner = request.stream.map(|stream| self.streams.open(stream));
         self.next_sequence += 1;
         self.journal.counters.enqueued += 1;
@@ -122,131 +119,6 @@ impl Scheduler {
         }
     }
 
-    /// Reckons a request's costs.
-    pub(crate) fn price(&self, waiting: &mut Waiting) {
-        (waiting.cost, waiting.whole) = price(&self.service, &self.streams, waiting);
-    }
-
-    /// Puts a request of an active stream where its budget says.
-    pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
-        self.replenish(now, owner);
-        let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
-        if has_excess || !self.within_rate(now, owner) {
-            self.journal.counters.excess += 1;
-            waiting = self.demoted(waiting);
-            waiting.deadline = now + self.config.best_effort_latency;
-            self.insert(now, waiting);
-            self.replenish(now, owner);
-        } else {
-            self.charge(now, owner, waiting);
-        }
-    }
-
-    /// The request as best effort.
-    pub(crate) fn demoted(&self, mut waiting: Waiting) -> Waiting {
-        waiting.request.class = Class::BestEffort;
-        waiting.continues = false;
-        let is_held = waiting.owner.is_some_and(|owner| self.streams.held_of(owner).is_some());
-        waiting.part = if is_held { Part::Excess } else { Part::Other };
-        self.price(&mut waiting);
-        waiting
-    }
-
-    /// Whether a stream is active and may ask for its next request now.
-    fn within_rate(&self, now: Instant, owner: StreamSlot) -> bool {
-        let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
-        held.is_some_and(|held| held.release(now) <= now + held.terms.deadline)
-    }
-
-    /// Queues a request of an active stream, of which it is the next by rate.
-    fn charge(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
-        let request = waiting.request;
-        let end = waiting.end();
-        let queued = self.queue.count_of(owner, Part::Charged);
-        let stream = self.streams.get_mut(owner);
-        let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
-        let release = held.release(now);
-        held.next_release = release + held.spec.rate.time_for(request.length);
-        // Where it is now is where it goes on.
-        held.spec.place = Some(request.offset);
-        let earliest = release + held.terms.deadline;
-        let before = stream.run.filter(|run| {
-            queued > 0
-                && run.direction == request.direction
-                && run.end == request.offset
-                && run.length + request.length <= held.terms.request
-        });
-        let length = before.map_or(request.length, |run| run.length + request.length);
-        stream.run = Some(StreamRun { direction: request.direction, end, length });
-        // It has read as far ahead as it is to: what it asked for is here, but for one of the longer requests.
-        let is_here = |wanted: Bytes| u64::from(queued) * held.terms.request.0 <= wanted.0;
-        let catches_up = held
-            .wanted
-            .is_some_and(|(wanted, until)| (held.next_release >= now && is_here(wanted)) || now >= until);
-        waiting.continues = before.is_some();
-        waiting.part = Part::Charged;
-        waiting.request.class = Class::RealTime;
-        if catches_up {
-            self.grow(now, owner);
-        }
-        self.streams.place(owner, self.device.busy_since(now));
-        self.price(&mut waiting);
-        let by_terms = Waiting { deadline: earliest, ..waiting };
-        match request.deadline {
-            None => self.insert(now, by_terms),
-            Some(wish) if wish >= earliest => self.insert(now, Waiting { deadline: wish, ..waiting }),
-            Some(wish) => self.advance(now, owner, Waiting { deadline: wish, ..waiting }, by_terms),
-        }
-    }
-
-    /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
-    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come;
-    /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
-    /// remains a wish.
-    fn advance(&mut self, now: Instant, owner: StreamSlot, wanted: Waiting, by_terms: Waiting) {
-        let by_terms = Waiting { wish: wanted.deadline, ..by_terms };
-        let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
-        let before = (held.next_release, held.advanced);
-        let left = held.terms.deadline.saturating_sub(held.advanced);
-        let mut earlier = by_terms.deadline.saturating_since(wanted.deadline).min(left);
-        for _ in 0..ADVANCES {
-            if earlier == Duration::ZERO {
-                break;
-            }
-            let deadline = by_terms.deadline.saturating_before(earlier);
-            if let Some(held) = self.streams.held_of_mut(owner) {
-                held.advanced = before.1 + earlier;
-                held.next_release = before.0.saturating_before(earlier);
-            }
-            self.streams.place(owner, self.device.busy_since(now));
-            if self.fits(now, Waiting { deadline, ..by_terms }) {
-                return;
-            }
-            earlier = earlier / 2;
-        }
-        if let Some(held) = self.streams.held_of_mut(owner) {
-            (held.next_release, held.advanced) = before;
-        }
-        self.streams.place(owner, self.device.busy_since(now));
-        self.insert(now, by_terms);
-    }
-
-    /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
-    pub(crate) fn replenish(&mut self, now: Instant, owner: StreamSlot) {
-        let mut eligible = None;
-        while let Some(slot) = self.queue.oldest_of(owner, Part::Excess) {
-            let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
-            let Some(held) = held else { break };
-            if !self.within_rate(now, owner) {
-                eligible = Some(held.release(now).saturating_before(held.terms.deadline));
-                break;
-            }
-            let waiting = self.queue.remove(slot);
-            self.charge(now, owner, waiting);
-        }
-        self.streams.set_eligible(owner, eligible);
-    }
-
     pub(crate) fn insert(&mut self, now: Instant, waiting: Waiting) {
         let class = waiting.request.class;
         if class == Class::RealTime {
@@ -258,7 +130,7 @@ impl Scheduler {
     }
 
     /// Queues the first if it fits, and else the second. True for the first.
-    fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
+    pub(crate) fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
         let fits = self.fits(now, wanted);
         if !fits {
             if otherwise.request.class != Class::RealTime {
@@ -270,14 +142,14 @@ impl Scheduler {
     }
 
     /// Queues a request of real time if every such deadline then holds, also those to come and with half the cushion.
-    fn fits(&mut self, now: Instant, wanted: Waiting) -> bool {
-        self.queue.insert(wanted);
+    pub(crate) fn fits(&mut self, now: Instant, wanted: Waiting) -> bool {
+        let slot = self.queue.insert(wanted);
         let expected = self.expected(now);
         let slack = self.queue.slack(None, self.device.free_at(now), expected.as_ref());
         let fits = slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX);
         if fits {
             self.note_tightness(now, wanted.deadline, wanted.cost);
-        } else if let Some(slot) = self.queue.slot_of(wanted.request.id) {
+        } else {
             self.queue.remove(slot);
         }
         fits
@@ -338,9 +210,7 @@ impl Scheduler {
 
     /// Nanoseconds that are kept between what is expected and the deadlines.
     fn cushion(&self) -> u64 {
-        let percent = u128::from(self.config.cushion_percent.min(50));
-        self.shortest
-            .map_or(0, |time| u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX >> 2))
+        self.shortest.map_or(0, |time| percent_of(time, self.config.cushion_percent.min(50)))
     }
 
     /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
@@ -357,10 +227,7 @@ impl Scheduler {
             .filter(|(_, until)| now < *until || self.queue.count(Class::RealTime) > 0)
             .map(|(time, _)| time);
         let tightest = seen.into_iter().chain(self.shortest).min();
-        tightest.map_or(u64::MAX, |time| {
-            let percent = u128::from(self.blocking_percent());
-            u64::try_from(time.as_nanos() * percent / 100).unwrap_or(u64::MAX)
-        })
+        tightest.map_or(u64::MAX, |time| percent_of(time, self.blocking_percent()))
     }
 
     pub(crate) fn blocking_percent(&self) -> u32 {
@@ -408,7 +275,7 @@ impl Scheduler {
             charged: waiting.part == Part::Charged,
             blocker: match self.preferred {
                 Some((preferred, at)) if at >= waiting.arrived => Some(preferred),
-                _ => waiting.found_at_device,
+                _ => waiting.found_at_device(),
             },
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
@@ -533,7 +400,11 @@ impl Scheduler {
             return true;
         }
         let otherwise = match before.request.class {
-            Class::RealTime => Waiting { wish: before.wish.min(waiting.deadline), ..before },
+            // It stays wanted by then.
+            Class::RealTime => {
+                let wish = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
+                Waiting { request: Request { deadline: Some(wish), ..before.request }, ..before }
+            }
             _ => Waiting { deadline: waiting.deadline, ..before },
         };
         let is_excess = waiting.part == Part::Excess;
@@ -672,16 +543,9 @@ impl Scheduler {
     }
 }
 
-/// Nanoseconds a request takes, and the command it starts.
-fn price(service: &ServiceModel, streams: &Streams, waiting: &Waiting) -> (u64, u64) {
-    let Request { direction, offset, length, .. } = waiting.request;
-    if waiting.continues {
-        let cost = service.transfer_nanos(direction, offset, length);
-        return (cost, cost);
-    }
-    let cost = service.nanos(direction, offset, length);
-    let held = waiting.owner.filter(|_| waiting.part == Part::Charged);
-    let held = held.and_then(|owner| streams.held_of(owner));
-    // Pieces that may follow it are priced by themselves; the command has room for as much as was promised.
-    (cost, held.map_or(cost, |held| cost.max(held.cost)))
+/// So many nanoseconds are `percent`, at most 100, of `time`, which is at most 584 years. In 64 bits, because 128 have to
+/// be divided by a loop.
+fn percent_of(time: Duration, percent: u32) -> u64 {
+    let (nanos, percent) = (u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), u64::from(percent));
+    nanos / 100 * percent + nanos % 100 * percent / 100
 }

@@ -78,7 +78,7 @@ impl Summary for Margin {
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadlines {
-    index: Index<Key, Margin, 16>,
+    index: Index<Key, Margin>,
     near: Usable,
     far: Usable,
 }
@@ -121,19 +121,39 @@ impl Deadlines {
     /// Requests that are `expected` count as soon as `end` lies behind their horizon H: S is there at most
     /// (d_i − t)·u − Σ C_j − Φ(H) − U·(d_i − H), with Φ(H) their demand and U their share, and likewise at H itself.
     /// Between deadlines it only grows, because U ≤ u.
-    pub(crate) fn slack(&self, end: Option<Key>, start: Instant, expected: Option<&Expected>) -> i64 {
+    ///
+    /// Of less than `enough` it is only said that it is less: then what follows the deadline that shows it is not
+    /// looked at.
+    pub(crate) fn slack(
+        &self,
+        end: Option<Key>,
+        start: Instant,
+        expected: Option<&Expected>,
+        enough: i64,
+    ) -> i64 {
         if self.index.is_empty() {
             return i64::MAX;
         }
         let spent = self.near.spent(start);
         let after = |margin: i64| if margin == i64::MAX { margin } else { margin - spent };
+        let is_too_little = |margin: &Margin| after(margin.near) < enough;
         let Some(expected) = expected.filter(|expected| end.is_none_or(|(end, _)| end >= expected.horizon))
         else {
-            return after(end.map_or_else(|| self.index.total(), |end| self.index.fold_to(end)).near);
+            let margin =
+                end.map_or_else(|| self.index.total(), |end| self.index.fold_until(end, is_too_little));
+            return after(margin.near);
         };
         let split = (expected.horizon, 0);
-        let near = self.index.fold_to(split);
-        let far = self.index.fold_from(split, end);
+        let (near, far) = match end {
+            None => self.index.split(split),
+            Some(end) => {
+                let near = self.index.fold_until(split, is_too_little);
+                if is_too_little(&near) {
+                    return after(near.near);
+                }
+                (near, self.index.fold_between(split, end))
+            }
+        };
         let first = self.near.until(expected.horizon) - near.sum - expected.demand;
         let held_back = self.near.until(expected.horizon) - self.far.spent(expected.horizon);
         let far = far.far.saturating_sub(near.sum).saturating_add(held_back - expected.demand);
@@ -228,7 +248,11 @@ mod tests {
                 horizon.map(|(horizon, demand)| Expected { horizon: Instant::from_nanos(horizon), demand });
             let end = end.map(|(deadline, sequence)| (Instant::from_nanos(deadline), sequence));
             let slack = slack_by_definition(&model, usable, end, start, expected);
-            prop_assert_eq!(tree.slack(end, start, expected.as_ref()), slack);
+            prop_assert_eq!(tree.slack(end, start, expected.as_ref(), i64::MIN), slack);
+            for enough in [slack.saturating_sub(1), slack, slack.saturating_add(1)] {
+                let known = tree.slack(end, start, expected.as_ref(), enough);
+                prop_assert!(known == slack || (known < enough && slack < enough));
+            }
             // After a revision, too.
             let usable = (Usable::holding_back(held.0 / 2), Usable::holding_back(held.1));
             tree.revise(usable.0, usable.1, |slot| u64::from(slot) + 1);
@@ -236,7 +260,11 @@ mod tests {
                 *cost = key.1 + 1;
             }
             let slack = slack_by_definition(&model, usable, end, start, expected);
-            prop_assert_eq!(tree.slack(end, start, expected.as_ref()), slack);
+            prop_assert_eq!(tree.slack(end, start, expected.as_ref(), i64::MIN), slack);
+            for enough in [slack.saturating_sub(1), slack, slack.saturating_add(1)] {
+                let known = tree.slack(end, start, expected.as_ref(), enough);
+                prop_assert!(known == slack || (known < enough && slack < enough));
+            }
         }
     }
 }

@@ -141,9 +141,9 @@ pub(crate) struct Streams {
     free: Vec<StreamSlot>,
     names: Names<StreamId, StreamSlot>,
     /// Active streams whose next virtual release is to come, by x.
-    ahead: Index<(i64, StreamSlot), Releases, 16>,
+    ahead: Index<(i64, StreamSlot), Releases>,
     /// Active streams that may ask at any moment, by x less that moment.
-    idle: Index<(i64, StreamSlot), Releases, 16>,
+    idle: Index<(i64, StreamSlot), Releases>,
     /// Active streams with excess, by when the oldest of it will be within the rate.
     eligible: Index<(Instant, StreamSlot)>,
     admitted: u64,

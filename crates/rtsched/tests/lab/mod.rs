@@ -2,7 +2,10 @@
 
 #![allow(dead_code)] // every test file has a copy and needs a part of it
 
-use rtsched::{Class, Config, Direction, Dispatch, Event, Request, RequestId, Scheduler, ServiceTime};
+use rtsched::{
+    Class, Config, Direction, Dispatch, Event, Request, RequestId, Scheduler, ServiceTime, StreamId,
+    StreamStatus,
+};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// 16 ms and 170 MB/s: 8 MiB take 65.3 ms.
@@ -139,4 +142,17 @@ impl Lab {
             }
         }
     }
+}
+
+/// A device that is known for good.
+pub(crate) fn known() -> Config {
+    Config { learning: false, ..Config::default() }
+}
+
+pub(crate) fn of_stream(stream: u64, id: u64, offset: u64, length: Bytes) -> Request {
+    Request { stream: Some(StreamId(stream)), ..request(id, Class::RealTime, offset, length, None) }
+}
+
+pub(crate) fn status(lab: &Lab, stream: u64) -> StreamStatus {
+    lab.scheduler.stream(StreamId(stream)).expect("it holds a reservation")
 }

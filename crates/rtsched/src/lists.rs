@@ -1,0 +1,106 @@
+//! What waits of each stream, in order of arrival.
+//!
+//! **For:** how much of a stream waits, and which of it is the oldest. **Excludes:** what a slot holds. **State:** three
+//! lists for each stream, one for each [`Part`], linked through the slots. **Invariants:** a slot is in one list at most.
+//! Steady state allocates nothing.
+
+use crate::queue::{Slot, StreamSlot};
+use alloc::vec::Vec;
+
+const NIL: Slot = u32::MAX;
+
+/// What a request is to its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It draws on the reservation.
+    Charged,
+    /// It would, but it is beyond the stream's rate, or the stream is demoted.
+    Excess,
+    /// There is no reservation, or it is not of real time.
+    Other,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: Slot,
+    tail: Slot,
+    len: u32,
+}
+
+/// The neighbours of a slot in its list.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: Slot,
+    next: Slot,
+}
+
+const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+const UNLINKED: Link = Link { previous: NIL, next: NIL };
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Lists {
+    /// By stream and part.
+    lists: Vec<[List; 3]>,
+    /// By slot: those of streams and no others, whose requests are thus smaller.
+    links: Vec<Link>,
+}
+
+impl Lists {
+    pub(crate) const fn new() -> Self {
+        Self { lists: Vec::new(), links: Vec::new() }
+    }
+
+    /// Adds a slot as the youngest.
+    pub(crate) fn insert(&mut self, owner: StreamSlot, part: Part, slot: Slot) {
+        if self.lists.len() <= owner as usize {
+            self.lists.resize(owner as usize + 1, [EMPTY; 3]);
+        }
+        if self.links.len() <= slot as usize {
+            self.links.resize(slot as usize + 1, UNLINKED);
+        }
+        let list = &mut self.lists[owner as usize][part as usize];
+        let previous = core::mem::replace(&mut list.tail, slot);
+        list.len += 1;
+        if previous == NIL {
+            list.head = slot;
+        } else {
+            self.links[previous as usize].next = slot;
+        }
+        self.links[slot as usize] = Link { previous, next: NIL };
+    }
+
+    /// Takes a slot out, wherever it is in its list.
+    pub(crate) fn remove(&mut self, owner: StreamSlot, part: Part, slot: Slot) {
+        let Link { previous, next } = self.links[slot as usize];
+        let list = &mut self.lists[owner as usize][part as usize];
+        match previous {
+            NIL => list.head = next,
+            previous => self.links[previous as usize].next = next,
+        }
+        match next {
+            NIL => list.tail = previous,
+            next => self.links[next as usize].previous = previous,
+        }
+        list.len -= 1;
+    }
+
+    pub(crate) fn count_of(&self, owner: StreamSlot, part: Part) -> u32 {
+        self.lists.get(owner as usize).map_or(0, |lists| lists[part as usize].len)
+    }
+
+    pub(crate) fn has_any_of(&self, owner: StreamSlot) -> bool {
+        self.lists.get(owner as usize).is_some_and(|lists| lists.iter().any(|list| list.len > 0))
+    }
+
+    pub(crate) fn oldest_of(&self, owner: StreamSlot, part: Part) -> Option<Slot> {
+        let list = self.lists.get(owner as usize)?[part as usize];
+        (list.head != NIL).then_some(list.head)
+    }
+
+    /// The next younger one in a slot's list.
+    pub(crate) fn younger(&self, slot: Slot) -> Option<Slot> {
+        let next = self.links.get(slot as usize)?.next;
+        (next != NIL).then_some(next)
+    }
+}

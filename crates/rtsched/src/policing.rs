@@ -1,0 +1,156 @@
+//! What of a stream's requests draws on its reservation, and what is beyond it.
+//!
+//! **For:** a request's way from its stream to the queue: charged, as excess, or moved from the one to the other; and what
+//! it is reckoned to cost. **Excludes:** the books, which are [`streams`](crate::streams)', and reservations, which are
+//! [`reserve`](crate::reserve)'s. **State:** none of its own. **Invariants:** what is charged is within the stream's rate.
+
+use crate::queue::{Part, StreamSlot, Waiting};
+use crate::request::{Class, Request};
+use crate::scheduler::Scheduler;
+use crate::service::ServiceModel;
+use crate::stream::StreamState;
+use crate::streams::{Run as StreamRun, Streams};
+use units::{Bytes, Duration, Instant};
+
+/// How often a stream that cannot have a request as early as it wants is tried with half of that.
+const ADVANCES: u32 = 4;
+
+impl Scheduler {
+    /// Reckons a request's costs.
+    pub(crate) fn price(&self, waiting: &mut Waiting) {
+        (waiting.cost, waiting.whole) = price(&self.service, &self.streams, waiting);
+    }
+
+    /// Puts a request of an active stream where its budget says.
+    pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+        self.replenish(now, owner);
+        let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
+        if has_excess || !self.within_rate(now, owner) {
+            self.journal.counters.excess += 1;
+            waiting = self.demoted(waiting);
+            waiting.deadline = now + self.config.best_effort_latency;
+            self.insert(now, waiting);
+            self.replenish(now, owner);
+        } else {
+            self.charge(now, owner, waiting);
+        }
+    }
+
+    /// The request as best effort.
+    pub(crate) fn demoted(&self, mut waiting: Waiting) -> Waiting {
+        waiting.request.class = Class::BestEffort;
+        waiting.continues = false;
+        let is_held = waiting.owner.is_some_and(|owner| self.streams.held_of(owner).is_some());
+        waiting.part = if is_held { Part::Excess } else { Part::Other };
+        self.price(&mut waiting);
+        waiting
+    }
+
+    /// Whether a stream is active and may ask for its next request now.
+    fn within_rate(&self, now: Instant, owner: StreamSlot) -> bool {
+        let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
+        held.is_some_and(|held| held.release(now) <= now + held.terms.deadline)
+    }
+
+    /// Queues a request of an active stream, of which it is the next by rate.
+    fn charge(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+        let request = waiting.request;
+        let end = waiting.end();
+        let queued = self.queue.count_of(owner, Part::Charged);
+        let stream = self.streams.get_mut(owner);
+        let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
+        let release = held.release(now);
+        held.next_release = release + held.spec.rate.time_for(request.length);
+        // Where it is now is where it goes on.
+        held.spec.place = Some(request.offset);
+        let earliest = release + held.terms.deadline;
+        let before = stream.run.filter(|run| {
+            queued > 0
+                && run.direction == request.direction
+                && run.end == request.offset
+                && run.length + request.length <= held.terms.request
+        });
+        let length = before.map_or(request.length, |run| run.length + request.length);
+        stream.run = Some(StreamRun { direction: request.direction, end, length });
+        // It has read as far ahead as it is to: what it asked for is here, but for one of the longer requests.
+        let is_here = |wanted: Bytes| u64::from(queued) * held.terms.request.0 <= wanted.0;
+        let catches_up = held
+            .wanted
+            .is_some_and(|(wanted, until)| (held.next_release >= now && is_here(wanted)) || now >= until);
+        waiting.continues = before.is_some();
+        waiting.part = Part::Charged;
+        waiting.request.class = Class::RealTime;
+        if catches_up {
+            self.grow(now, owner);
+        }
+        self.streams.place(owner, self.device.busy_since(now));
+        self.price(&mut waiting);
+        let by_terms = Waiting { deadline: earliest, ..waiting };
+        match request.deadline {
+            None => self.insert(now, by_terms),
+            Some(wish) if wish >= earliest => self.insert(now, Waiting { deadline: wish, ..waiting }),
+            Some(wish) => self.advance(now, owner, wish, by_terms),
+        }
+    }
+
+    /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
+    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come;
+    /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
+    /// remains the request's wish.
+    fn advance(&mut self, now: Instant, owner: StreamSlot, wish: Instant, by_terms: Waiting) {
+        let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
+        let before = (held.next_release, held.advanced);
+        let left = held.terms.deadline.saturating_sub(held.advanced);
+        let mut earlier = by_terms.deadline.saturating_since(wish).min(left);
+        for _ in 0..ADVANCES {
+            if earlier == Duration::ZERO {
+                break;
+            }
+            if let Some(held) = self.streams.held_of_mut(owner) {
+                held.advanced = before.1 + earlier;
+                held.next_release = before.0.saturating_before(earlier);
+            }
+            self.streams.place(owner, self.device.busy_since(now));
+            let deadline = by_terms.deadline.saturating_before(earlier);
+            if self.fits(now, Waiting { deadline, ..by_terms }) {
+                return;
+            }
+            earlier = earlier / 2;
+        }
+        if let Some(held) = self.streams.held_of_mut(owner) {
+            (held.next_release, held.advanced) = before;
+        }
+        self.streams.place(owner, self.device.busy_since(now));
+        self.insert(now, by_terms);
+    }
+
+    /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
+    pub(crate) fn replenish(&mut self, now: Instant, owner: StreamSlot) {
+        let mut eligible = None;
+        while let Some(slot) = self.queue.oldest_of(owner, Part::Excess) {
+            let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
+            let Some(held) = held else { break };
+            if !self.within_rate(now, owner) {
+                eligible = Some(held.release(now).saturating_before(held.terms.deadline));
+                break;
+            }
+            let waiting = self.queue.remove(slot);
+            self.charge(now, owner, waiting);
+        }
+        self.streams.set_eligible(owner, eligible);
+    }
+}
+
+/// Nanoseconds a request takes, and the command it starts.
+pub(crate) fn price(service: &ServiceModel, streams: &Streams, waiting: &Waiting) -> (u64, u64) {
+    let Request { direction, offset, length, .. } = waiting.request;
+    if waiting.continues {
+        let cost = service.transfer_nanos(direction, offset, length);
+        return (cost, cost);
+    }
+    let cost = service.nanos(direction, offset, length);
+    let held = waiting.owner.filter(|_| waiting.part == Part::Charged);
+    let held = held.and_then(|owner| streams.held_of(owner));
+    // Pieces that may follow it are priced by themselves; the command has room for as much as was promised.
+    (cost, held.map_or(cost, |held| cost.max(held.cost)))
+}

@@ -1,0 +1,515 @@
+//! A B+-tree of numbers, whose entries carry a summary of any range of them.
+//!
+//! **For:** what an [`Index`](crate::index::Index) does, whatever its keys are: one machine code for all orders, because
+//! the processor's cache for code is small. **Excludes:** what keys, slots and summaries mean. **State:** a B+-tree in an
+//! arena. **Invariants:** entries in ascending order of unique keys; every inner entry holds the product of its subtree's
+//! summaries; freed nodes are used again before the arena grows, so steady state allocates nothing.
+//!
+//! Nodes are merged only when that leaves them room, and may be as small as one entry: a queue that is filled behind
+//! and emptied in front then touches each node's neighbours never.
+
+use alloc::vec::Vec;
+
+/// What a range of entries amounts to: a monoid.
+pub(crate) trait Summary: Copy {
+    /// Of no entry.
+    const EMPTY: Self;
+    /// Of these entries and `later` ones behind them.
+    fn then(self, later: Self) -> Self;
+}
+
+impl Summary for () {
+    const EMPTY: Self = ();
+    fn then(self, (): Self) -> Self {}
+}
+
+const NIL: u32 = u32::MAX;
+
+/// Keys of a node: four cache lines of them.
+const KEYS: usize = 16;
+/// Entries of a node: one less, so that behind the last of them there always is a [`VACANT`] key.
+const FANOUT: usize = KEYS - 1;
+/// Greater than every key.
+const VACANT: u128 = u128::MAX;
+
+/// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree. Keys,
+/// links and length are five cache lines, of which nothing else is read to find a place.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Node<S> {
+    /// Those behind the entries are [`VACANT`], so that a search need not know how many there are.
+    keys: [u128; KEYS],
+    links: [u32; FANOUT],
+    len: u32,
+    /// Those behind the entries are empty, so that a sum need not know it either.
+    sums: [S; FANOUT],
+}
+
+impl<S: Summary> Node<S> {
+    const NEW: Self = Self { keys: [VACANT; KEYS], links: [NIL; FANOUT], len: 0, sums: [S::EMPTY; FANOUT] };
+
+    fn of(key: u128, link: u32, sum: S) -> Self {
+        let mut node = Self::NEW;
+        (node.keys[0], node.links[0], node.sums[0], node.len) = (key, link, sum, 1);
+        node
+    }
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The number of leading entries whose key is `low`: first of whole cache lines, then in the next one. Both are
+    /// counted and not searched, because nobody can predict which way a search turns, and none asks how many entries
+    /// there are.
+    fn count(&self, low: impl Fn(u128) -> bool) -> usize {
+        const LINE: usize = 4;
+        let (lines, _) = self.keys.as_chunks::<LINE>();
+        let count = |keys: &[u128]| keys.iter().map(|key| usize::from(low(*key))).sum::<usize>();
+        let whole = count(&[lines[0][LINE - 1], lines[1][LINE - 1], lines[2][LINE - 1]]);
+        whole * LINE + count(&lines[whole])
+    }
+
+    /// The number of entries before `key`.
+    fn rank(&self, key: u128) -> usize {
+        self.count(|other| other < key)
+    }
+
+    /// The only child that may have `key`.
+    fn child(&self, key: u128) -> usize {
+        self.count(|other| other <= key).saturating_sub(1)
+    }
+
+    fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
+        self.keys.copy_within(at..KEYS - 1, at + 1);
+        self.links.copy_within(at..FANOUT - 1, at + 1);
+        self.sums.copy_within(at..FANOUT - 1, at + 1);
+        (self.keys[at], self.links[at], self.sums[at]) = (key, link, sum);
+        self.len += 1;
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.keys.copy_within(at + 1.., at);
+        self.links.copy_within(at + 1.., at);
+        self.sums.copy_within(at + 1.., at);
+        self.sums[FANOUT - 1] = S::EMPTY;
+        self.len -= 1;
+    }
+
+    /// Moves the entries from `at` on behind those of `other`.
+    fn move_to(&mut self, at: usize, other: &mut Self) {
+        let (end, to) = (self.len(), other.len());
+        let count = end - at;
+        other.keys[to..to + count].copy_from_slice(&self.keys[at..end]);
+        other.links[to..to + count].copy_from_slice(&self.links[at..end]);
+        other.sums[to..to + count].copy_from_slice(&self.sums[at..end]);
+        self.keys[at..end].fill(VACANT);
+        self.sums[at..end].fill(S::EMPTY);
+        other.len += count as u32;
+        self.len = at as u32;
+    }
+
+    fn first(&self) -> Entry {
+        (self.keys[0], self.links[0])
+    }
+
+    fn last(&self) -> Entry {
+        let last = self.len() - 1;
+        (self.keys[last], self.links[last])
+    }
+
+    /// Of the entries in a range.
+    fn sum_of(&self, range: impl core::slice::SliceIndex<[S], Output = [S]>) -> S {
+        self.sums[range].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
+    }
+
+    fn sum(&self) -> S {
+        self.sum_of(..)
+    }
+}
+
+/// A key and its slot.
+pub(crate) type Entry = (u128, u32);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree<S> {
+    nodes: Vec<Node<S>>,
+    free: Vec<u32>,
+    root: u32,
+    /// Levels above the leaves.
+    height: u32,
+    /// The first entry and the last one, which are asked for most.
+    ends: Option<(Entry, Entry)>,
+    /// The inner nodes on the way to a leaf, from the root on, and which of their children is next; kept for its memory.
+    path: Vec<(u32, u32)>,
+}
+
+impl<S: Summary> Tree<S> {
+    /// Nothing is summed up, so that a change concerns nobody above unless nodes come or go.
+    const IS_PLAIN: bool = size_of::<S>() == 0;
+
+    pub(crate) const fn new() -> Self {
+        Self { nodes: Vec::new(), free: Vec::new(), root: NIL, height: 0, ends: None, path: Vec::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root == NIL
+    }
+
+    fn node(&self, at: u32) -> &Node<S> {
+        &self.nodes[at as usize]
+    }
+
+    fn make(&mut self, node: Node<S>) -> u32 {
+        match self.free.pop() {
+            Some(at) => {
+                self.nodes[at as usize] = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                // Room to free every node without allocating.
+                self.free.reserve(self.nodes.len());
+                (self.nodes.len() - 1) as u32
+            }
+        }
+    }
+
+    /// The leaf that has `key`, or would; the way there becomes the path, and its keys are at most this one.
+    fn descend(&mut self, key: u128) -> u32 {
+        let mut at = self.root;
+        self.path.clear();
+        for _ in 0..self.height {
+            let node = &mut self.nodes[at as usize];
+            if key < node.keys[0] {
+                node.keys[0] = key;
+            }
+            let index = node.child(key);
+            self.path.push((at, index as u32));
+            at = node.links[index];
+        }
+        at
+    }
+
+    /// Adds an entry. Keys are unique, and none is the greatest there can be.
+    pub(crate) fn insert(&mut self, key: u128, slot: u32, own: S) {
+        let entry = (key, slot);
+        debug_assert!(key != VACANT, "no entry has the greatest key");
+        let Some((first, last)) = self.ends else {
+            self.ends = Some((entry, entry));
+            self.root = self.make(Node::of(key, slot, own));
+            return;
+        };
+        self.ends = Some((first.min(entry), last.max(entry)));
+        let mut child = self.descend(key);
+        let rank = self.node(child).rank(key);
+        let mut split = self.add(child, rank, key, slot, own);
+        while let Some((at, index)) = self.path.pop() {
+            if Self::IS_PLAIN && split.is_none() {
+                return;
+            }
+            let sum = self.node(child).sum();
+            self.nodes[at as usize].sums[index as usize] = sum;
+            split = split.and_then(|right| {
+                let (key, sum) = (self.node(right).keys[0], self.node(right).sum());
+                self.add(at, index as usize + 1, key, right, sum)
+            });
+            child = at;
+        }
+        if let Some(right) = split {
+            let left = self.root;
+            let mut root = Node::of(self.node(left).keys[0], left, self.node(left).sum());
+            root.insert(1, self.node(right).keys[0], right, self.node(right).sum());
+            self.root = self.make(root);
+            self.height += 1;
+        }
+    }
+
+    /// Adds an entry to a node. The node that was split off for it, if any: the right one.
+    fn add(&mut self, at: u32, rank: usize, key: u128, link: u32, sum: S) -> Option<u32> {
+        let left = &mut self.nodes[at as usize];
+        if left.len() < FANOUT {
+            left.insert(rank, key, link, sum);
+            return None;
+        }
+        if rank == FANOUT {
+            // Whoever appends gets full nodes.
+            return Some(self.make(Node::of(key, link, sum)));
+        }
+        let mut right = Node::NEW;
+        left.move_to(FANOUT / 2, &mut right);
+        if rank <= FANOUT / 2 {
+            left.insert(rank, key, link, sum);
+        } else {
+            right.insert(rank - FANOUT / 2, key, link, sum);
+        }
+        Some(self.make(right))
+    }
+
+    /// Removes an entry; with it, its slot. `None`: it is not there.
+    pub(crate) fn remove(&mut self, key: u128) -> Option<u32> {
+        let (first, last) = self.ends?;
+        let leaf = self.descend(key);
+        let node = &mut self.nodes[leaf as usize];
+        let rank = node.rank(key);
+        if node.keys[rank] != key {
+            return None;
+        }
+        let slot = node.links[rank];
+        node.remove(rank);
+        self.mend(leaf);
+        if self.root == NIL {
+            self.ends = None;
+        } else if key == first.0 {
+            self.ends = Some((self.first_below(self.root, self.height), last));
+        } else if key == last.0 {
+            self.ends = Some((first, self.last_below(self.root, self.height)));
+        }
+        Some(slot)
+    }
+
+    /// Makes everything on the path right again, and the root, after an entry of `child` was removed.
+    fn mend(&mut self, mut child: u32) {
+        while let Some((at, index)) = self.path.pop() {
+            let len = self.node(child).len();
+            if len == 0 {
+                self.free.push(child);
+                self.nodes[at as usize].remove(index as usize);
+            } else {
+                let sum = self.node(child).sum();
+                self.nodes[at as usize].sums[index as usize] = sum;
+                if len < FANOUT / 4 {
+                    self.merge(at, index as usize);
+                    if index > 0 {
+                        self.merge(at, index as usize - 1);
+                    }
+                } else if Self::IS_PLAIN {
+                    return;
+                }
+            }
+            child = at;
+        }
+        while self.height > 0 && self.node(self.root).len() == 1 {
+            let child = self.node(self.root).links[0];
+            self.free.push(self.root);
+            self.root = child;
+            self.height -= 1;
+        }
+        if self.node(self.root).len() == 0 {
+            self.free.push(self.root);
+            (self.root, self.height) = (NIL, 0);
+        }
+    }
+
+    /// Makes one of two neighbours if that leaves it room.
+    fn merge(&mut self, at: u32, left_index: usize) {
+        let Some(&[left, right]) = self.node(at).links[..self.node(at).len()].get(left_index..left_index + 2)
+        else {
+            return;
+        };
+        if self.node(left).len() + self.node(right).len() > FANOUT * 3 / 4 {
+            return;
+        }
+        let mut from = *self.node(right);
+        from.move_to(0, &mut self.nodes[left as usize]);
+        self.free.push(right);
+        let sum = self.node(left).sum();
+        let parent = &mut self.nodes[at as usize];
+        parent.sums[left_index] = sum;
+        parent.remove(left_index + 1);
+    }
+
+    /// The first entry.
+    pub(crate) fn first(&self) -> Option<Entry> {
+        self.ends.map(|(first, _)| first)
+    }
+
+    /// The last entry.
+    pub(crate) fn last(&self) -> Option<Entry> {
+        self.ends.map(|(_, last)| last)
+    }
+
+    fn first_below(&self, mut at: u32, height: u32) -> Entry {
+        for _ in 0..height {
+            at = self.node(at).links[0];
+        }
+        self.node(at).first()
+    }
+
+    fn last_below(&self, mut at: u32, height: u32) -> Entry {
+        for _ in 0..height {
+            at = self.node(at).last().1;
+        }
+        self.node(at).last()
+    }
+
+    /// The last entry before `key`, and the first one at or behind it.
+    pub(crate) fn around(&self, key: u128) -> (Option<Entry>, Option<Entry>) {
+        let (mut at, mut before, mut next) = (self.root, None, None);
+        if at == NIL {
+            return (None, None);
+        }
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let index = node.child(key);
+            if index > 0 {
+                before = Some((node.links[index - 1], height));
+            }
+            if index + 1 < node.len() {
+                next = Some((node.links[index + 1], height));
+            }
+            at = node.links[index];
+        }
+        let node = self.node(at);
+        let rank = node.rank(key);
+        let entry = |index: usize| (node.keys[index], node.links[index]);
+        let before = match rank {
+            0 => before.map(|(at, height)| self.last_below(at, height)),
+            _ => Some(entry(rank - 1)),
+        };
+        let next = match rank == node.len() {
+            true => next.map(|(at, height)| self.first_below(at, height)),
+            false => Some(entry(rank)),
+        };
+        (before, next)
+    }
+
+    /// The summary of all entries.
+    pub(crate) fn total(&self) -> S {
+        if self.root == NIL { S::EMPTY } else { self.node(self.root).sum() }
+    }
+
+    /// The summary of the entries before `end`, or of fewer if that is `enough`: what is far behind is not looked at then.
+    pub(crate) fn fold_until(&self, end: u128, enough: impl Fn(&S) -> bool) -> S {
+        match self.ends {
+            Some((first, _)) if end <= first.0 => S::EMPTY,
+            Some((_, last)) if last.0 < end => self.total(),
+            Some(_) => self.fold_below_to(self.root, self.height, end, enough),
+            None => S::EMPTY,
+        }
+    }
+
+    /// Of the entries in a subtree before `end`, or of fewer.
+    fn fold_below_to(&self, mut at: u32, height: u32, end: u128, enough: impl Fn(&S) -> bool) -> S {
+        let mut sum = S::EMPTY;
+        for _ in 0..height {
+            let node = self.node(at);
+            // Of the last child with a key before the end, some may be behind it.
+            let Some(partly) = node.rank(end).checked_sub(1) else { return sum };
+            sum = sum.then(node.sum_of(..partly));
+            if enough(&sum) {
+                return sum;
+            }
+            at = node.links[partly];
+        }
+        let node = self.node(at);
+        sum.then(node.sum_of(..node.rank(end)))
+    }
+
+    /// Of the entries in a subtree from `start` on.
+    fn fold_below_from(&self, mut at: u32, height: u32, start: u128) -> S {
+        let mut sum = S::EMPTY;
+        for _ in 0..height {
+            let node = self.node(at);
+            let partly = node.child(start);
+            sum = node.sum_of(partly + 1..node.len()).then(sum);
+            at = node.links[partly];
+        }
+        let node = self.node(at);
+        node.sum_of(node.rank(start)..node.len()).then(sum)
+    }
+
+    /// The summary of the entries of `start <= key < end`.
+    pub(crate) fn fold_between(&self, start: u128, end: u128) -> S {
+        let mut at = self.root;
+        if at == NIL || end <= start {
+            return S::EMPTY;
+        }
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let (left, right) = (node.child(start), node.rank(end).saturating_sub(1));
+            if left < right {
+                let from_left = self.fold_below_from(node.links[left], height, start);
+                let to_right = self.fold_below_to(node.links[right], height, end, |_| false);
+                return from_left.then(node.sum_of(left + 1..right)).then(to_right);
+            }
+            at = node.links[left];
+        }
+        let node = self.node(at);
+        node.sum_of(node.rank(start)..node.rank(end))
+    }
+
+    /// The summaries of the entries before `key`, and of the others: on one way down.
+    pub(crate) fn split(&self, key: u128) -> (S, S) {
+        let Some((first, last)) = self.ends else { return (S::EMPTY, S::EMPTY) };
+        if key <= first.0 {
+            return (S::EMPTY, self.total());
+        }
+        if key > last.0 {
+            return (self.total(), S::EMPTY);
+        }
+        let (mut at, mut before, mut after) = (self.root, S::EMPTY, S::EMPTY);
+        for _ in 0..self.height {
+            let node = self.node(at);
+            let partly = node.child(key);
+            before = before.then(node.sum_of(..partly));
+            after = node.sum_of(partly + 1..node.len()).then(after);
+            at = node.links[partly];
+        }
+        let node = self.node(at);
+        let rank = node.rank(key);
+        (before.then(node.sum_of(..rank)), node.sum_of(rank..node.len()).then(after))
+    }
+
+    /// The first entry that `wanted` says of it; it must say so of a range if and only if it does of an entry in it.
+    pub(crate) fn find(&self, wanted: impl Fn(&S) -> bool) -> Option<Entry> {
+        let mut at = self.root;
+        if at == NIL {
+            return None;
+        }
+        for _ in 0..self.height {
+            let node = self.node(at);
+            at = node.links[node.sums[..node.len()].iter().position(&wanted)?];
+        }
+        let node = self.node(at);
+        let index = node.sums[..node.len()].iter().position(&wanted)?;
+        Some((node.keys[index], node.links[index]))
+    }
+
+    /// Gives every entry a new summary. O(n).
+    pub(crate) fn rewrite(&mut self, own: impl Fn(u128, u32) -> S) {
+        if self.root != NIL {
+            self.rewrite_below(self.root, self.height, &own);
+        }
+    }
+
+    fn rewrite_below(&mut self, at: u32, height: u32, own: &impl Fn(u128, u32) -> S) {
+        for index in 0..self.node(at).len() {
+            let (key, link) = (self.node(at).keys[index], self.node(at).links[index]);
+            let sum = if height == 0 {
+                own(key, link)
+            } else {
+                self.rewrite_below(link, height - 1, own);
+                self.node(link).sum()
+            };
+            self.nodes[at as usize].sums[index] = sum;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steady_state_reuses_its_nodes() {
+        let mut index = Tree::<()>::new();
+        for key in 0..100_000_u128 {
+            index.insert(key, 0, ());
+            if key >= 100 {
+                index.remove(key - 100);
+            }
+        }
+        assert!(index.nodes.len() < 24, "{}", index.nodes.len());
+    }
+}
