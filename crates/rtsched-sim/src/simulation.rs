@@ -5,7 +5,7 @@
 //! goes on only to the next event; the device is never idle while the policy has a command for it.
 
 use crate::background::Background;
-use crate::calibration::start_values;
+use crate::calibration::{read_ends, start_values};
 use crate::device::{Command, Completion, Device, DeviceSpec};
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
@@ -57,6 +57,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
     let [read, write, flush] = start_values(device);
     let mut config = Config {
         read,
+        read_ends: Some(read_ends(device)),
         write,
         flush,
         calibrated: true,

@@ -170,3 +170,30 @@ impl Device {
         self.spare.push(flight);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(dispatched: Instant) -> Flight {
+        Flight { dispatched, cost: 1, ..Flight::new() }
+    }
+
+    #[test]
+    fn the_time_of_commands_adds_up_to_that_in_which_the_device_worked_whoever_overtakes() {
+        // A read of 400 ms, a write that a cache takes meanwhile, a pause, another read.
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut device = Device::default();
+        device.start(at(0), DispatchId(1), flight(at(0)));
+        device.start(at(390), DispatchId(2), flight(at(390)));
+        let mut took = |ms, id| {
+            device.finish(at(ms), DispatchId(id)).expect("it is at the device").1.as_nanos() / 1_000_000
+        };
+        assert_eq!([took(395, 2), took(400, 1)], [395, 5]);
+        device.start(at(600), DispatchId(3), flight(at(600)));
+        assert_eq!(
+            device.finish(at(650), DispatchId(3)).expect("it is at the device").1,
+            Duration::from_millis(50)
+        );
+    }
+}

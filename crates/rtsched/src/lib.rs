@@ -44,6 +44,7 @@ mod fit;
 mod health;
 mod index;
 mod line;
+mod loan;
 mod merge;
 mod queue;
 mod request;

@@ -164,8 +164,7 @@ impl Scheduler {
         let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
         let release = held.release(now);
         held.next_release = release + held.spec.rate.time_for(request.length);
-        // Where it is now is where it goes on.
-        held.spec.place = Some(request.offset);
+        held.goes_on_at(request.offset);
         let earliest = release + held.terms.deadline;
         let before = stream.run.filter(|run| {
             queued > 0
@@ -466,9 +465,6 @@ impl Scheduler {
                 }
                 self.streams.close(owner, self.queue.has_any_of(owner));
             }
-        }
-        if flight.members.iter().any(|member| member.charged) {
-            self.health.worked(service, flight.cost);
         }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
         let command = (flight.direction, flight.offset, flight.length);
