@@ -140,3 +140,24 @@ pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
     let flush = ServiceTime { access, bytes_per_second: Bytes::from_mib(1) };
     [line(Direction::Read), line(Direction::Write), flush]
 }
+
+/// Bytes a second of reads at the start of a device and at its end, as they are measured once: long commands, each where the
+/// one before ended.
+pub fn read_ends(spec: &DeviceSpec) -> [Bytes; 2] {
+    const LENGTH: Bytes = Bytes::from_mib(64);
+    const COMMANDS: u64 = 16;
+    let end = spec.capacity().as_u64().saturating_sub(LENGTH.as_u64() * (COMMANDS + 1));
+    [0, end].map(|start| {
+        let mut device = Device::new(spec, 1);
+        let mut at = [Instant::ZERO; 2];
+        for number in 0..=COMMANDS {
+            let offset = DeviceOffset(start + LENGTH.as_u64() * number);
+            let read = Command { tag: number, owner: 0, direction: Direction::Read, offset, length: LENGTH };
+            at[1] = device.service(at[1], read).at;
+            // The first one seeks.
+            at[0] = if number == 0 { at[1] } else { at[0] };
+        }
+        let seconds = at[1].saturating_since(at[0]).as_secs_f64();
+        Bytes(((LENGTH.as_u64() * COMMANDS) as f64 / seconds) as u64)
+    })
+}

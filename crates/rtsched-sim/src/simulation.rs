@@ -5,7 +5,7 @@
 //! goes on only to the next event; the device is never idle while the policy has a command for it.
 
 use crate::background::Background;
-use crate::calibration::start_values;
+use crate::calibration::{read_ends, start_values};
 use crate::device::{Command, Completion, Device, DeviceSpec};
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
@@ -15,7 +15,7 @@ use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMIT
 pub use crate::stage::{Happening, Observer};
 use crate::stream::Stream;
 use crate::workload::{Layout, Refused, Scenario, ScenarioError};
-use rtsched::{Class, Config, DispatchId};
+use rtsched::{Class, Config, DispatchId, StreamId};
 use units::{Bytes, Duration, Instant};
 
 /// Runs a scenario.
@@ -57,6 +57,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
     let [read, write, flush] = start_values(device);
     let mut config = Config {
         read,
+        read_ends: Some(read_ends(device)),
         write,
         flush,
         calibrated: true,
@@ -267,9 +268,12 @@ impl Simulation<'_> {
             priority: spec.priority,
         };
         let granted = self.stage.policy.admit(self.stage.now, &ask);
+        let beside = self.loads_with(index);
+        let oracle = self.oracle.utilisation(self.stage.now, &beside);
+        self.stage.tell(&Happening::Asked { stream: StreamId(index as u64), answer: &granted, oracle });
         match &granted {
             Ok(_) => self.streams[index].tally.admitted += 1,
-            Err(reason) => self.refuse(index, reason),
+            Err(reason) => self.refuse(index, beside.len() - 1, reason, oracle),
         }
         if granted.is_err() && spec.refused == Refused::Leaves {
             if let Some(away) = spec.away_s {
@@ -286,18 +290,16 @@ impl Simulation<'_> {
         self.alarm_within(index, spec.pause_every_s, Alarm::Pause);
     }
 
-    fn refuse(&mut self, index: usize, reason: &str) {
+    fn refuse(&mut self, index: usize, beside: usize, reason: &str, oracle_utilisation: Option<f64>) {
         self.streams[index].tally.refused += 1;
-        let admitted = |(other, stream): &(usize, &Stream)| *other == index || stream.holds();
-        let streams: Vec<Load> =
-            self.streams.iter().enumerate().filter(admitted).map(|(_, stream)| self.load(stream)).collect();
-        self.refusals.push(Refusal {
-            at_s: seconds(self.stage.now),
-            stream: index,
-            beside: streams.len() - 1,
-            reason: reason.to_owned(),
-            oracle_utilisation: self.oracle.utilisation(self.stage.now, &streams),
-        });
+        let (at_s, reason) = (seconds(self.stage.now), reason.to_owned());
+        self.refusals.push(Refusal { at_s, stream: index, beside, reason, oracle_utilisation });
+    }
+
+    /// All streams that were admitted, and this one.
+    fn loads_with(&self, index: usize) -> Vec<Load> {
+        let counts = |(other, stream): &(usize, &Stream)| *other == index || stream.holds();
+        self.streams.iter().enumerate().filter(counts).map(|(_, stream)| self.load(stream)).collect()
     }
 
     fn load(&self, stream: &Stream) -> Load {

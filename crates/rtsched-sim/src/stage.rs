@@ -4,7 +4,7 @@
 //! and comes back from it exactly once. **Excludes:** what clients want. **State:** requests on their way, timers, the
 //! trace. **Invariants:** two runs of one scenario with one seed leave the same trace.
 
-use crate::policy::{Notice, Policy};
+use crate::policy::{Grant, Notice, Policy};
 use crate::workload::Scenario;
 use rtsched::{Class, Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
 use std::collections::{BTreeMap, VecDeque};
@@ -77,6 +77,15 @@ pub enum Happening<'a> {
     Dispatched(&'a Dispatch),
     /// A command came back.
     Completed(DispatchId),
+    /// A stream asked to be admitted.
+    Asked {
+        /// Which stream.
+        stream: StreamId,
+        /// What it was granted, or why it was not.
+        answer: &'a Result<Grant, String>,
+        /// The part of the device's time that the oracle needs for it and all that were admitted.
+        oracle: Option<f64>,
+    },
     /// The policy decided something about a stream.
     Noticed(&'a Notice),
     /// Frames of a stream were late.
@@ -107,6 +116,9 @@ impl fmt::Display for Happening<'_> {
                 write!(f, "dispatch #{} {direction:?} {length} at {offset} {reason:?} of {requests:?}", id.0)
             }
             Self::Completed(id) => write!(f, "complete #{}", id.0),
+            Self::Asked { stream, answer, oracle } => {
+                write!(f, "asked {} oracle {oracle:.3?} {answer:?}", stream.0)
+            }
             Self::Noticed(notice) => write!(f, "notice {notice:?}"),
             Self::Late { stream, frames, due } => {
                 write!(f, "LATE stream {}: {frames} frames, due {:.6}", stream.0, seconds(*due))

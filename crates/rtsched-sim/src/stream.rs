@@ -177,9 +177,12 @@ impl Stream {
         !self.is_away() && self.came_admitted
     }
 
-    /// Where its file lies, about.
+    /// Where its file lies, about; where it lies in pieces, their mean place.
     pub(crate) fn place(&self) -> DeviceOffset {
-        DeviceOffset(self.base)
+        match self.layout {
+            Layout::Contiguous => DeviceOffset(self.base),
+            Layout::Fragmented { .. } => DeviceOffset((self.base + self.file) / 2),
+        }
     }
 
     /// How often it has come.

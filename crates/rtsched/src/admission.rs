@@ -199,7 +199,7 @@ impl Admission {
     }
 
     /// The sizing with which all of `specs` fit, of which the last is new if `is_new`: the one in use if it does, and
-    /// else the one that takes the least memory. No longer requests than now unless they `may_grow`.
+    /// else the one nearest to it, the shorter ones first. No longer requests than now unless they `may_grow`.
     pub(crate) fn choose(
         &mut self,
         specs: &[StreamSpec],
@@ -219,10 +219,22 @@ impl Admission {
         {
             return Err(why);
         }
+        // Shorter requests, as little shorter as will do: every access costs time that the next stream needs.
+        let is_longer = |sizing: &Sizing| sizing.time > now.time || sizing.memory() > now.memory();
+        for index in (0..self.candidates.len()).rev() {
+            let sizing = self.candidates[index];
+            if !is_longer(&sizing) && self.holds(sizing, specs, is_new, service, config, others).is_ok() {
+                return Ok(sizing);
+            }
+        }
+        if !may_grow {
+            return Err(why);
+        }
+        // Longer ones, as little longer as will do: to read further ahead takes time, and memory.
         let mut last = why;
         for index in 0..self.candidates.len() {
             let sizing = self.candidates[index];
-            if !may_grow && (sizing.time > now.time || sizing.memory() > now.memory()) {
+            if !is_longer(&sizing) {
                 continue;
             }
             match self.holds(sizing, specs, is_new, service, config, others) {
@@ -234,7 +246,7 @@ impl Admission {
                 Err(other) => last = other,
             }
         }
-        Err(if may_grow { last } else { why })
+        Err(last)
     }
 
     /// What the streams that were looked at last take of the device's time.
@@ -466,6 +478,26 @@ mod tests {
         let config = Config { buffer_memory: Bytes(memory.0 - 1), ..config };
         let none = admission.choose(&specs, true, true, &service(), &config, others);
         assert!(matches!(none, Err(Why::NoMemory { .. })), "{none:?}");
+    }
+
+    #[test]
+    fn requests_become_only_as_much_shorter_as_memory_demands() {
+        // With memory for eight streams of the longest requests, the ninth makes all of them a step shorter. As short as
+        // they can be, they would take all of the time, and the tenth would find none.
+        let reader = StreamSpec::reader(Bitrate::from_megabits(100));
+        let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
+        let mut admission = Admission::new(&Config::default());
+        let longest = admission.sizing(&service(), &Config::default());
+        let terms = |sizing: Sizing, config: &Config| sizing.terms(&reader, config).unwrap();
+        let buffer = terms(longest, &Config::default()).buffer();
+        let config = Config { buffer_memory: Bytes(buffer.0 * 8), ..Config::default() };
+        admission.set_sizing(longest);
+        let eight = admission.choose(&[reader; 8], true, false, &service(), &config, others).unwrap();
+        assert_eq!(eight, longest);
+        let nine = admission.choose(&[reader; 9], true, false, &service(), &config, others).unwrap();
+        let (before, after) = (terms(longest, &config), terms(nine, &config));
+        assert!(after.buffer() < before.buffer() && after.buffer().0 * 9 > buffer.0 * 7, "{after:?}");
+        assert!(after.request.0 * 2 > before.request.0, "{after:?}");
     }
 
     #[test]

@@ -78,7 +78,10 @@ pub struct Config {
     pub real_time_memory: Duration,
     /// What the device is reckoned to take for a read until it has shown.
     pub read: ServiceTime,
-    /// The same for a write.
+    /// Bytes a second of a read at the start of the device and at its end, where they were measured apart: between, it
+    /// changes evenly. `None`: `read` holds everywhere until the device has shown.
+    pub read_ends: Option<[Bytes; 2]>,
+    /// What the device is reckoned to take for a write until it has shown.
     pub write: ServiceTime,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
@@ -122,6 +125,7 @@ impl Default for Config {
             largest_request: Bytes::from_mib(8),
             real_time_memory: Duration::from_secs(2),
             read: disk_array,
+            read_ends: None,
             write: disk_array,
             flush: disk_array,
             calibrated: false,

@@ -142,18 +142,21 @@ impl Device {
         self.spare.reserve(self.flights.len());
     }
 
-    /// Takes a command out; with it, the time for which it held the device: since it was dispatched or since the
-    /// completion before, whichever is later. To be [put aside](Self::put_aside).
+    /// Takes a command out; with it, the time for which the device worked since the completion before, or since it was
+    /// idle. Not since this command's dispatch: what the device did before it for another one, which is still there,
+    /// would be nobody's then. To be [put aside](Self::put_aside).
     pub(crate) fn finish(&mut self, now: Instant, id: DispatchId) -> Option<(Flight, Duration)> {
         let place = self.flights.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         let (_, flight) = self.flights.remove(place);
         if let Some(due) = flight.guaranteed() {
             self.guaranteed.retain(|other| *other != (due, id));
         }
-        let service = now.saturating_since(flight.dispatched.max(self.busy_since));
-        let nanos = u64::try_from(service.as_nanos()).unwrap_or(u64::MAX);
+        let service = now.saturating_since(self.busy_since);
+        // What it did for this one it did after it came.
+        let overtook = now.saturating_since(flight.dispatched.max(self.busy_since));
+        let overtook = u64::try_from(overtook.as_nanos()).unwrap_or(u64::MAX);
         for (_, earlier) in &mut self.flights[..place] {
-            earlier.overtaken = earlier.overtaken.saturating_add(nanos);
+            earlier.overtaken = earlier.overtaken.saturating_add(overtook);
         }
         let starving = self.flights.iter().filter(|(_, flight)| flight.is_starving());
         self.starving = starving.filter_map(|(_, flight)| flight.guaranteed()).min();
@@ -165,5 +168,32 @@ impl Device {
     pub(crate) fn put_aside(&mut self, mut flight: Flight) {
         flight.members.clear();
         self.spare.push(flight);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(dispatched: Instant) -> Flight {
+        Flight { dispatched, cost: 1, ..Flight::new() }
+    }
+
+    #[test]
+    fn the_time_of_commands_adds_up_to_that_in_which_the_device_worked_whoever_overtakes() {
+        // A read of 400 ms, a write that a cache takes meanwhile, a pause, another read.
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut device = Device::default();
+        device.start(at(0), DispatchId(1), flight(at(0)));
+        device.start(at(390), DispatchId(2), flight(at(390)));
+        let mut took = |ms, id| {
+            device.finish(at(ms), DispatchId(id)).expect("it is at the device").1.as_nanos() / 1_000_000
+        };
+        assert_eq!([took(395, 2), took(400, 1)], [395, 5]);
+        device.start(at(600), DispatchId(3), flight(at(600)));
+        assert_eq!(
+            device.finish(at(650), DispatchId(3)).expect("it is at the device").1,
+            Duration::from_millis(50)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! How are the streams in fact?
 //!
-//! **For:** the share of the device's time that streams take by what their requests took lately, and how late they
-//! were: the test of the model by what was measured. **Excludes:** what follows from it. **State:** counts of the last seconds. **Invariants:** what
-//! is congested stays so until it has been well for as many windows as are kept.
+//! **For:** how late streams were lately: the test of the model by what it is for. What their requests took is no such test:
+//! prices follow it, and who counts it again refuses streams for what is over. **Excludes:** what follows from it. **State:**
+//! counts of the last seconds. **Invariants:** what is congested stays so until it has been well for as many windows as are
+//! kept.
 
 use crate::stream::Why;
 use units::{Duration, Instant};
@@ -11,19 +12,11 @@ use units::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(1);
 /// Windows kept.
 const WINDOWS: usize = 8;
-/// Congestion begins above this share of the device's time, in thousandths, on average over the windows...
-const BUSY_HIGH: u64 = 990;
-/// ...and ends below this one.
-const BUSY_LOW: u64 = 970;
 /// So many of the last windows with misses are no accident.
 const PERSISTENT: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// Nanoseconds in which the device worked for streams.
-    busy: u64,
-    /// Nanoseconds in which it should have done that work.
-    expected: u64,
     completed: u32,
     missed: u32,
     tardiness: Duration,
@@ -36,8 +29,7 @@ pub(crate) struct Health {
     current: Window,
     began: Option<Instant>,
     /// What streams are promised of the device's time, in thousandths.
-    promised: u64,
-    is_congested: bool,
+    promised: u32,
 }
 
 impl Health {
@@ -46,12 +38,6 @@ impl Health {
         self.current.completed += 1;
         self.current.missed += u32::from(tardiness > Duration::ZERO);
         self.current.tardiness = self.current.tardiness.max(tardiness);
-    }
-
-    /// The device worked for streams, and was expected to do it in `expected` nanoseconds.
-    pub(crate) fn worked(&mut self, service: Duration, expected: u64) {
-        self.current.busy = self.current.busy.saturating_add(nanos(service));
-        self.current.expected = self.current.expected.saturating_add(expected);
     }
 
     /// When a window ends.
@@ -67,19 +53,8 @@ impl Health {
         }
         self.windows.rotate_right(1);
         self.windows[0] = core::mem::take(&mut self.current);
-        (self.began, self.promised) = (Some(now), u64::from(promised));
-        let (busy, lateness) = (self.busy_permille(), self.lateness());
-        let high = busy > BUSY_HIGH || lateness > Duration::ZERO;
-        self.is_congested = high || (self.is_congested && busy > BUSY_LOW);
+        (self.began, self.promised) = (Some(now), promised);
         true
-    }
-
-    /// What streams take of the device's time, in thousandths: not what they took, which is more while they read ahead.
-    fn busy_permille(&self) -> u64 {
-        let sum =
-            |of: fn(&Window) -> u64| self.windows.iter().map(|window| u128::from(of(window))).sum::<u128>();
-        let (busy, expected) = (sum(|window| window.busy), sum(|window| window.expected));
-        u64::try_from(u128::from(self.promised) * busy / expected.max(1)).unwrap_or(u64::MAX)
     }
 
     /// How late the latest was, when more than one in a hundred was late.
@@ -92,8 +67,8 @@ impl Health {
 
     /// Why nobody should be admitted now, if so.
     pub(crate) fn congestion(&self) -> Option<Why> {
-        let busy_permille = u32::try_from(self.busy_permille()).unwrap_or(u32::MAX);
-        self.is_congested.then(|| Why::Congested { busy_permille, lateness: self.lateness() })
+        let lateness = self.lateness();
+        (lateness > Duration::ZERO).then_some(Why::Congested { promised_permille: self.promised, lateness })
     }
 
     /// Streams have been late for several windows: the model is wrong, and somebody has to give way. Counts anew then.
@@ -103,10 +78,6 @@ impl Health {
         self.windows = Default::default();
         Some(why)
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -132,22 +103,6 @@ mod tests {
             health.review(at(9), 1000);
             assert_eq!(health.congestion(), None);
         }
-    }
-
-    #[test]
-    fn busy_begins_high_and_ends_low() {
-        let mut health = Health::default();
-        health.review(at(0), 1000);
-        let mut second = 0;
-        let mut run = |permille: u64| {
-            for _ in 0..WINDOWS {
-                second += 1;
-                health.worked(Duration::from_millis(permille * 2), 1_000_000_000);
-                health.review(at(second), 500);
-            }
-            health.congestion().is_some()
-        };
-        assert_eq!([990, 991, 971, 970].map(&mut run), [false, true, true, false]);
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod health;
 mod index;
 mod line;
 mod lists;
+mod loan;
 mod merge;
 mod policing;
 mod queue;

@@ -61,8 +61,7 @@ impl Scheduler {
         let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
         let release = held.release(now);
         held.next_release = release + held.spec.rate.time_for(request.length);
-        // Where it is now is where it goes on.
-        held.spec.place = Some(request.offset);
+        held.goes_on_at(request.offset);
         let earliest = release + held.terms.deadline;
         let before = stream.run.filter(|run| {
             queued > 0

@@ -452,8 +452,8 @@ impl Scheduler {
             };
             let Some(slot) = self.least(stands_before) else { return };
             let lateness = Duration::from_nanos(slack.unsigned_abs());
-            let busy_permille = self.utilisation_permille();
-            self.demote(now, slot, Why::Congested { busy_permille, lateness });
+            let promised_permille = self.utilisation_permille();
+            self.demote(now, slot, Why::Congested { promised_permille, lateness });
         }
     }
 

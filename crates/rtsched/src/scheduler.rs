@@ -353,9 +353,6 @@ impl Scheduler {
                 self.streams.close(owner, self.queue.has_any_of(owner));
             }
         }
-        if flight.members.iter().any(|member| member.charged) {
-            self.health.worked(service, flight.cost);
-        }
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
         let command = (flight.direction, flight.offset, flight.length);
         let is_idle = self.device.in_flight() == 0;

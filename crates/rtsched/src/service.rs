@@ -13,6 +13,7 @@
 
 use crate::config::Config;
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, Learned, Line};
+use crate::loan::Loan;
 use crate::request::Direction;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
@@ -90,19 +91,41 @@ struct Lines {
     /// For each zone the one that speaks for it: the nearest known one. Every request is priced by it.
     speakers: [usize; ZONES],
     short: Line,
-    near: Line,
-    sequential: Line,
+    /// What follows on what was there, or nearly, lies where it was fast or slow, too.
+    near: [Line; ZONES],
+    sequential: [Line; ZONES],
     /// The zone that takes longest, of those that are known.
     worst: usize,
+    /// Start values were measured by zone: each is known.
+    by_zone: bool,
 }
 
 impl Lines {
-    fn new(start: ServiceTime, confidence: f64) -> Self {
-        let line = Line::new(start, confidence);
-        let near = Line::new(ServiceTime { access: start.access / 2, ..start }, confidence);
-        let sequential = Line::new(ServiceTime { access: start.access / 16, ..start }, confidence);
-        let zones = core::array::from_fn(|_| line.clone());
-        Self { zones, speakers: core::array::from_fn(|zone| zone), short: line, near, sequential, worst: 0 }
+    /// The rate changes evenly between the `ends` of the device, if they were measured.
+    fn new(start: ServiceTime, ends: Option<[Bytes; 2]>, confidence: f64) -> Self {
+        let lines = |access: Duration| {
+            core::array::from_fn(|zone| {
+                let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
+                    let (place, of) = (2 * zone as u64 + 1, 2 * ZONES as u64);
+                    Bytes(
+                        (first.0.saturating_mul(of - place)).saturating_add(last.0.saturating_mul(place))
+                            / of,
+                    )
+                });
+                Line::new(ServiceTime { access, bytes_per_second }, confidence)
+            })
+        };
+        let mut new = Self {
+            zones: lines(start.access),
+            speakers: core::array::from_fn(|zone| zone),
+            short: Line::new(start, confidence),
+            near: lines(start.access / 2),
+            sequential: lines(start.access / 16),
+            worst: 0,
+            by_zone: ends.is_some(),
+        };
+        new.find_worst();
+        new
     }
 
     /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
@@ -114,7 +137,7 @@ impl Lines {
     }
 
     fn known(&self) -> impl Iterator<Item = usize> {
-        (0..ZONES).filter(|zone| self.zones[*zone].seen >= KNOWN)
+        (0..ZONES).filter(|zone| self.by_zone || self.zones[*zone].seen >= KNOWN)
     }
 
     /// Finds for each zone the one that speaks for it: after another one became known.
@@ -128,14 +151,15 @@ impl Lines {
     /// The line that learns from a completion.
     fn own(&mut self, seen: &Seen) -> &mut Line {
         match seen.distance {
-            Distance::Sequential => &mut self.sequential,
-            Distance::Near => &mut self.near,
+            Distance::Sequential => &mut self.sequential[seen.zone],
+            Distance::Near => &mut self.near[seen.zone],
             Distance::Far if seen.length <= SHORT => &mut self.short,
             Distance::Far => &mut self.zones[seen.zone],
         }
     }
 
-    fn observe(&mut self, seen: &Seen, ratio: f64) -> bool {
+    /// Learns from a completion. Whether what is known has changed, and by which factor all lines were scaled.
+    fn observe(&mut self, seen: &Seen, ratio: f64) -> (bool, f64) {
         let line = self.own(seen);
         let learned = line.observe(seen.length, ratio);
         let (is_established, becomes_known) = (line.seen >= ESTABLISHED, line.seen == KNOWN);
@@ -147,16 +171,17 @@ impl Lines {
             // What happened to a line that was known happened to the device.
             Learned::Device(scale) if is_established && is_seek => {
                 let is_near = seen.distance == Distance::Near;
-                let zones = self.zones.iter_mut().enumerate();
-                let zones = zones.filter(|(zone, _)| is_near || *zone != seen.zone).map(|(_, line)| line);
-                let near = (!is_near).then_some(&mut self.near);
-                zones.chain(near).for_each(|line| line.rescale(scale));
+                let (far, near) = (self.zones.iter_mut().enumerate(), self.near.iter_mut().enumerate());
+                let far = far.filter(|(zone, _)| is_near || *zone != seen.zone);
+                let near = near.filter(|(zone, _)| !is_near || *zone != seen.zone);
+                far.chain(near).for_each(|(_, line)| line.rescale(scale));
                 true
             }
             Learned::Nothing => false,
             _ => seen.distance == Distance::Far,
         };
-        self.find_worst() || moved
+        let scale = if let Learned::Device(scale) = learned { scale } else { 1.0 };
+        (self.find_worst() || moved, scale)
     }
 
     /// True when it takes another time than before.
@@ -173,55 +198,22 @@ impl Lines {
 /// one shows in the completion of another: only sums tell the truth. So a span lasts until the device has nothing more,
 /// or for so many completions.
 const SPAN: usize = 8;
+/// The same while a write-back cache may have something to write: so many, or as many as take so many nanoseconds, beside
+/// which it is little what the cache lends and gets back.
+const SPAN_OF_CACHE: usize = 64;
+const SPAN_OF_CACHE_NANOS: f64 = 5e9;
 
 /// The completions of one span.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    seen: [Option<Seen>; SPAN],
+    seen: [Option<Seen>; SPAN_OF_CACHE],
     count: usize,
     /// Nanoseconds.
     took: f64,
+    has_writes: bool,
 }
 
-const NO_SPAN: Span = Span { seen: [None; SPAN], count: 0, took: 0.0 };
-
-/// What a write-back cache lends: it takes writes faster than the platters, and they have to follow, in idle time or in
-/// that of commands that come later. Known only where start values were measured under sustained load.
-#[derive(Clone, Copy, Debug, Default)]
-struct Loan {
-    /// Nanoseconds that the device owes.
-    nanos: f64,
-    /// Since when it has been idle.
-    idle_since: Instant,
-}
-
-impl Loan {
-    /// A minute of writing: no cache holds more. A device that goes on is faster than it was when it was measured.
-    const MAX: f64 = 60e9;
-
-    /// A command came back at `now` for which the device worked for `nanos`; if it is a span's first, the device may have
-    /// been idle before.
-    fn completed(&mut self, now: Instant, nanos: f64, is_first: bool) {
-        let idle = now.saturating_since(self.idle_since).as_nanos() as f64 - nanos;
-        if is_first && idle > 0.0 {
-            self.nanos = (self.nanos - idle).max(0.0);
-        }
-        self.idle_since = now;
-    }
-
-    /// What a span took in truth, of which `expected` was expected, and in which it may have lent. While there is a debt,
-    /// nobody can tell what is lent, what is paid back and what is chance: all of it goes into the account, so that
-    /// nothing is learned from one side only.
-    fn settle(&mut self, took: f64, expected: f64, may_lend: bool) -> f64 {
-        let after = self.nanos + expected - took;
-        let is_open = self.nanos > 0.0 || (may_lend && after > 0.0);
-        if !is_open || after > Self::MAX {
-            return took;
-        }
-        self.nanos = after.max(0.0);
-        expected - after.min(0.0)
-    }
-}
+const NO_SPAN: Span = Span { seen: [None; SPAN_OF_CACHE], count: 0, took: 0.0, has_writes: false };
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -237,7 +229,9 @@ impl ServiceModel {
     pub(crate) fn of(config: &Config) -> Self {
         let &Config { read, write, flush, device_size, learning, calibrated, .. } = config;
         let confidence = if calibrated { CONFIDENCE_MEASURED } else { CONFIDENCE_GUESSED };
-        let lines = [read, write, flush].map(|start| Lines::new(start, confidence));
+        let ends = config.read_ends.filter(|_| device_size > Bytes::ZERO);
+        let lines = [(read, ends), (write, None), (flush, None)];
+        let lines = lines.map(|(start, ends)| Lines::new(start, ends, confidence));
         Self { lines, span: NO_SPAN, loan: calibrated.then(Loan::default), device_size, learning }
     }
 
@@ -287,10 +281,10 @@ impl ServiceModel {
         distance: Distance,
         length: Bytes,
     ) -> u64 {
-        let lines = &self.lines[direction as usize];
+        let (lines, zone) = (&self.lines[direction as usize], zone(self.device_size, offset));
         match distance {
-            Distance::Sequential => lines.sequential.in_use.nanos(length),
-            Distance::Near => lines.near.in_use.nanos(length),
+            Distance::Sequential => lines.sequential[zone].in_use.nanos(length),
+            Distance::Near => lines.near[zone].in_use.nanos(length),
             Distance::Far => self.nanos(direction, offset, length),
         }
     }
@@ -304,8 +298,8 @@ impl ServiceModel {
         }
     }
 
-    /// Learns that a command held the device for `took` until `now`, after which the device `is_idle` or has more to do;
-    /// true when [`nanos`](Self::nanos) answers otherwise now.
+    /// Learns that the device worked for `took` until `now`, when it had done a command, after which it `is_idle` or has
+    /// more to do; true when [`nanos`](Self::nanos) answers otherwise now.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
@@ -318,15 +312,20 @@ impl ServiceModel {
             return false;
         }
         let nanos = took.as_nanos() as f64;
-        let span = &mut self.span;
         if let Some(loan) = &mut self.loan {
-            loan.completed(now, nanos, span.count == 0);
+            loan.completed(now, nanos);
         }
+        let span = &mut self.span;
         span.seen[span.count] =
             Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
         span.count += 1;
         span.took += nanos;
-        let is_over = is_idle || span.count == SPAN;
+        span.has_writes |= direction != Direction::Read;
+        let has_cache = self.loan.is_some_and(|loan| span.has_writes || !loan.is_settled());
+        let is_over = match has_cache {
+            false => is_idle || span.count >= SPAN,
+            true => span.count == SPAN_OF_CACHE || (span.count >= SPAN && span.took >= SPAN_OF_CACHE_NANOS),
+        };
         is_over && self.learn()
     }
 
@@ -334,15 +333,22 @@ impl ServiceModel {
     fn learn(&mut self) -> bool {
         let Span { seen, took, .. } = core::mem::replace(&mut self.span, NO_SPAN);
         let lines = &mut self.lines;
-        let expected = |seen: &Seen, lines: &mut [Lines; 3]| {
-            lines[seen.direction as usize].own(seen).expected(seen.length)
-        };
-        let expected: f64 = seen.iter().flatten().map(|seen| expected(seen, lines)).sum();
-        let may_lend = seen.iter().flatten().any(|seen| seen.direction == Direction::Write);
-        let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, may_lend));
+        let (mut expected, mut writes) = (0.0, 0.0);
+        for seen in seen.iter().flatten() {
+            let nanos = lines[seen.direction as usize].own(seen).expected(seen.length);
+            expected += nanos;
+            // A flush waits for them.
+            writes += if seen.direction == Direction::Read { 0.0 } else { nanos };
+        }
+        let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, writes));
+        let mut ratios = [took / expected; 3];
         let mut learned = false;
         for seen in seen.iter().flatten() {
-            learned |= lines[seen.direction as usize].observe(seen, took / expected);
+            let (moved, scale) =
+                lines[seen.direction as usize].observe(seen, ratios[seen.direction as usize]);
+            // What is left of it when the lines were scaled.
+            ratios[seen.direction as usize] /= scale;
+            learned |= moved;
         }
         learned
     }
@@ -576,8 +582,8 @@ mod tests {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
             }
             assert_eq!(prices(&model) == start, calibrated);
-            // Nothing is owed any more: what is slow now is the device.
-            for _ in 0..20 {
+            // Nothing is owed any more: what is slow now is the device. It shows when the span of five seconds is over.
+            for _ in 0..80 {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
             }
             assert!(prices(&model)[0] > start[0] * 3 / 2);
@@ -593,7 +599,7 @@ mod tests {
             command(&mut model, &mut now, Direction::Write, cost / 2, cost / 2);
         }
         assert_eq!(prices(&model), start);
-        for _ in 0..20 {
+        for _ in 0..80 {
             command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
         }
         assert!(prices(&model)[0] > start[0] * 3 / 2);
@@ -604,15 +610,96 @@ mod tests {
         let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
-        // Each lends half its cost; 60 s are lent after so many.
-        let writes = Duration::from_secs(60).as_nanos() * 2 / cost.as_nanos();
-        for _ in 0..writes - 1 {
-            command(&mut model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
-        }
+        let mut write_for = |model: &mut ServiceModel, time: Duration| {
+            for _ in 0..(time.as_nanos() * 2 / cost.as_nanos()) {
+                command(model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
+            }
+        };
+        // Each lends half its cost: as much as was written in the twenty seconds before, after some thirty.
+        write_for(&mut model, Duration::from_secs(25));
         assert_eq!(prices(&model), start);
-        for _ in 0..50 {
-            command(&mut model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
-        }
+        write_for(&mut model, Duration::from_secs(40));
         assert!(prices(&model)[1] < start[1] * 3 / 4);
+    }
+
+    #[test]
+    fn a_cache_does_not_hide_that_the_device_is_slower() {
+        // A tenth of the time is writes, which the cache takes at once, and everything takes half as long again as it
+        // should: the cache can owe some seconds, but not a minute.
+        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
+        let mut now = Instant::ZERO;
+        for round in 0..1000 {
+            let (direction, took) = match round % 10 {
+                0 => (Direction::Write, cost / 10),
+                _ => (Direction::Read, cost * 166 / 100),
+            };
+            now += took;
+            model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false);
+        }
+        for (price, start) in prices(&model).into_iter().zip(start) {
+            let ratio = price as f64 / start as f64;
+            assert!((1.4..1.6).contains(&ratio), "{ratio}");
+        }
+    }
+
+    #[test]
+    fn nor_that_reads_are_faster() {
+        // What reads do not take is nobody's loan, however much a copy writes beside them.
+        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
+        let mut now = Instant::ZERO;
+        let mut reads_for = |model: &mut ServiceModel, percent: u32, rounds: usize| {
+            for round in 0..rounds {
+                let is_write = round % 10 == 0;
+                let direction = if is_write { Direction::Write } else { Direction::Read };
+                let took = if is_write { cost } else { cost * percent / 100 };
+                now += took;
+                model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false);
+            }
+        };
+        // A twentieth less for minutes; and then the device is as slow as it ever was, and that is seen.
+        reads_for(&mut model, 95, 3000);
+        reads_for(&mut model, 150, 600);
+        assert!(prices(&model)[0] > start[0] * 5 / 4, "{:?} {start:?}", prices(&model));
+    }
+
+    #[test]
+    fn a_device_measured_at_both_ends_is_known_everywhere() {
+        let size = Bytes(8 << 40);
+        let read_ends = Some([Bytes(210_000_000), Bytes(130_000_000)]);
+        let model = |read_ends| {
+            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) })
+        };
+        let nanos = |model: &ServiceModel, zone: u64| {
+            model.nanos(Direction::Read, DeviceOffset(zone << 40), SIZES[3])
+        };
+        // An eighth of the device is 10 MB/s slower than the one before; its middle is 205 in the first.
+        let measured = model(read_ends);
+        for zone in 0..8 {
+            let rate = Bytes(205_000_000 - 10_000_000 * zone);
+            let time = ServiceTime { bytes_per_second: rate, ..DISK }.of(SIZES[3]);
+            assert!(nanos(&measured, zone).abs_diff(time.as_nanos() as u64) < 100_000, "{zone}");
+        }
+        assert_eq!(measured.nanos_anywhere(Direction::Read, SIZES[3]), nanos(&measured, 7));
+        let guessed = model(None);
+        assert_eq!(nanos(&guessed, 0), nanos(&guessed, 7));
+    }
+
+    #[test]
+    fn what_lies_close_together_inside_says_nothing_of_what_lies_outside() {
+        // Streams in the innermost zone make short seeks among themselves, and take as long as they should.
+        let size = Bytes(8 << 40);
+        let read_ends = Some([Bytes(250_000_000), Bytes(90_000_000)]);
+        let mut model =
+            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) });
+        let outside = model.nanos(Direction::Read, DeviceOffset(0), SIZES[3]);
+        let inside = DeviceOffset(size.0 - 1);
+        let rate = Bytes(100_000_000);
+        let took = ServiceTime { access: DISK.access / 2, bytes_per_second: rate }.of(SIZES[3]);
+        for _ in 0..500 {
+            model.observe(Instant::ZERO, (Direction::Read, inside, SIZES[3]), Distance::Near, took, true);
+        }
+        assert_eq!(model.nanos(Direction::Read, DeviceOffset(0), SIZES[3]), outside);
     }
 }

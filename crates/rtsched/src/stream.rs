@@ -125,11 +125,10 @@ pub enum Why {
         /// What is left beside the admitted streams.
         free: Bytes,
     },
-    /// The streams on the device take more of its time than they should, or are late, and have not been well for
-    /// long enough since.
+    /// The streams on the device are late, and have not been well for long enough since.
     Congested {
-        /// Share of the last seconds in which the device worked for streams, in thousandths.
-        busy_permille: u32,
+        /// What they are promised of the device's time, in thousandths.
+        promised_permille: u32,
         /// How late the hundredth part of the streams' last requests were that came last.
         lateness: Duration,
     },
@@ -163,12 +162,12 @@ impl fmt::Display for Why {
                 "the stream's buffers take {needed} and {free} are free: release another stream or give the \
                  streams more memory"
             ),
-            Self::Congested { busy_permille, lateness } => write!(
+            Self::Congested { promised_permille, lateness } => write!(
                 f,
-                "streams take {}.{} % of the device's time and are late by {lateness:?}: wait until they are well \
-                 or release one",
-                busy_permille / 10,
-                busy_permille % 10
+                "streams are promised {}.{} % of the device's time and are late by {lateness:?}: wait until they are \
+                 well or release one",
+                promised_permille / 10,
+                promised_permille % 10
             ),
         }
     }

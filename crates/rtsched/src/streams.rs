@@ -80,6 +80,13 @@ impl Held {
         u64::try_from((u128::from(self.cost) << SHARE_SHIFT).div_ceil(period)).unwrap_or(1 << SHARE_SHIFT)
     }
 
+    /// Where it was lately is where it goes on: about the last eight requests, because a file that lies in pieces all over
+    /// the device would else be as dear as the zone in which its last piece happens to lie.
+    pub(crate) fn goes_on_at(&mut self, offset: DeviceOffset) {
+        let before = self.spec.place.unwrap_or(offset);
+        self.spec.place = Some(DeviceOffset(before.0 - before.0 / 8 + offset.0 / 8));
+    }
+
     /// The virtual release of a request that comes now.
     pub(crate) fn release(&self, now: Instant) -> Instant {
         // While it reads further ahead than before, it goes on where it was, so that its deadlines do.
@@ -355,5 +362,31 @@ impl Streams {
     /// The first stream whose excess comes within its rate, and when.
     pub(crate) fn next_eligible(&self) -> Option<(Instant, StreamSlot)> {
         self.eligible.first().map(|((at, _), slot)| (at, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use units::Bitrate;
+
+    #[test]
+    fn a_stream_is_where_it_was_lately() {
+        let spec = StreamSpec::reader(Bitrate::from_megabits(100));
+        let terms = Terms {
+            request: Bytes::from_mib(8),
+            period: Duration::from_millis(671),
+            deadline: Duration::from_millis(671),
+            since: Instant::ZERO,
+        };
+        let mut held = Held::new(spec, terms, 0, Instant::ZERO);
+        let place = |held: &Held| held.spec.place.expect("it has asked").0;
+        held.goes_on_at(DeviceOffset(800 << 30));
+        assert_eq!(place(&held), 800 << 30);
+        // One piece elsewhere moves it by an eighth; where it stays, it is found.
+        held.goes_on_at(DeviceOffset(0));
+        assert_eq!(place(&held), 700 << 30);
+        (0..64).for_each(|_| held.goes_on_at(DeviceOffset(100 << 30)));
+        assert!(place(&held).abs_diff(100 << 30) < 1 << 30);
     }
 }
