@@ -6,11 +6,13 @@ set -eu
 binaries=$1
 root=${2:-}
 manual=$(dirname "$0")/../../doc/man
-install -d "$root/sbin" "$root/usr/bin" "$root/usr/share/man/man8"
+include=$(dirname "$0")/../../include
+install -d "$root/sbin" "$root/usr/bin" "$root/usr/include" "$root/usr/share/man/man8"
 for tool in mkfs mount umount fsck; do
     install -m 755 "$binaries/$tool-avfs" "$root/sbin/$tool.avfs"
 done
 install -m 755 "$binaries/avfsctl" "$root/usr/bin/avfsctl"
+install -m 644 "$include/avfs.h" "$root/usr/include/avfs.h"
 # The kernel knows the filesystem as "fuse.avfs"; remounting and unmounting look for helpers by that name.
 ln -sf mount.avfs "$root/sbin/mount.fuse.avfs"
 ln -sf umount.avfs "$root/sbin/umount.fuse.avfs"

@@ -308,7 +308,7 @@ fn print_streams(output: &mut impl Write, streams: &[StreamReport]) -> io::Resul
         )?;
     }
     for stream in streams {
-        writeln!(
+        write!(
             output,
             "{:>12} {:<8} {:<9} {:>8.1} {:>12} {:>10} {:>8} {:>9.1} ms",
             stream.ino,
@@ -320,6 +320,7 @@ fn print_streams(output: &mut impl Write, streams: &[StreamReport]) -> io::Resul
             stream.missed,
             stream.tardiness_microseconds as f64 / 1e3
         )?;
+        writeln!(output, "{}", stream.sequence.iter().map(|name| format!("  {name}")).collect::<String>())?;
     }
     Ok(())
 }

@@ -686,7 +686,7 @@ fn who_refuses_more_than_the_device_carries_refuses_at_open() {
     let Some(rig) = Rig::mounted() else { return };
     fs::create_dir(rig.path("scans")).unwrap();
     let scans = rig.path("scans");
-    rig.write("scans/a", b"x");
+    rig.write("scans/a", b"one two three");
     succeed(policy(&["set", "--bitrate", "900 Gbit/s", "--when-full", "refuse"], &scans));
     for opened in [File::open(rig.path("scans/a")), File::create(rig.path("scans/b"))] {
         assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EBUSY));
@@ -694,6 +694,10 @@ fn who_refuses_more_than_the_device_carries_refuses_at_open() {
     assert_eq!(rig.info()["streams"], serde_json::json!([]));
     succeed(policy(&["set", "--when-full", "demote"], &scans));
     let file = File::open(rig.path("scans/a")).unwrap();
+    assert_eq!(rig.info()["streams"], serde_json::json!([]), "nobody plays it yet");
+    for at in [0, 4, 8] {
+        file.read_exact_at(&mut [0; 4], at).unwrap();
+    }
     assert_eq!(rig.info()["streams"][0]["state"], "waiting");
     drop(file);
     succeed(policy(&["set", "--bitrate", "1 Mbit/s", "--when-full", "refuse"], &scans));

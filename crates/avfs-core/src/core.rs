@@ -12,6 +12,7 @@ mod commit;
 mod data;
 mod expectation;
 mod file;
+mod frames;
 mod names;
 mod pattern;
 mod players;
@@ -19,6 +20,7 @@ mod policies;
 mod probing;
 mod reads;
 mod reservation;
+mod sequence;
 mod streams;
 mod writeback;
 mod writes;
@@ -39,9 +41,11 @@ use checkpoint::Checkpoints;
 use commit::Commit;
 use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
+use frames::Share;
 use hashbrown::HashMap;
 use players::Player;
 use rtsched::{Class, StreamId, StreamSpec};
+use sequence::Sequences;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
@@ -222,6 +226,8 @@ struct Handle {
     read_deadline: Option<Instant>,
     /// What its reads and writes look like; none while there were none.
     player: Option<Box<Player>>,
+    /// What it has taken of the file or given, until that is enough to say that it takes all.
+    taken: Option<Share>,
 }
 
 /// How a volume is run.
@@ -258,6 +264,9 @@ pub struct Core {
     lookups: HashMap<Ino, u64>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
+    sequences: Sequences,
+    /// When somebody will have stopped playing one of them.
+    next_stop: Instant,
     waiting: BTreeMap<Ticket, Waiting>,
     /// Operations to try again when memory becomes free, oldest first.
     buffer_waiters: VecDeque<Ticket>,
@@ -324,6 +333,8 @@ impl Core {
             lookups: HashMap::new(),
             handles: HashMap::new(),
             next_handle: 1,
+            sequences: Sequences::default(),
+            next_stop: Instant::FAR_FUTURE,
             waiting: BTreeMap::new(),
             buffer_waiters: VecDeque::new(),
             space_waiters: Vec::new(),
@@ -525,13 +536,16 @@ impl Core {
         if now.monotonic >= self.next_aging {
             self.write_aged(now);
         }
+        if now.monotonic >= self.next_stop {
+            self.stop_idle_sequences(now);
+        }
         self.pump(now);
     }
 
     /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
     pub fn next_wakeup(&self) -> Instant {
         let mmp = if self.dormant { Instant::FAR_FUTURE } else { self.next_mmp };
-        mmp.min(self.next_aging).min(self.commit_due()).min(self.checkpoint_due())
+        mmp.min(self.next_aging).min(self.next_stop).min(self.commit_due()).min(self.checkpoint_due())
     }
 
     fn pump(&mut self, now: Now) {

@@ -153,6 +153,14 @@ impl Policy {
         }
     }
 
+    /// How long one file of a sequence is shown, where somebody says it.
+    pub(crate) fn frame_period(&self) -> Option<Duration> {
+        match self.settings.rate {
+            Some(Rate::FramePeriod(period)) => Some(period),
+            _ => None,
+        }
+    }
+
     /// From when a client needs bytes to when they must be there.
     pub(crate) fn deadline_window(&self) -> Duration {
         self.settings.deadline_window.unwrap_or(DEADLINE_WINDOW)

@@ -116,7 +116,7 @@ impl SimVolume {
 
     /// The streams that open files are.
     pub fn streams(&self) -> Vec<StreamReport> {
-        self.engine.streams().into_iter().map(StreamReport::from).collect()
+        self.engine.streams().into_iter().map(|declared| self.core.stream_report(declared)).collect()
     }
 
     /// The commands that went to the device since the last call; none before the first.

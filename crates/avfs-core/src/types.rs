@@ -431,8 +431,11 @@ pub enum ServiceOrigin {
 /// What the readers, or the writers, of a file are together.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StreamReport {
-    /// Which file.
+    /// Which file; of a sequence its directory.
     pub ino: u64,
+    /// The sequence, if it is one: its directory and what its files have in common, `#` for each digit of their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<String>,
     /// Whether it is recorded; else it is played.
     pub writes: bool,
     /// Its rate, of all clients together.

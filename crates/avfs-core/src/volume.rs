@@ -561,14 +561,14 @@ impl Volume {
     /// of the stream that it is part of, `None` if there is none. Waits for the engine's thread, not for the device.
     pub fn declare(&self, handle: HandleId, declaration: Declaration) -> Result<Option<StreamReport>> {
         let stream = self.shared.run(|state| state.core.declare(handle, declaration))?;
-        Ok(self.declared(stream).map(StreamReport::from))
+        Ok(self.declared(stream).map(|declared| self.with(|core| core.stream_report(declared))))
     }
 
     /// How the stream is doing that a client is part of; `None` if there is none. Waits for the engine's thread, not for
     /// the device.
     pub fn stream_status(&self, handle: HandleId) -> Result<Option<StreamReport>> {
         let stream = self.with(|core| core.stream_of_handle(handle))?;
-        Ok(self.declared(stream).map(StreamReport::from))
+        Ok(self.declared(stream).map(|declared| self.with(|core| core.stream_report(declared))))
     }
 
     /// The next read through this handle must be complete so long after now, see [`Core::set_read_deadline`].
@@ -754,7 +754,7 @@ impl Volume {
     /// The streams that open files are.
     pub fn streams(&self) -> Vec<StreamReport> {
         let declared = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
-        declared.into_iter().map(StreamReport::from).collect()
+        self.with(|core| declared.into_iter().map(|declared| core.stream_report(declared)).collect())
     }
 
     /// How long the device is reckoned to take; `None` when the engine stops.

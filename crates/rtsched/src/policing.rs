@@ -114,7 +114,7 @@ impl Scheduler {
             if self.fits(now, Waiting { deadline, ..by_terms }) {
                 return;
             }
-            earlier = earlier / 2;
+            earlier /= 2;
         }
         if let Some(held) = self.streams.held_of_mut(owner) {
             (held.next_release, held.advanced) = before;

@@ -203,8 +203,10 @@ class Gate:
                 change = difference(before, volume.commands())
         assert seen["avfs"] == seen["reference"], f"seen: {seen}"
         there = sum(path.stat().st_size for path in (self.volumes["avfs"].root / "plain" / directory).rglob("*"))
-        _, size = total(change, writes=False)
+        count, size = total(change, writes=False)
         assert size <= there * 11 // 10, f"{size} bytes were read of {there} that are there"
+        least = readers.LEAST_MEAN_READ.get(directory, 0)
+        assert not change or size >= count * least, f"the mean read has {size / count:.0f} bytes"
         return told(change)
 
     def read_warm(self, conversation, directory):

@@ -180,6 +180,9 @@ def netbench(run):
     return seen
 
 
+# Frames that lie in a row are read many at once.
+LEAST_MEAN_READ = {"frames": 8 * MIB}
+
 # Conversation, and the directory that it reads.
 CONVERSATIONS = {
     "frames in order, with gaps and backwards": (frames, "frames"),

@@ -127,6 +127,10 @@ impl Core {
             _ => false,
         });
         ensure!(requests.count() == self.writeback_requests, "{} requests counted", self.writeback_requests);
+        let mut wanted: BTreeMap<_, u32> = BTreeMap::new();
+        for id in self.blocks_of_players().chain(self.blocks_of_sequences()) {
+            *wanted.entry(id).or_default() += 1;
+        }
         let mut dirty_bytes = 0;
         let mut count = 0;
         for (&ino, file) in &self.files {
@@ -171,6 +175,18 @@ impl Core {
                     !has_dirty || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
                 ensure!(known, "{place} is dirty and nobody will write it");
             }
+        }
+        let kept = self.files.values().flat_map(|file| file.blocks.ids());
+        for id in kept.chain(self.resting.values().flat_map(|file| file.blocks.ids())) {
+            let Some(block) = self.cache.get(id) else { continue };
+            let counted = wanted.get(&id).copied().unwrap_or_default();
+            ensure!(
+                counted == block.wanted,
+                "inode {}, block at {}: {counted} clients come to it, counted {}",
+                block.ino,
+                block.start,
+                block.wanted
+            );
         }
         for (&ino, file) in &self.resting {
             ensure!(!self.files.contains_key(&ino), "inode {ino} rests and is used");

@@ -353,18 +353,20 @@ impl Core {
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
         self.allocator.unclaim(wanted);
-        let window_units = self.files.get(&ino).and_then(|file| file.policy().window_units());
+        let frame = self.space_of_frame(ino);
+        let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
+        let window_units = stated.or(frame.map(|frame| frame.window_units));
         let mut records = Vec::new();
         for gap in gaps {
             let mut at = gap.start;
             let mut after = self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
             while at < gap.end {
-                let stream = gap.end * BLOCK >= writeback::STREAM_SIZE;
+                let stream = gap.end * BLOCK >= writeback::STREAM_SIZE || frame.is_some();
                 let request = Request {
                     wanted: gap.end - at,
                     purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
-                    owner: Owner(ino.0),
-                    after,
+                    owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
+                    after: after.or(frame.and_then(|frame| frame.behind)),
                     window_units,
                 };
                 let Some(run) = self.allocator.allocate(&request) else {
@@ -377,6 +379,7 @@ impl Core {
                 });
                 at += run.count;
                 after = Some(run.end());
+                self.placed_frame(ino, run.end());
                 if records.len() >= TRANSACTION_RECORDS {
                     self.transact(now, &std::mem::take(&mut records))?;
                 }

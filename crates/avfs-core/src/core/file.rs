@@ -4,6 +4,7 @@ use super::Ticket;
 use super::cache::BlockId;
 use super::expectation::Expectation;
 use super::policies::Told;
+use super::sequence::SequenceId;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
 use crate::types::{Declaration, HandleId, OpenFlags};
@@ -129,8 +130,8 @@ pub(super) struct FileState {
     pub(super) playing: SmallVec<[HandleId; 1]>,
     /// Clients that write faster than the file is ever played.
     pub(super) copying: SmallVec<[HandleId; 1]>,
-    /// When it was opened last it held less than plays in a second: one of a sequence, which nobody reads on and on.
-    pub(super) is_frame: bool,
+    /// The sequences that it was part of when it was opened last to be read, and to be written.
+    pub(super) sequences: [Option<SequenceId>; 2],
     /// It was asked itself how fast it plays.
     pub(super) probed: bool,
     /// What its readers are promised, and its writers.
@@ -171,6 +172,15 @@ impl FileState {
     /// What its readers or its writers are promised, as the stream that they are together.
     pub(super) fn terms(&self, direction: Direction) -> Option<Terms> {
         self.promised[usize::from(direction == Direction::Write)]
+    }
+
+    /// The sequence as part of which it is read, or written.
+    pub(super) fn sequence(&self, direction: Direction) -> Option<SequenceId> {
+        self.sequences[usize::from(direction == Direction::Write)]
+    }
+
+    pub(super) fn set_sequence(&mut self, direction: Direction, sequence: Option<SequenceId>) {
+        self.sequences[usize::from(direction == Direction::Write)] = sequence;
     }
 
     pub(super) fn set_terms(&mut self, direction: Direction, terms: Option<Terms>) {

@@ -3,6 +3,7 @@
 //! What a caller may do was checked by the kernel before it asked (`default_permissions`); what is impossible whoever
 //! asks is checked here.
 
+use super::frames::Share;
 use super::streams::direction_of;
 use super::{Core, Handle, Touched};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
@@ -720,9 +721,11 @@ impl Core {
             self.check_writable()?;
         }
         self.learn_policy(ino);
+        let direction = direction_of(flags);
+        let sequence = self.joined_sequence(ino, direction);
         self.change_streams(ino, |core| {
             let file = core.file_mut(ino);
-            file.is_frame = file.policy().bitrate().is_some_and(|rate| file.size.saturating_mul(8) <= rate.0);
+            file.set_sequence(direction, sequence);
             file.count_client(flags, 1);
         });
         let file = self.file_mut(ino);
@@ -736,8 +739,9 @@ impl Core {
         };
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
-        self.handles.insert(handle.0, Handle { ino, flags, read_deadline: None, player: None });
-        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction_of(flags)) })
+        let open = Handle { ino, flags, read_deadline: None, player: None, taken: Some(Share::default()) };
+        self.handles.insert(handle.0, open);
+        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
     }
 
     /// Makes and opens a file.
@@ -760,6 +764,7 @@ impl Core {
     /// The handle is not used any more.
     pub fn release(&mut self, now: Now, handle: HandleId) {
         let Ok((ino, flags)) = self.handle(handle) else { return };
+        let taken = self.handles.get(&handle.0).and_then(|open| open.taken);
         self.change_streams(ino, |core| {
             core.forget_player(ino, handle);
             core.handles.remove(&handle.0);
@@ -768,7 +773,11 @@ impl Core {
             file.count_client(flags, -1);
         });
         if flags.contains(OpenFlags::WRITE) {
-            self.write_back_at_close(now, ino);
+            if !self.gather_frame(now, ino, taken) {
+                self.write_back_at_close(now, ino);
+            }
+        } else {
+            self.close_frame(ino);
         }
         let file = self.file_mut(ino);
         if file.writers == 0 {

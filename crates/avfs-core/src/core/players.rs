@@ -13,10 +13,11 @@
 use super::cache::BlockId;
 use super::pattern::{Beat, Pace, Pattern, Step, Way};
 use super::streams::{Need, direction_of};
-use super::{Cancellation, Core, Handle, Informant, Purpose};
+use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
+use crate::policy::Policy;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
 use hashbrown::HashMap;
@@ -63,13 +64,20 @@ impl Player {
 
 /// How far ahead of a player is asked for, and in what pieces.
 #[derive(Clone, Copy, Debug)]
-struct Lead {
+pub(super) struct Lead {
     /// As soon as no more than this is ahead of the player,...
-    bytes: u64,
+    pub(super) bytes: u64,
     /// ...so much more is asked for.
-    request: u64,
+    pub(super) request: u64,
     /// The admission has set memory aside for it.
-    is_promised: bool,
+    pub(super) is_promised: bool,
+}
+
+impl Lead {
+    /// What a policy wants, or everybody gets. What is read ahead may not push out what was read ahead before it.
+    pub(super) fn unpromised(policy: &Policy, cache: u64) -> Self {
+        Self { bytes: policy.prefetch_depth().0.min(cache / 4), request: REQUEST, is_promised: false }
+    }
 }
 
 /// The player that a handle is, if it has read or written; borrows nothing else of the core.
@@ -84,6 +92,9 @@ impl Core {
 
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
     pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        if self.follow_frame(now, ino, handle, end - offset) {
+            return;
+        }
         self.note_pace(now, ino, handle, end - offset);
         self.note_request(now, ino, handle, offset, end);
         self.observe(now, ino, handle, end - offset);
@@ -93,6 +104,7 @@ impl Core {
 
     /// A client will have to wait for `offset..end`: if it is elsewhere now, the device is not to be busy for where it was.
     pub(super) fn notice_jump(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        self.interrupt_frame(ino);
         let Some(player) = player_of(&mut self.handles, handle) else { return };
         player.beat.interrupt();
         if player.pattern.would_jump(offset, end) {
@@ -144,6 +156,7 @@ impl Core {
 
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+        self.note_written(now, handle, length);
         let copied = self.copies(handle);
         self.note_pace(now, ino, handle, length);
         let copies = self.copies(handle);
@@ -164,6 +177,12 @@ impl Core {
         let file = self.file_mut(ino);
         file.set_playing(handle, false);
         file.set_copying(handle, false);
+    }
+
+    /// The blocks that are kept for clients, as often as they are.
+    pub(super) fn blocks_of_players(&self) -> impl Iterator<Item = BlockId> {
+        let players = self.handles.values().filter_map(|open| open.player.as_deref());
+        players.flat_map(|player| player.wanted.iter().copied())
     }
 
     /// True when the client copies the file, as far as can be told.
@@ -199,9 +218,7 @@ impl Core {
                 is_promised: true,
             };
         }
-        // What is read ahead may not push out what was read ahead before it.
-        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4);
-        Lead { bytes: depth, request: REQUEST, is_promised: false }
+        Lead::unpromised(&file.policy(), self.cache.capacity())
     }
 
     /// Prefetches for a client that goes on where it was.
@@ -316,7 +333,7 @@ impl Core {
     fn give_up_prefetched(&mut self, ino: Ino, handle: HandleId) {
         let Some(player) = player_of(&mut self.handles, handle) else { return };
         player.asked = None;
-        let given_up = std::mem::take(&mut player.wanted);
+        let mut given_up = std::mem::take(&mut player.wanted);
         given_up.iter().for_each(|&id| self.cache.unwant(id));
         // Somebody who waits for the file may wait for some of it.
         if given_up.is_empty() || self.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
@@ -327,14 +344,7 @@ impl Core {
             self.outbox.cancellations.push(Cancellation::Stream(stream));
             return;
         }
-        for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { block, bounce: None, .. } = purpose
-                && given_up.contains(block)
-                && self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
-            {
-                self.outbox.cancellations.push(Cancellation::Request(tag));
-            }
-        }
+        self.cancel_unwanted(given_up.make_contiguous());
     }
 }
 

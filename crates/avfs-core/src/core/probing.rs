@@ -87,8 +87,11 @@ impl Core {
         let path = self.shown_path(ino).unwrap_or_default();
         match result {
             // Each file of a sequence is one frame: what it takes is not what this file needs.
-            Ok(finding) if finding.container.is_one_frame() => {}
+            Ok(finding) if finding.container.is_one_frame() => {
+                self.note_container(ino, finding.frame_period, true);
+            }
             Ok(finding) => {
+                self.note_container(ino, None, false);
                 let rate = finding.declared();
                 tracing::info!(
                     "{path:?} is {}: {} kbit/s, {}",

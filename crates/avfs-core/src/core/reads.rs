@@ -10,6 +10,7 @@ use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
 use avfs_io::{IoError, IoOperation, Segment};
+use rtsched::Direction;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
@@ -126,7 +127,8 @@ impl Core {
         let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
             self.notice_jump(now, ino, handle, offset, end);
-            let sequential = offset == 0 || self.goes_on(handle, offset);
+            let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
+            let sequential = offset == 0 || is_frame || self.goes_on(handle, offset);
             let need = self.need(now, ino, handle, Bytes::ZERO);
             self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {

@@ -1,13 +1,14 @@
 //! Open files as streams of the scheduler, and how requests of a file are ranked.
 
 use super::file::{Declared, FileState};
+use super::sequence::SequenceId;
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::{DeclaredStream, Promise};
-use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Why};
+use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
@@ -46,11 +47,13 @@ impl Need {
 }
 
 /// Clients that are a stream, should the file have a rate: whoever writes and does not copy; whoever reads on and on and
-/// does not copy, or whoever opens it to read, where the policy is to turn away whom there is no room for and where the file is a frame.
+/// does not copy, or whoever opens it to read, where the policy is to turn away whom there is no room for. Those of a frame
+/// are their sequence's.
 fn clients(file: &FileState, direction: Direction) -> u64 {
     let count = match direction {
+        _ if file.sequence(direction).is_some() => file.declared(direction).count() as u32,
         Direction::Write => file.writers.saturating_sub(file.copying.len() as u32),
-        _ if file.policy().refuses_when_full() || file.is_frame => file.readers,
+        _ if file.policy().refuses_when_full() => file.readers,
         _ => file.playing.len() as u32,
     };
     u64::from(count)
@@ -58,9 +61,12 @@ fn clients(file: &FileState, direction: Direction) -> u64 {
 
 /// Those of them who did not declare anything.
 fn undeclared(file: &FileState, direction: Direction) -> u64 {
+    if file.sequence(direction).is_some() {
+        return 0;
+    }
     let is_counted = |handle: HandleId| match direction {
         Direction::Write => !file.copying.contains(&handle),
-        _ => file.policy().refuses_when_full() || file.is_frame || file.playing.contains(&handle),
+        _ => file.policy().refuses_when_full() || file.playing.contains(&handle),
     };
     let declared = file.declared(direction).filter(|declared| is_counted(declared.handle)).count() as u64;
     clients(file, direction) - declared
@@ -83,15 +89,15 @@ pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
     StreamId(ino.0 << 1 | u64::from(direction == Direction::Write))
 }
 
-/// Whose stream it is, and whether its readers are it or its writers.
+/// Whose stream it is that is no sequence's, and whether its readers are it or its writers.
 fn file_of(stream: StreamId) -> (Ino, Direction) {
     (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
 }
 
 /// A file in shorter pieces than this is read in requests as long as they are on average.
-const LONG_PIECE: u64 = 64 << 20;
+pub(super) const LONG_PIECE: u64 = 64 << 20;
 /// No shorter than this.
-const SHORT_PIECE: u64 = 256 << 10;
+pub(super) const SHORT_PIECE: u64 = 256 << 10;
 
 impl From<DeclaredStream> for StreamReport {
     fn from(declared: DeclaredStream) -> Self {
@@ -99,6 +105,7 @@ impl From<DeclaredStream> for StreamReport {
         let microseconds = |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
         Self {
             ino: declared.stream.0 >> 1,
+            sequence: None,
             writes: declared.spec.direction == Direction::Write,
             bits_per_second: declared.spec.rate.0,
             state: match status.map(|status| status.state) {
@@ -135,6 +142,9 @@ impl Core {
         let declared =
             || file.declared(direction).filter(|one| client.is_none_or(|client| client == one.handle));
         let is_declared = !policy.forbids_streams() && declared().next().is_some();
+        if !is_declared && let Some(ranking) = self.frame_ranking(ino, direction, client) {
+            return ranking;
+        }
         if policy.class() != Class::RealTime && !is_declared {
             return background(policy.class());
         }
@@ -207,6 +217,12 @@ impl Core {
 
     /// A stream is promised something else than before: its players have as much read ahead from now on.
     pub fn promised(&mut self, now: Now, promise: Promise) {
+        if let Some(id) = SequenceId::of_stream(promise.stream) {
+            if let Some(sequence) = self.sequences.get_mut(id) {
+                sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
+            }
+            return;
+        }
         let (ino, direction) = file_of(promise.stream);
         let Some(file) = self.files.get_mut(&ino) else { return };
         file.set_terms(direction, promise.terms);
@@ -252,7 +268,7 @@ impl Core {
     /// # Errors
     /// [`Error::BadHandle`].
     pub fn stream_of_handle(&self, handle: HandleId) -> Result<StreamId> {
-        self.handle(handle).map(|(ino, flags)| stream_of(ino, direction_of(flags)))
+        self.handle(handle).map(|(ino, flags)| self.stream_of_client(ino, direction_of(flags)))
     }
 
     /// The next read through this handle must be complete so long after now: 1 ms to 60 s.
@@ -304,8 +320,10 @@ impl Core {
     /// What there must be room for if a client is not to be turned away, in a file whose policy wants that.
     pub(super) fn needed_admission(&self, ino: Ino, direction: Direction) -> Option<WantedStream> {
         let refuses = self.files.get(&ino).is_some_and(|file| file.policy().refuses_when_full());
-        let spec = self.stream_spec(ino, direction).filter(|_| refuses)?;
-        Some(WantedStream { stream: stream_of(ino, direction), rate: spec.rate })
+        let sequence = self.files.get(&ino)?.sequence(direction).and_then(|id| self.sequences.get(id));
+        let of_sequence = sequence.and_then(|sequence| sequence.declared).map(|(spec, _)| spec);
+        let spec = self.stream_spec(ino, direction).or(of_sequence).filter(|_| refuses)?;
+        Some(WantedStream { stream: self.stream_of_client(ino, direction), rate: spec.rate })
     }
 
     /// Changes something on which the file's streams depend, and tells the scheduler what became of them.
@@ -320,18 +338,55 @@ impl Core {
             {
                 file.set_terms(direction, None);
             }
-            if before == after {
-                continue;
-            }
-            let stream = stream_of(ino, direction);
-            if let (Some(before), Some(after)) = (before, after)
-                && (StreamSpec { rate: after.rate, ..before }) != after
-            {
-                // A reservation can change its rate and nothing else.
-                self.outbox.streams.push((stream, None));
-            }
-            self.outbox.streams.push((stream, after));
+            self.tell_stream(stream_of(ino, direction), before, after);
         }
         result
+    }
+
+    /// Tells the scheduler what has become of a stream.
+    pub(super) fn tell_stream(
+        &mut self,
+        stream: StreamId,
+        before: Option<StreamSpec>,
+        after: Option<StreamSpec>,
+    ) {
+        if before == after {
+            return;
+        }
+        if let (Some(before), Some(after)) = (before, after)
+            && (StreamSpec { rate: after.rate, ..before }) != after
+        {
+            // A reservation can change its rate and nothing else.
+            self.outbox.streams.push((stream, None));
+        }
+        self.outbox.streams.push((stream, after));
+    }
+
+    /// The stream of a file's clients: their own, or that of the sequence of which the file is a frame.
+    fn stream_of_client(&self, ino: Ino, direction: Direction) -> StreamId {
+        let file = self.files.get(&ino).filter(|file| file.declared(direction).next().is_none());
+        let sequence = file.and_then(|file| file.sequence(direction));
+        sequence.map_or(stream_of(ino, direction), SequenceId::stream)
+    }
+
+    /// What readers or writers of a file are promised, for themselves or as those of a sequence.
+    pub(super) fn terms(&self, ino: Ino, direction: Direction) -> Option<Terms> {
+        let file = self.files.get(&ino)?;
+        match file.sequence(direction) {
+            Some(id) => self.sequences.get(id)?.terms,
+            None => file.terms(direction),
+        }
+    }
+
+    /// A declared stream for an administrator.
+    pub fn stream_report(&self, declared: DeclaredStream) -> StreamReport {
+        let sequence = SequenceId::of_stream(declared.stream);
+        let mut report = StreamReport::from(declared);
+        if let Some(id) = sequence {
+            let (directory, pattern) = self.shown_sequence(id).unwrap_or((Ino(0), "?".to_owned()));
+            report.ino = directory.0;
+            report.sequence = Some(pattern);
+        }
+        report
     }
 }

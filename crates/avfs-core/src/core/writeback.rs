@@ -75,12 +75,15 @@ impl Core {
 
     /// What the writers of a file are promised, if that is longer requests than a block.
     fn long_terms(&self, ino: Ino) -> Option<Terms> {
-        let terms = self.files.get(&ino)?.terms(Direction::Write)?;
+        let terms = self.terms(ino, Direction::Write)?;
         (terms.request.0 >= 2 * MAX_BUFFER as u64).then_some(terms)
     }
 
     /// A recorder's blocks up to `end` wait until they are as many as one of the requests that it was promised.
     fn gathers(&self, ino: Ino, end: u64) -> bool {
+        if self.is_recorded_frame(ino) && !self.is_overfull(true) {
+            return true;
+        }
         let Some(terms) = self.long_terms(ino).filter(|_| !self.is_overfull(true)) else { return false };
         let Some(file) = self.files.get(&ino) else { return false };
         let blocks = file.blocks.range(0..end).filter_map(|(_, id)| self.cache.get(id));
@@ -94,8 +97,13 @@ impl Core {
         let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());
         let is_long = |file: &FileState| file.writers == 0 && file.size >= STREAM_SIZE;
         if has_name && self.files.get(&ino).is_some_and(|file| is_long(file)) {
-            self.write_back(now, ino, 0..u64::MAX, None, |_| true);
+            self.write_back_all(now, ino);
         }
+    }
+
+    /// Starts writing all of a file that is dirty.
+    pub(super) fn write_back_all(&mut self, now: Now, ino: Ino) {
+        self.write_back(now, ino, 0..u64::MAX, None, |_| true);
     }
 
     /// Starts writing the dirty blocks within `range` that no request writes already.
@@ -233,7 +241,7 @@ impl Core {
         self.writing_bytes += length;
         let ranking = self.ranking(ino, Direction::Write, None);
         // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
-        let by_rate = match self.files.get(&ino).and_then(|file| file.terms(Direction::Write)) {
+        let by_rate = match self.terms(ino, Direction::Write) {
             Some(terms) if ranking.class == Class::RealTime => Some(now.monotonic + terms.deadline),
             _ => ranking.deadline(now.monotonic, Bytes(length)),
         };
@@ -272,9 +280,10 @@ impl Core {
 
     /// Free blocks for `count` pages from `logical` on; possibly fewer. Claims are the caller's.
     pub(super) fn place_run(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
+        let frame = self.space_of_frame(ino);
         let extents = self.metadata.get(ino)?.extents()?;
         let file = self.files.get_mut(&ino)?;
-        let stream = file.size >= STREAM_SIZE;
+        let stream = file.size >= STREAM_SIZE || frame.is_some();
         // Behind the file's previous run, be it recorded or still on its way.
         let recorded = extents.device_block_before(logical);
         let after = match file.last_placed {
@@ -288,12 +297,16 @@ impl Core {
         let request = Request {
             wanted: count,
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
-            owner: Owner(ino.0),
-            after,
-            window_units: file.policy().window_units().or_else(|| units_ahead(file, logical)),
+            owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
+            after: after.or(frame.and_then(|frame| frame.behind)),
+            window_units: file.policy().window_units().or_else(|| match frame {
+                Some(frame) => Some(frame.window_units),
+                None => units_ahead(file, logical),
+            }),
         };
         let run = self.allocator.allocate(&request)?;
         file.last_placed = Some((logical + run.count, run.start + run.count));
+        self.placed_frame(ino, run.end());
         Some(run)
     }
 

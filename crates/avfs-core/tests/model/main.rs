@@ -10,6 +10,7 @@ mod contents;
 mod players;
 mod policies;
 mod regressions;
+mod sequences;
 mod steps;
 mod tree;
 mod world;

@@ -263,17 +263,3 @@ fn a_file_without_a_policy_is_asked_itself() {
     assert_eq!(volume.streams(), []);
     volume.core().audit().unwrap();
 }
-
-/// A frame is read in a few requests and closed: a sequence whose files waited to be read on lost its reservation, and
-/// every fourth frame was late.
-#[test]
-fn who_opens_a_frame_of_a_sequence_plays_it() {
-    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(256), &[11, 12]);
-    // 100 Mbit/s play 11.9 MiB in a second.
-    let frame = open(&mut volume, inos[0]);
-    assert_eq!(volume.streams().len(), 1);
-    volume.with(|core, now| core.release(now, frame));
-    let film = open(&mut volume, inos[1]);
-    assert_eq!(volume.streams(), []);
-    volume.with(|core, now| core.release(now, film));
-}

@@ -1,0 +1,596 @@
+//! Files of a sequence while they are read and written: the next ones are in memory before they are opened, all together
+//! are one stream, and those that are recorded lie one behind the other.
+//!
+//! **For:** what follows from what [`sequence`](super::sequence) knows. **Excludes:** recognition. **State:** none of its
+//! own. **Invariants:** as for players: what was read ahead is not evicted before it has been passed, as long as there is
+//! other memory; what nobody will come to is cancelled; a client never has more ahead of it than its terms' buffer, or
+//! the policy's depth and one request, and a frame.
+//!
+//! Attributes, names and where files lie are in memory anyway; it is their bytes that are read ahead. Frames that are
+//! neighbours on the device are asked for at once, so that the scheduler makes one command of them.
+
+use super::cache::BlockId;
+use super::players::Lead;
+use super::reads::page_ceil;
+use super::sequence::{Ahead, Noted, SLOWEST, Sequence, SequenceId, Taken, spellings};
+use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
+use super::{Core, Purpose};
+use crate::allocator::Owner;
+use crate::format::BLOCK;
+use crate::types::*;
+use avfs_io::pool::MAX_BUFFER;
+use rtsched::{Class, Direction, StreamSpec};
+use smallvec::SmallVec;
+use std::ops::Range;
+use units::{Bytes, Ino, Instant, Now};
+
+/// A file that is shorter is no frame: 24 of them a second are less than 13 Mbit/s.
+const SHORTEST_FRAME: u64 = 64 << 10;
+/// A file that is longer is no frame: one of 8192 by 4320 pixels with four channels of 16 bits has 270 MiB.
+const LONGEST_FRAME: u64 = 512 << 20;
+/// So many numbers may be missing between two frames.
+const LONGEST_GAP: usize = 256;
+/// However short they are, no more frames are read ahead.
+const MOST_AHEAD: usize = 512;
+/// Windows of who records frames: 512 MiB, some seconds of them.
+const WINDOW_UNITS: u64 = 64;
+/// What is gathered of recorded frames before it is written, where nothing is promised.
+const GATHERED: u64 = MAX_BUFFER as u64;
+
+/// How much a client has taken of a file, or given.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    bytes: u64,
+    /// When it began.
+    since: Option<Instant>,
+}
+
+impl Share {
+    fn add(&mut self, now: Instant, length: u64) {
+        self.bytes = self.bytes.saturating_add(length);
+        self.since.get_or_insert(now);
+    }
+
+    /// It is half of a file of this length, and took no longer than a frame may take.
+    fn is_frame(&self, now: Instant, size: u64) -> bool {
+        let is_quick = self.since.is_some_and(|since| now.saturating_since(since) <= SLOWEST);
+        (SHORTEST_FRAME..=LONGEST_FRAME).contains(&size) && self.bytes >= size / 2 && is_quick
+    }
+}
+
+impl Core {
+    /// The sequence as part of which a file is about to be used, if it is one.
+    pub(super) fn joined_sequence(&self, ino: Ino, direction: Direction) -> Option<SequenceId> {
+        let name = self.metadata.get(ino)?.names.first()?;
+        self.sequences.joined(name.parent, direction == Direction::Write, &name.name)
+    }
+
+    /// A client has read so much of a file. True: the file is a frame that others of its sequence go before and behind,
+    /// and is read as such.
+    pub(super) fn follow_frame(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        let (size, sequence) = (file.size, file.sequence(Direction::Read));
+        let reads_only =
+            self.handles.get(&handle.0).is_some_and(|open| direction_of(open.flags) == Direction::Read);
+        if reads_only && self.takes(now, handle, length, size) {
+            self.take_frame(now, ino, size, false);
+        }
+        sequence.is_some()
+    }
+
+    /// Notes what a client has taken of a file, or given; true when that has become half of it.
+    fn takes(&mut self, now: Now, handle: HandleId, length: u64, size: u64) -> bool {
+        let Some(open) = self.handles.get_mut(&handle.0) else { return false };
+        let Some(taken) = &mut open.taken else { return false };
+        taken.add(now.monotonic, length);
+        let is_frame = taken.is_frame(now.monotonic, size);
+        if is_frame {
+            open.taken = None;
+        }
+        is_frame
+    }
+
+    /// The client waits for the device: the time until now says nothing of its clock.
+    pub(super) fn interrupt_frame(&mut self, ino: Ino) {
+        let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
+        if let Some(sequence) = self.sequences.get_mut(id)
+            && let Some(head) = sequence.head_at(number)
+        {
+            sequence.heads[head].beat.interrupt();
+        }
+    }
+
+    /// The sequence that an open file is part of, and its number there.
+    fn place_in_sequence(&self, ino: Ino, direction: Direction) -> Option<(SequenceId, u64)> {
+        let id = self.files.get(&ino)?.sequence(direction)?;
+        let name = self.metadata.get(ino)?.names.first()?;
+        let (found, number, _) =
+            self.sequences.find(name.parent, direction == Direction::Write, &name.name)?;
+        (found == id).then_some((id, number))
+    }
+
+    /// A client has taken a frame, or recorded one.
+    fn take_frame(&mut self, now: Now, ino: Ino, length: u64, writes: bool) -> Option<Noted> {
+        let name = self.metadata.get(ino)?.names.first()?.clone();
+        let taken = Taken { directory: name.parent, writes, name: &name.name, ino, length };
+        let mut noted = self.sequences.note(now.monotonic, taken)?;
+        self.give_up_frames(std::mem::take(&mut noted.given_up));
+        let policy = self.files.get(&ino).map(|file| file.policy()).unwrap_or_default();
+        let (id, index) = (noted.id, noted.head);
+        let (_, number, _) = self.sequences.find(name.parent, writes, &name.name)?;
+        let sequence = self.sequences.get_mut(id)?;
+        sequence.policy = policy;
+        let rate = sequence.rate();
+        let head = sequence.heads.get_mut(index)?;
+        if let Some(rate) = rate {
+            head.pace.note(now.monotonic, Bytes(length), rate);
+        }
+        let observed = head.beat.note(now.monotonic, Bytes(length));
+        let passed = head.pass(number);
+        sequence.observed = observed.or(sequence.observed);
+        let begins = sequence.heads.get(index).is_some_and(|head| sequence.is_run(head));
+        self.unwant(passed.iter().flat_map(|frame| &frame.blocks));
+        if begins && !writes && policy.frame_period().is_none() {
+            self.probe(now, ino);
+        }
+        self.next_stop = self.next_stop.min(self.sequences.next_idle());
+        self.declare_sequence(id);
+        if begins && !writes {
+            self.read_frames_ahead(now, id, index);
+        }
+        Some(noted)
+    }
+
+    /// A client has closed a frame that it read.
+    pub(super) fn close_frame(&mut self, ino: Ino) {
+        let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        let closed: Vec<_> = sequence.heads.iter_mut().filter_map(|head| head.close(number)).collect();
+        self.unwant(closed.iter().flat_map(|frame| &frame.blocks));
+    }
+
+    fn unwant<'a>(&mut self, blocks: impl Iterator<Item = &'a BlockId>) {
+        blocks.for_each(|&id| self.cache.unwant(id));
+    }
+
+    fn give_up_frames(&mut self, frames: Vec<Ahead>) {
+        let blocks: Vec<BlockId> = frames.into_iter().flat_map(|frame| frame.blocks).collect();
+        self.unwant(blocks.iter());
+        self.cancel_unwanted(&blocks);
+    }
+
+    /// Ends what nobody has gone on with for some time: its memory and its reservation are others'.
+    pub(super) fn stop_idle_sequences(&mut self, now: Now) {
+        for (id, frames) in self.sequences.take_idle(now.monotonic) {
+            self.give_up_frames(frames);
+            self.write_gathered(now, id);
+            self.declare_sequence(id);
+            let is_over = self.sequences.get(id).is_none_or(|sequence| sequence.heads.is_empty());
+            if is_over {
+                self.allocator.release_window(id.owner());
+            }
+        }
+        self.next_stop = self.sequences.next_idle();
+    }
+
+    // Rate and rank.
+
+    /// What a file's header says of the sequence that it is a frame of: how long one is shown, or that it is a film.
+    pub(super) fn note_container(&mut self, ino: Ino, period: Option<units::Duration>, is_frame: bool) {
+        let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
+        let Some((id, ..)) = self.sequences.find(name.parent, false, &name.name) else { return };
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            sequence.header_period = period.or(sequence.header_period);
+            sequence.is_of_films = !is_frame;
+            tracing::info!(%ino, ?period, "a file of a numbered sequence says how long it is shown");
+        }
+    }
+
+    /// How a frame's requests are ranked; `None`: as those of any other file.
+    pub(super) fn frame_ranking(
+        &self,
+        ino: Ino,
+        direction: Direction,
+        client: Option<HandleId>,
+    ) -> Option<Ranking> {
+        let id = self.files.get(&ino)?.sequence(direction)?;
+        let sequence = self.sequences.get(id)?;
+        let head = match client {
+            Some(_) => {
+                self.place_in_sequence(ino, direction).and_then(|(_, number)| sequence.head_at(number))
+            }
+            None => None,
+        };
+        let copies = match head {
+            Some(head) => sequence.heads[head].pace.copies(),
+            None => sequence.heads.iter().any(|head| head.pace.copies()) && sequence.declared.is_none(),
+        };
+        if copies || sequence.declared.is_some() {
+            return Some(sequence_ranking(id, sequence, copies));
+        }
+        None
+    }
+
+    /// What the scheduler is to know of a sequence: its clients are one stream.
+    fn sequence_spec(&self, sequence: &Sequence) -> Option<(StreamSpec, usize)> {
+        let players = sequence.players();
+        if players == 0 || sequence.policy.forbids_streams() {
+            return None;
+        }
+        let rate = units::Bitrate(sequence.rate()?.0.saturating_mul(players as u64));
+        if let Some((held, count)) = sequence.declared {
+            // Frames differ in length. What is held fits, if it is neither too little nor a third too much.
+            if count == players && held.rate >= rate && held.rate.0 - held.rate.0 / 4 <= rate.0 {
+                return Some((held, count));
+            }
+            return Some((StreamSpec { rate, ..held }, players));
+        }
+        let is_timed = sequence.policy.says_deadline_window();
+        let reads = !sequence.pattern.writes;
+        let request = if reads && !is_timed { self.request_of_frames(sequence) } else { None };
+        let spec = StreamSpec {
+            direction: if reads { Direction::Read } else { Direction::Write },
+            rate,
+            request,
+            deadline: is_timed.then(|| sequence.policy.deadline_window()),
+            place: None,
+            priority: StreamSpec::DEFAULT_PRIORITY,
+        };
+        Some((spec, players))
+    }
+
+    /// Length of requests where there is a reason for it: what a policy wants ahead, or the pieces in which the next
+    /// frames lie.
+    fn request_of_frames(&self, sequence: &Sequence) -> Option<Bytes> {
+        if let Some(depth) = sequence.policy.stated_prefetch_depth() {
+            return Some(depth.max(Bytes(BLOCK)));
+        }
+        let head = sequence.heads.first()?;
+        let (mut at, mut end, mut bytes, mut runs) = (head.front(), None, 0, 0);
+        while bytes < LONG_PIECE && runs < LONG_PIECE / SHORT_PIECE {
+            let Some((number, ino)) = self.next_frame(sequence, head, at) else { break };
+            at = number;
+            for extent in self.metadata.get(ino)?.extents()?.iter() {
+                runs += u64::from(end != Some(extent.start));
+                end = Some(extent.start + extent.count);
+                bytes += extent.count * BLOCK;
+            }
+        }
+        let piece = bytes.checked_div(runs)?;
+        (runs > 1 && piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
+    }
+
+    /// Tells the scheduler what has become of a sequence.
+    fn declare_sequence(&mut self, id: SequenceId) {
+        let Some(sequence) = self.sequences.get(id) else { return };
+        let spec = self.sequence_spec(sequence);
+        let before = sequence.declared.map(|(spec, _)| spec);
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        sequence.declared = spec;
+        if spec.is_none() {
+            sequence.terms = None;
+        }
+        self.tell_stream(id.stream(), before, spec.map(|(spec, _)| spec));
+    }
+
+    /// The streams of sequences are named by what their files have in common: directory, and `#` for each digit.
+    pub(super) fn shown_sequence(&self, id: SequenceId) -> Option<(Ino, String)> {
+        let sequence = self.sequences.get(id)?;
+        let pattern = &sequence.pattern;
+        let directory = self.shown_path(pattern.directory)?;
+        let digits = sequence.heads.first().map_or(1, |head| head.digits());
+        let (prefix, suffix) =
+            (String::from_utf8_lossy(&pattern.prefix), String::from_utf8_lossy(&pattern.suffix));
+        let separator = if directory.ends_with('/') { "" } else { "/" };
+        Some((pattern.directory, format!("{directory}{separator}{prefix}{}{suffix}", "#".repeat(digits))))
+    }
+
+    // Reading ahead.
+
+    /// The frame behind `from`, in the client's direction and step.
+    fn next_frame(&self, sequence: &Sequence, head: &super::sequence::Head, from: u64) -> Option<(u64, Ino)> {
+        let directory = self.metadata.get(sequence.pattern.directory)?;
+        let (parent, prefix, suffix) =
+            (sequence.pattern.directory, &sequence.pattern.prefix, &sequence.pattern.suffix);
+        head.behind(from).take(LONGEST_GAP).find_map(|number| {
+            let mut names = spellings(prefix, number, head.digits(), suffix);
+            let ino = names.find_map(|name| self.metadata.child(directory, parent, &name))?;
+            (self.metadata.get(ino)?.kind == FileKind::Regular).then_some((number, ino))
+        })
+    }
+
+    fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> Lead {
+        let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
+        if let (Some(terms), Some(rate), false) = (sequence.terms, sequence.rate(), copies) {
+            return Lead {
+                bytes: rate.bytes_in(terms.deadline).0,
+                request: terms.request.0.max(BLOCK),
+                is_promised: true,
+            };
+        }
+        Lead::unpromised(&sequence.policy, self.cache.capacity())
+    }
+
+    /// Asks for the frames that a client comes to next.
+    fn read_frames_ahead(&mut self, now: Now, id: SequenceId, index: usize) {
+        let Some(sequence) = self.sequences.get(id) else { return };
+        if sequence.policy.prefetch_depth() == Bytes::ZERO {
+            return;
+        }
+        let lead = self.lead_of_sequence(sequence, index);
+        let ahead_of =
+            |core: &Self| core.sequences.get(id).and_then(|held| Some(held.heads.get(index)?.ahead_bytes()));
+        while let Some(ahead) = ahead_of(self).filter(|&ahead| ahead <= lead.bytes) {
+            // Who has little ahead needs something soon, not much of it.
+            let request = lead.request.min(ahead.max(MAX_BUFFER as u64));
+            let mut asked = 0;
+            while asked < request {
+                let Some(length) = self.read_frame_ahead(now, id, index, lead, request - asked, asked == 0)
+                else {
+                    return;
+                };
+                asked += length;
+                if length == 0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Asks for one frame, if it fits into `room` or is to be asked for at any rate: its length, 0 if it does not fit.
+    /// `None` when there is none, or no memory.
+    fn read_frame_ahead(
+        &mut self,
+        now: Now,
+        id: SequenceId,
+        index: usize,
+        lead: Lead,
+        room: u64,
+        is_first: bool,
+    ) -> Option<u64> {
+        let sequence = self.sequences.get(id)?;
+        let head = sequence.heads.get(index)?;
+        if head.ahead.len() >= MOST_AHEAD {
+            return None;
+        }
+        let (number, ino) = self.next_frame(sequence, head, head.reached())?;
+        let size = self.attributes(ino).ok()?.size;
+        let bytes = size.max(BLOCK);
+        if size > LONGEST_FRAME {
+            return None;
+        }
+        if bytes > room && !is_first {
+            return Some(0);
+        }
+        if !lead.is_promised && self.cache.wanted_bytes() + bytes > self.cache.capacity() / 2 {
+            return None;
+        }
+        let need = ranking_ahead(id, sequence, index, now.monotonic, Bytes(head.ahead_bytes()));
+        let blocks = self.load_frame(ino, size, need)?;
+        blocks.iter().for_each(|&block| self.cache.want(block));
+        let frame = Ahead { number, bytes, blocks };
+        self.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
+        Some(bytes)
+    }
+
+    /// Asks for what is not in memory of a file: its blocks. `None` when there is no memory.
+    fn load_frame(&mut self, ino: Ino, size: u64, need: Need) -> Option<SmallVec<[BlockId; 2]>> {
+        let is_held_back = self.file_mut(ino).exclusive > 0;
+        let is_loaded =
+            is_held_back || pieces(size).into_iter().all(|piece| self.load(ino, piece, false, need));
+        let blocks = self.files.get(&ino).map(|file| file.blocks.ids().collect());
+        self.rest(ino);
+        if is_loaded { blocks } else { None }
+    }
+
+    // Recording.
+
+    /// A writer has closed a file, of which it has `given` so much. True: it is a frame, and is written together with its neighbours.
+    pub(super) fn gather_frame(&mut self, now: Now, ino: Ino, given: Option<Share>) -> bool {
+        let Some(file) = self.files.get(&ino) else { return false };
+        let (size, is_last) = (file.size, file.writers == 0);
+        let is_frame = given.is_some_and(|given| given.is_frame(now.monotonic, size));
+        if !is_last || !is_frame {
+            return false;
+        }
+        let Some(Noted { id, first, .. }) = self.take_frame(now, ino, size, true) else { return false };
+        self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Write, Some(id)));
+        if let Some(first) = first {
+            self.go_on_behind(id, first);
+        }
+        let longest = self.cache.capacity() / 8;
+        let is_overfull = self.is_overfull(false);
+        self.gather(id, ino, size);
+        let Some(sequence) = self.sequences.get(id) else { return false };
+        let gathered: u64 = sequence.gathered.iter().map(|(.., length)| length).sum();
+        let wanted = sequence.terms.map_or(GATHERED, |terms| terms.request.0).min(longest);
+        if gathered >= wanted || is_overfull {
+            self.write_gathered(now, id);
+        }
+        true
+    }
+
+    fn gather(&mut self, id: SequenceId, ino: Ino, size: u64) {
+        if let Some((_, number)) = self.place_in_sequence(ino, Direction::Write)
+            && let Some(sequence) = self.sequences.get_mut(id)
+        {
+            sequence.gathered.push((number, ino, size));
+        }
+    }
+
+    /// The first frame of a sequence was recorded before there was one: it goes with the others, or the others behind it.
+    fn go_on_behind(&mut self, id: SequenceId, first: Ino) {
+        let waits = |file: &super::file::FileState| file.claimed > 0 && file.writers == 0;
+        if let Some(file) = self.files.get_mut(&first).filter(|file| waits(file)) {
+            file.set_sequence(Direction::Write, Some(id));
+            let size = file.size;
+            return self.gather(id, first, size);
+        }
+        let Some(extents) = self.metadata.get(first).and_then(|inode| inode.extents()) else { return };
+        let recorded = extents.iter().last().map(|extent| extent.start + extent.count);
+        let file = self.files.get(&first);
+        let placed = file.and_then(|file| file.last_placed).map(|(_, block)| block).or(recorded);
+        if file.is_none_or(|file| file.writers == 0) {
+            self.allocator.release_window(Owner(first.0));
+        }
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            sequence.placed = placed;
+        }
+    }
+
+    fn write_gathered(&mut self, now: Now, id: SequenceId) {
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        let mut gathered = std::mem::take(&mut sequence.gathered);
+        gathered.sort_unstable();
+        for (_, ino, _) in gathered {
+            let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());
+            if has_name {
+                self.write_back_all(now, ino);
+            }
+        }
+    }
+
+    /// Where a file goes that is about to be placed, if it is a frame.
+    pub(super) fn space_of_frame(&self, ino: Ino) -> Option<SpaceOfFrame> {
+        let id = self.files.get(&ino)?.sequence(Direction::Write)?;
+        let behind = self.sequences.get(id)?.placed;
+        // Of a small volume others want something, too.
+        let window_units = WINDOW_UNITS.min(self.allocator.free_units() / 8).max(1) as usize;
+        Some(SpaceOfFrame { owner: id.owner(), behind, window_units })
+    }
+
+    /// A part of a file was placed: the next frame goes behind it.
+    pub(super) fn placed_frame(&mut self, ino: Ino, end: u64) {
+        let id = self.files.get(&ino).and_then(|file| file.sequence(Direction::Write));
+        if let Some(sequence) = id.and_then(|id| self.sequences.get_mut(id)) {
+            sequence.placed = Some(end);
+        }
+    }
+
+    /// True when a handle's file is written as a frame.
+    pub(super) fn is_recorded_frame(&self, ino: Ino) -> bool {
+        self.files.get(&ino).is_some_and(|file| file.sequence(Direction::Write).is_some())
+    }
+
+    /// How many references clients of sequences hold to each block, for the audit.
+    pub(super) fn blocks_of_sequences(&self) -> impl Iterator<Item = BlockId> {
+        let heads = self.sequences.iter().flat_map(|(_, sequence)| &sequence.heads);
+        heads.flat_map(|head| head.frames()).flat_map(|frame| frame.blocks.iter().copied())
+    }
+
+    /// Takes back what the device was asked for and nobody wants any more, unless it is there already, or somebody waits for
+    /// the file and so may wait for some of it.
+    pub(super) fn cancel_unwanted(&mut self, given_up: &[BlockId]) {
+        if given_up.is_empty() {
+            return;
+        }
+        for (&tag, (purpose, _)) in &self.in_flight {
+            if let Purpose::Load { ino, block, bounce: None, .. } = purpose
+                && given_up.contains(block)
+                && self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
+                && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
+            {
+                self.outbox.cancellations.push(super::Cancellation::Request(tag));
+            }
+        }
+    }
+
+    /// Notes what a client that writes has given, for [`gather_frame`](Self::gather_frame).
+    pub(super) fn note_written(&mut self, now: Now, handle: HandleId, length: u64) {
+        let taken = self.handles.get_mut(&handle.0).and_then(|open| open.taken.as_mut());
+        if let Some(taken) = taken {
+            taken.add(now.monotonic, length);
+        }
+    }
+}
+
+/// Space for a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SpaceOfFrame {
+    pub(super) owner: Owner,
+    /// The block behind the frame before it.
+    pub(super) behind: Option<u64>,
+    pub(super) window_units: usize,
+}
+
+fn sequence_ranking(id: SequenceId, sequence: &Sequence, copies: bool) -> Ranking {
+    let spec = sequence.declared.map(|(spec, _)| spec).filter(|_| !copies);
+    match spec {
+        Some(_) => Ranking {
+            class: Class::RealTime,
+            stream: Some(id.stream()),
+            window: Some(sequence.policy.deadline_window()),
+            rate: sequence.rate(),
+        },
+        None => Ranking {
+            class: if sequence.policy.forbids_streams() {
+                sequence.policy.class()
+            } else {
+                Class::BestEffort
+            },
+            stream: None,
+            window: None,
+            rate: None,
+        },
+    }
+}
+
+/// How what lies `ahead` of a client is ranked: it is there when the client comes to it, the scheduler makes that later
+/// where the terms do.
+fn ranking_ahead(id: SequenceId, sequence: &Sequence, index: usize, now: Instant, ahead: Bytes) -> Need {
+    let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
+    let ranking = sequence_ranking(id, sequence, copies);
+    let need = Need::of(ranking, now, Bytes::ZERO);
+    match (ranking.rate, ranking.window) {
+        (Some(rate), Some(window)) => Need { deadline: Some(now + rate.time_for(ahead).max(window)), ..need },
+        _ => need,
+    }
+}
+
+/// A file in at most three parts that need no block much longer than themselves, and its longest blocks.
+fn pieces(size: u64) -> SmallVec<[Range<u64>; 4]> {
+    const LONGEST: u64 = MAX_BUFFER as u64;
+    let (mut pieces, mut at, mut cuts) = (SmallVec::new(), 0, 0);
+    let whole = size / LONGEST * LONGEST;
+    if whole > 0 {
+        pieces.push(0..whole);
+        at = whole;
+    }
+    while at < size {
+        let rest = page_ceil(size - at);
+        let block = rest.next_power_of_two();
+        let length = if block - rest <= rest / 8 || cuts == 2 { rest } else { block / 2 };
+        cuts += 1;
+        pieces.push(at..(at + length).min(size));
+        at += length;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Frames are covered without overlap, each piece as a block can lie, and little more memory than they need is
+        /// taken.
+        #[test]
+        fn a_frame_is_in_few_blocks_that_fit(size in 1u64..64 << 20) {
+            let pieces = pieces(size);
+            prop_assert_eq!(pieces.first().map(|piece| piece.start), Some(0));
+            prop_assert_eq!(pieces.last().map(|piece| piece.end), Some(size));
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+            prop_assert!(pieces.len() <= 4);
+            let memory: u64 = pieces.iter().map(|piece| {
+                let length = page_ceil(piece.end) - piece.start;
+                if length > MAX_BUFFER as u64 { length } else { length.next_power_of_two() }
+            }).sum();
+            prop_assert!(memory <= page_ceil(size) + size / 4 + BLOCK, "{} for {}", memory, size);
+            for piece in &pieces {
+                let block = (page_ceil(piece.end) - piece.start).next_power_of_two().min(MAX_BUFFER as u64);
+                prop_assert!(piece.start.is_multiple_of(block));
+            }
+        }
+    }
+}

@@ -1,0 +1,523 @@
+//! Directories of numbered frames: many files that are one stream.
+//!
+//! **For:** recognising that clients take files of neighbouring numbers one after the other, where each is, and what
+//! rate that needs. **Excludes:** what is done about it ([`frames`](super::frames)). **State:** one [`Sequences`] in each
+//! core: at most [`MOST_SEQUENCES`] of them, each with at most [`MOST_HEADS`] clients. **Invariants:** a function of the
+//! calls; bounded memory; what clients are given never depends on what is here, only when it is in memory.
+//!
+//! A file counts when half of it has been taken: who looks at headers plays nothing. The second file of a neighbouring
+//! number makes a sequence, the third one a player, if they come within a second of each other.
+
+mod head;
+mod name;
+
+pub(super) use head::{Ahead, Head, SLOWEST};
+pub(super) use name::spellings;
+
+use crate::allocator::Owner;
+use crate::policy::Policy;
+use name::{number_between, numbers};
+use rtsched::{StreamId, StreamSpec, Terms};
+use std::collections::{BTreeMap, VecDeque};
+use units::{Bitrate, Bytes, Duration, Ino, Instant};
+
+/// Sequences that are known at once.
+const MOST_SEQUENCES: usize = 64;
+/// Clients of one of them, and places where it was looked at of late.
+const MOST_HEADS: usize = 8;
+/// Files of which it may turn out that they were the first of a sequence.
+const MOST_RECENT: usize = 64;
+/// A file whose number is further from the one before is none of its neighbours.
+const NEIGHBOURS: u64 = 32;
+/// Who takes no frame for so long has stopped.
+const IDLE: Duration = Duration::from_secs(5);
+/// Who takes no frame for so long, while somebody takes some elsewhere, is the one who has gone there, if no rate says how
+/// long a frame takes.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Of who plays frames of which nobody says how many a second: what films have.
+const USUAL_PERIOD: Duration = Duration::from_nanos(1_000_000_000 / 24);
+/// What sequences are called among streams and owners of space: inodes have no such numbers.
+const NAMES: u64 = 1 << 63;
+
+/// Names a sequence; not used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SequenceId(u32);
+
+impl SequenceId {
+    /// The stream that its clients are together.
+    pub(super) fn stream(self) -> StreamId {
+        StreamId(NAMES | u64::from(self.0))
+    }
+
+    /// The sequence that a stream is, if it is one.
+    pub(super) fn of_stream(stream: StreamId) -> Option<Self> {
+        let number = stream.0.checked_sub(NAMES)?;
+        Some(Self(u32::try_from(number).ok()?))
+    }
+
+    /// Who its space belongs to.
+    pub(super) fn owner(self) -> Owner {
+        Owner(NAMES | u64::from(self.0))
+    }
+}
+
+/// What the files of a sequence have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    pub(super) directory: Ino,
+    /// Its files are recorded; else they are played.
+    pub(super) writes: bool,
+    pub(super) prefix: Box<[u8]>,
+    pub(super) suffix: Box<[u8]>,
+}
+
+impl Pattern {
+    fn number_of(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<(u64, usize)> {
+        let is_here = self.directory == directory && self.writes == writes;
+        is_here.then(|| number_between(name, &self.prefix, &self.suffix))?
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) pattern: Pattern,
+    pub(super) heads: Vec<Head>,
+    /// Its frames followed one another at least once.
+    has_run: bool,
+    /// Its files are films, each of which plays for itself.
+    pub(super) is_of_films: bool,
+    last_used: Instant,
+    /// What holds for its last file.
+    pub(super) policy: Policy,
+    /// Time of a frame, as a file's header has it.
+    pub(super) header_period: Option<Duration>,
+    /// The rate at which a client with a clock of its own takes it.
+    pub(super) observed: Option<Bitrate>,
+    /// What it is declared with, and for how many clients.
+    pub(super) declared: Option<(StreamSpec, usize)>,
+    pub(super) terms: Option<Terms>,
+    /// The device's block behind what was written of it last.
+    pub(super) placed: Option<u64>,
+    /// Files that are complete and wait to be written together: number, file and length.
+    pub(super) gathered: Vec<(u64, Ino, u64)>,
+}
+
+impl Sequence {
+    /// The client does more than to look at a frame.
+    pub(super) fn is_run(&self, head: &Head) -> bool {
+        !self.is_of_films && head.continued() >= if self.has_run { 1 } else { 2 }
+    }
+
+    /// The client is a stream, should there be a rate.
+    fn plays(&self, head: &Head) -> bool {
+        self.is_run(head) && !head.pace.copies()
+    }
+
+    /// How many clients are streams, should there be a rate.
+    pub(super) fn players(&self) -> usize {
+        self.heads.iter().filter(|head| self.plays(head)).count()
+    }
+
+    /// The client that is nearest to a frame, if one is near.
+    pub(super) fn head_at(&self, number: u64) -> Option<usize> {
+        let near = self.heads.iter().enumerate().filter(|(_, head)| head.is_near(number));
+        near.min_by_key(|(_, head)| head.distance(number)).map(|(index, _)| index)
+    }
+
+    /// The longest of the frames that were taken last.
+    fn frame_bytes(&self) -> Bytes {
+        self.heads.iter().map(Head::frame_bytes).max().unwrap_or(Bytes::ZERO)
+    }
+
+    /// The rate of one client. What recorders need nobody guesses: they may copy.
+    pub(super) fn rate(&self) -> Option<Bitrate> {
+        let by_period = |period: Duration| {
+            let bits = u128::from(self.frame_bytes().0) * 8_000_000_000 / period.as_nanos().max(1);
+            Bitrate(u64::try_from(bits).unwrap_or(u64::MAX).max(1))
+        };
+        let stated = self.policy.bitrate().or_else(|| self.policy.frame_period().map(by_period));
+        if stated.is_some() || self.pattern.writes {
+            return stated;
+        }
+        let found = self.header_period.map(by_period).or(self.observed);
+        Some(found.unwrap_or_else(|| by_period(USUAL_PERIOD)))
+    }
+
+    fn patience(&self) -> Duration {
+        self.rate().map_or(PATIENCE, |rate| rate.time_for(self.frame_bytes()) * 2)
+    }
+
+    /// A client is at this frame: the client, and what others, or it itself, will not come to any more.
+    fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> (usize, Vec<Ahead>) {
+        self.last_used = now;
+        let mut given_up = Vec::new();
+        let Some(index) = self.head_at(number) else {
+            if self.heads.len() == MOST_HEADS {
+                let oldest = (0..MOST_HEADS).min_by_key(|&index| self.heads[index].last_used).unwrap_or(0);
+                given_up.extend(self.heads.remove(oldest).into_frames());
+            }
+            self.heads.push(Head::new(now, number, digits, length));
+            return (self.heads.len() - 1, given_up);
+        };
+        if self.heads[index].note(now, number, digits, length) {
+            given_up.extend(self.heads[index].leave_out());
+        }
+        self.has_run |= self.is_run(&self.heads[index]);
+        let patience = self.patience();
+        let has_gone = |other: &Head| now.saturating_since(other.last_used) > patience;
+        let mut place = 0;
+        let mut at = 0;
+        for head in std::mem::take(&mut self.heads) {
+            if at != index && has_gone(&head) {
+                given_up.extend(head.into_frames());
+            } else {
+                if at == index {
+                    place = self.heads.len();
+                }
+                self.heads.push(head);
+            }
+            at += 1;
+        }
+        (place, given_up)
+    }
+}
+
+/// A file that was taken, and belongs to no sequence yet.
+#[derive(Debug)]
+struct Recent {
+    at: Instant,
+    directory: Ino,
+    writes: bool,
+    name: Box<[u8]>,
+    ino: Ino,
+    length: u64,
+}
+
+/// What became of a file that was taken.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) id: SequenceId,
+    /// Index of the client.
+    pub(super) head: usize,
+    /// The file before it, if this one has made them a sequence.
+    pub(super) first: Option<Ino>,
+    pub(super) given_up: Vec<Ahead>,
+}
+
+/// A file of which a client has taken enough.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken<'a> {
+    pub(super) directory: Ino,
+    pub(super) writes: bool,
+    pub(super) name: &'a [u8],
+    pub(super) ino: Ino,
+    pub(super) length: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    held: BTreeMap<SequenceId, Sequence>,
+    /// Newest last.
+    recent: VecDeque<Recent>,
+    next: u32,
+}
+
+impl Sequences {
+    pub(super) fn get(&self, id: SequenceId) -> Option<&Sequence> {
+        self.held.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+        self.held.get_mut(&id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SequenceId, &Sequence)> {
+        self.held.iter().map(|(&id, sequence)| (id, sequence))
+    }
+
+    /// The sequence that a file belongs to by its name: one at which a client is near, else that which was used last.
+    pub(super) fn find(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<(SequenceId, u64, usize)> {
+        let fitting = self.iter().filter_map(|(id, sequence)| {
+            let (number, digits) = sequence.pattern.number_of(directory, writes, name)?;
+            Some((id, number, digits, sequence))
+        });
+        fitting
+            .max_by_key(|(_, number, _, sequence)| (sequence.head_at(*number).is_some(), sequence.last_used))
+            .map(|(id, number, digits, _)| (id, number, digits))
+    }
+
+    /// The sequence in which a file is about to be taken, by a client that plays it or records it.
+    pub(super) fn joined(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<SequenceId> {
+        let (id, number, _) = self.find(directory, writes, name)?;
+        let sequence = self.get(id)?;
+        let head = sequence.heads.get(sequence.head_at(number)?)?;
+        sequence.is_run(head).then_some(id)
+    }
+
+    /// A client has taken a file. `None`: it is none of a sequence yet, or there are too many of them.
+    pub(super) fn note(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted> {
+        let Taken { directory, writes, name, length, .. } = taken;
+        if let Some((id, number, digits)) = self.find(directory, writes, name) {
+            let (head, given_up) = self.held.get_mut(&id)?.note(now, number, digits, length);
+            return Some(Noted { id, head, first: None, given_up });
+        }
+        let made = self.make(now, taken);
+        if made.is_none() && numbers(name).next().is_some() {
+            if self.recent.len() == MOST_RECENT {
+                self.recent.pop_front();
+            }
+            let (name, ino) = (name.into(), taken.ino);
+            self.recent.push_back(Recent { at: now, directory, writes, name, ino, length });
+        }
+        made
+    }
+
+    /// Makes a sequence of a file and one that was taken before, if they are neighbours.
+    fn make(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted> {
+        let Taken { directory, writes, name, length, .. } = taken;
+        let before =
+            self.recent.iter().rev().filter(|one| one.directory == directory && one.writes == writes);
+        let (before, first, this) = before
+            .flat_map(|before| numbers(name).map(move |this| (before, this)))
+            .filter_map(|(before, this)| {
+                let first = number_between(&before.name, this.prefix, this.suffix)?;
+                let distance = first.0.abs_diff(this.number);
+                (1..=NEIGHBOURS).contains(&distance).then_some((before, first, this))
+            })
+            .next()?;
+        let pattern = Pattern { directory, writes, prefix: this.prefix.into(), suffix: this.suffix.into() };
+        let mut sequence = Sequence {
+            heads: vec![Head::new(before.at, first.0, first.1, before.length)],
+            pattern,
+            has_run: false,
+            is_of_films: false,
+            last_used: now,
+            policy: Policy::default(),
+            header_period: None,
+            observed: None,
+            declared: None,
+            terms: None,
+            placed: None,
+            gathered: Vec::new(),
+        };
+        let ino = before.ino;
+        if !self.make_room() {
+            return None;
+        }
+        let (head, given_up) = sequence.note(now, this.number, this.digits, length);
+        let pattern = &sequence.pattern;
+        self.recent.retain(|one| pattern.number_of(one.directory, one.writes, &one.name).is_none());
+        let id = SequenceId(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.held.insert(id, sequence);
+        Some(Noted { id, head, first: Some(ino), given_up })
+    }
+
+    /// Forgets the sequence at which nobody has been for longest, if there are too many.
+    fn make_room(&mut self) -> bool {
+        if self.held.len() < MOST_SEQUENCES {
+            return true;
+        }
+        let resting = self.held.iter().filter(|(_, sequence)| sequence.heads.is_empty());
+        let oldest = resting.min_by_key(|(_, sequence)| sequence.last_used).map(|(&id, _)| id);
+        oldest.is_some_and(|id| self.held.remove(&id).is_some())
+    }
+
+    /// When somebody will have stopped, if he goes on doing nothing.
+    pub(super) fn next_idle(&self) -> Instant {
+        let heads = self.held.values().flat_map(|sequence| &sequence.heads);
+        heads.map(|head| head.last_used + IDLE).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// Takes out clients that have stopped: of each sequence that had one, what was in memory for them.
+    pub(super) fn take_idle(&mut self, now: Instant) -> Vec<(SequenceId, Vec<Ahead>)> {
+        let mut stopped = Vec::new();
+        for (&id, sequence) in &mut self.held {
+            let is_idle = |head: &mut Head| now.saturating_since(head.last_used) >= IDLE;
+            let frames: Vec<_> = sequence.heads.extract_if(.., is_idle).map(Head::into_frames).collect();
+            if !frames.is_empty() {
+                stopped.push((id, frames.into_iter().flatten().collect()));
+            }
+        }
+        stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HERE: Ino = Ino(5);
+
+    struct Client {
+        sequences: Sequences,
+        now: Instant,
+    }
+
+    impl Client {
+        fn new() -> Self {
+            Self { sequences: Sequences::default(), now: Instant::ZERO }
+        }
+
+        fn take_after(&mut self, gap: Duration, directory: Ino, writes: bool, name: &str) -> Option<Noted> {
+            self.now += gap;
+            let taken = Taken { directory, writes, name: name.as_bytes(), ino: Ino(9), length: 1 << 20 };
+            self.sequences.note(self.now, taken)
+        }
+
+        fn take(&mut self, name: &str) -> Option<Noted> {
+            self.take_after(Duration::from_millis(40), HERE, false, name)
+        }
+
+        fn joins(&self, name: &str) -> bool {
+            self.sequences.joined(HERE, false, name.as_bytes()).is_some()
+        }
+    }
+
+    #[test]
+    fn the_third_frame_in_a_row_is_played() {
+        let mut client = Client::new();
+        assert!(client.take("a.000007.dpx").is_none());
+        assert!(client.take("readme").is_none() && client.take("b.000007.dpx").is_none());
+        let noted = client.take("a.000008.dpx").unwrap();
+        assert_eq!((noted.head, noted.first), (0, Some(Ino(9))));
+        assert!(!client.joins("a.000009.dpx"));
+        assert!(client.take("a.000009.dpx").unwrap().first.is_none());
+        assert!(client.joins("a.000010.dpx"));
+        assert!(!client.joins("b.000008.dpx") && !client.joins("a.dpx") && !client.joins("a.000900.dpx"));
+        let sequence = client.sequences.get(noted.id).unwrap();
+        assert_eq!(
+            (sequence.players(), sequence.rate()),
+            (1, Some(Bitrate(8_000_000_000 * (1 << 20) / 41_666_666)))
+        );
+    }
+
+    /// Of several numbers the one that changes counts, whichever that is.
+    #[test]
+    fn the_number_that_changes_counts() {
+        for names in [
+            ["A001_C002.0001.v2", "A001_C002.0002.v2", "A001_C002.0003.v2", "A001_C002.0004.v2"],
+            ["9_0001.v2", "10_0001.v2", "11_0001.v2", "12_0001.v2"],
+            ["x1", "x2", "x3", "x4"],
+            ["18446744073709551612", "18446744073709551613", "18446744073709551614", "18446744073709551615"],
+        ] {
+            let mut client = Client::new();
+            for name in &names[..3] {
+                assert!(!client.joins(name));
+                client.take(name);
+            }
+            assert!(client.joins(names[3]), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn names_without_neighbours_are_no_sequence() {
+        for names in [
+            ["a", "b", "c", "d"],
+            ["a1", "b2", "c3", "d4"],
+            ["a1b1", "a2b2", "a3b3", "a4b4"],
+            ["f000", "f033", "f066", "f099"],
+            [
+                "99999999999999999999999999997",
+                "99999999999999999999999999998",
+                "99999999999999999999999999999",
+                "9",
+            ],
+        ] {
+            let mut client = Client::new();
+            for name in names {
+                assert!(client.take(name).is_none(), "{names:?}");
+            }
+        }
+        // Nor are the files of two directories, or what is read and what is written.
+        let mut client = Client::new();
+        assert!(client.take_after(IDLE, HERE, false, "f1").is_none());
+        assert!(client.take_after(IDLE, Ino(6), false, "f2").is_none());
+        assert!(client.take_after(IDLE, HERE, true, "f2").is_none());
+    }
+
+    #[test]
+    fn who_looks_at_frames_slowly_does_not_play_them() {
+        let mut client = Client::new();
+        for number in 0..20 {
+            client.take_after(Duration::from_millis(1001), HERE, false, &format!("f{number}"));
+        }
+        assert!(!client.joins("f20"));
+        assert!(client.sequences.iter().all(|(_, sequence)| sequence.players() == 0));
+    }
+
+    #[test]
+    fn two_players_of_one_sequence_are_two_and_one_that_jumps_is_one() {
+        let mut client = Client::new();
+        let half = Duration::from_millis(20);
+        for number in 0..30 {
+            client.take_after(half, HERE, false, &format!("f{number:04}"));
+            client.take_after(half, HERE, false, &format!("f{:04}", number + 500));
+        }
+        let players =
+            |client: &Client| client.sequences.iter().map(|(_, sequence)| sequence.players()).sum::<usize>();
+        assert_eq!(players(&client), 2);
+        for number in 30..33 {
+            client.take(&format!("f{number:04}"));
+        }
+        assert_eq!(players(&client), 1);
+        for number in 2000..2004 {
+            client.take(&format!("f{number:04}"));
+        }
+        assert_eq!(players(&client), 1);
+        assert!(client.joins("f2004") && !client.joins("f0033"));
+    }
+
+    #[test]
+    fn who_stops_is_forgotten_and_known_again() {
+        let mut client = Client::new();
+        for number in 0..10 {
+            client.take(&format!("f{number}"));
+        }
+        assert_eq!(client.sequences.next_idle(), client.now + IDLE);
+        assert!(
+            client
+                .sequences
+                .take_idle((client.now + IDLE).saturating_before(Duration::from_nanos(1)))
+                .is_empty()
+        );
+        assert_eq!(client.sequences.take_idle(client.now + IDLE).len(), 1);
+        assert_eq!(client.sequences.next_idle(), Instant::FAR_FUTURE);
+        assert!(!client.joins("f10"));
+        client.take("f10");
+        client.take("f11");
+        assert!(client.joins("f12"));
+    }
+
+    /// The boundary: one sequence more than there may be is none, until somebody stops.
+    #[test]
+    fn there_are_at_most_so_many_sequences() {
+        let mut client = Client::new();
+        let quick = Duration::from_millis(1);
+        let begin = |client: &mut Client, sequence: usize| {
+            client.take_after(quick, HERE, false, &format!("s{}.1", "x".repeat(sequence)));
+            client.take_after(quick, HERE, false, &format!("s{}.2", "x".repeat(sequence))).is_some()
+        };
+        assert!((0..MOST_SEQUENCES).all(|sequence| begin(&mut client, sequence)));
+        assert!(!begin(&mut client, MOST_SEQUENCES));
+        client.sequences.take_idle(client.now + IDLE);
+        assert!(begin(&mut client, MOST_SEQUENCES));
+        assert_eq!(client.sequences.held.len(), MOST_SEQUENCES);
+    }
+
+    proptest! {
+        /// Whatever is taken: memory stays bounded.
+        #[test]
+        fn memory_is_bounded(names in prop::collection::vec(("[a-c]{0,2}", 0u64..200, 0usize..4), 0..400)) {
+            let mut client = Client::new();
+            for (prefix, number, digits) in names {
+                client.take(&format!("{prefix}{number:0digits$}.x"));
+            }
+            let sequences = &client.sequences;
+            prop_assert!(sequences.held.len() <= MOST_SEQUENCES && sequences.recent.len() <= MOST_RECENT);
+            prop_assert!(sequences.held.values().all(|sequence| sequence.heads.len() <= MOST_HEADS));
+        }
+    }
+}

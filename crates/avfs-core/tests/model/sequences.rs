@@ -1,0 +1,475 @@
+//! Directories of numbered frames: what is in memory before a frame is opened, what the device is asked for, what the
+//! scheduler is told; and how frames come to lie that are recorded.
+
+use avfs_core::config::Config;
+use avfs_core::core::Cancellation;
+use avfs_core::simulation::{SimVolume, formatted};
+use avfs_core::types::*;
+use avfs_io::pool::Pool;
+use proptest::prelude::*;
+use rtsched::{Class, Direction};
+use units::{Bitrate, Bytes, Duration, Ino, Now};
+
+const MIB: u64 = 1 << 20;
+/// 2 MiB and a header.
+const FRAME: u64 = 2 * MIB + 2048;
+const PERIOD: Duration = Duration::from_micros(41_667);
+
+fn volume(config: &str) -> SimVolume {
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    SimVolume::mount(formatted(Bytes::from_mib(1024)), &pool, Config::parse(config).unwrap(), 5).unwrap()
+}
+
+fn name(number: u64) -> Vec<u8> {
+    format!("shot.{number:06}.dpx").into_bytes()
+}
+
+fn contents(number: u64, length: u64) -> Vec<u8> {
+    vec![(number % 251) as u8 + 1; length as usize]
+}
+
+fn record(volume: &mut SimVolume, name: &[u8], contents: &[u8]) -> Ino {
+    let flags = OpenFlags::WRITE;
+    let (entry, opened) = volume
+        .with(|core, now| core.create(now, Caller::default(), Ino::ROOT, name, 0o644, 0, flags))
+        .unwrap();
+    for (index, piece) in contents.chunks(MIB as usize).enumerate() {
+        volume.write(opened.handle, index as u64 * MIB, piece).unwrap();
+    }
+    volume.with(|core, now| core.release(now, opened.handle));
+    entry.attributes.ino
+}
+
+/// A volume with these frames, of which nothing is in memory.
+fn recorded(config: &str, numbers: impl IntoIterator<Item = u64>) -> SimVolume {
+    let mut volume = volume("");
+    for number in numbers {
+        record(&mut volume, &name(number), &contents(number, FRAME));
+    }
+    volume.sync().unwrap();
+    remounted(volume, config)
+}
+
+fn remounted(volume: SimVolume, config: &str) -> SimVolume {
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(512), false).unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();
+    volume.commands();
+    volume
+}
+
+/// A client takes a frame as smbd has it done. True: everything was in memory.
+fn take(volume: &mut SimVolume, number: u64) -> bool {
+    let handle = open(volume, number);
+    let warm = read(volume, handle, number);
+    volume.with(|core, now| core.release(now, handle));
+    warm
+}
+
+fn open(volume: &mut SimVolume, number: u64) -> HandleId {
+    let found = volume.with(|core, _| core.lookup(Ino::ROOT, &name(number))).unwrap();
+    assert_eq!(found.attributes.size, FRAME);
+    volume.with(|core, _| core.open(found.attributes.ino, OpenFlags::READ)).unwrap().handle
+}
+
+fn read(volume: &mut SimVolume, handle: HandleId, number: u64) -> bool {
+    let mut warm = true;
+    for at in (0..FRAME).step_by(MIB as usize) {
+        let length = MIB.min(FRAME - at) as usize;
+        warm &= match volume.with(|core, now| core.read(now, handle, at, length)) {
+            Some(data) => {
+                assert!(data.unwrap().to_vec() == contents(number, length as u64), "frame {number} at {at}");
+                true
+            }
+            None => {
+                let data = volume.read(handle, at, length).unwrap();
+                assert!(data == contents(number, length as u64), "frame {number} at {at}");
+                false
+            }
+        };
+    }
+    warm
+}
+
+/// Plays frames at their rate; those that were not in memory.
+fn play(volume: &mut SimVolume, numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let mut cold = Vec::new();
+    for number in numbers {
+        if !take(volume, number) {
+            cold.push(number);
+        }
+        volume.pass(PERIOD);
+        volume.core().audit().unwrap();
+    }
+    cold
+}
+
+fn reads(volume: &mut SimVolume) -> Vec<u64> {
+    let commands = volume.commands();
+    commands
+        .iter()
+        .filter(|command| command.direction == Direction::Read)
+        .map(|command| command.length.0)
+        .collect()
+}
+
+const RATE: Bitrate = Bitrate(FRAME * 8 * 24);
+
+/// From its fourth frame on nothing is read for a client that waits, and frames are read many at once.
+#[test]
+fn a_sequence_is_in_memory_before_it_is_opened() {
+    let mut volume = recorded("", 1..=60);
+    assert_eq!(play(&mut volume, 1..=60), [1, 2, 3]);
+    let [stream] = &volume.streams()[..] else { panic!("{:?}", volume.streams()) };
+    assert_eq!((stream.state, stream.missed, stream.writes), (StreamService::Admitted, 0, false));
+    assert_eq!(stream.sequence.as_deref(), Some("/shot.######.dpx"));
+    assert!(stream.bits_per_second.abs_diff(RATE.0) < RATE.0 / 100, "{stream:?}");
+    let reads = reads(&mut volume);
+    let read: u64 = reads.iter().sum();
+    assert_eq!(read, 60 * FRAME.next_multiple_of(4096), "nothing twice, and nothing else: {reads:?}");
+    assert!(read / reads.len() as u64 >= 8 * MIB, "{reads:?}");
+    assert_eq!(volume.core().report().prefetched_bytes, 0, "it is at its end");
+}
+
+#[test]
+fn missing_frames_do_not_stop_it() {
+    let numbers = || (1..=20).chain(23..=40).chain(290..=310);
+    let mut volume = recorded("", numbers());
+    assert_eq!(play(&mut volume, numbers()), [1, 2, 3]);
+}
+
+#[test]
+fn it_is_played_backward_and_turned() {
+    let mut volume = recorded("", 1..=80);
+    assert_eq!(play(&mut volume, (40..=80).rev()), [80, 79, 78]);
+    // What it comes from is in memory already.
+    assert_eq!(play(&mut volume, 41..=80), []);
+}
+
+#[test]
+fn every_second_frame_is_a_sequence() {
+    let mut volume = recorded("", 1..=80);
+    assert_eq!(play(&mut volume, (1..=79).step_by(2)), [1, 3, 5]);
+    let read: u64 = reads(&mut volume).iter().sum();
+    assert!(read <= 42 * FRAME.next_multiple_of(4096), "{read}: what nobody plays is not read");
+}
+
+/// Some frames are open at once, and closed in another order.
+#[test]
+fn a_client_with_frames_open_at_once_finds_them() {
+    let mut volume = recorded("", 1..=60);
+    let mut cold = Vec::new();
+    for batch in (1..=60).collect::<Vec<u64>>().chunks(4) {
+        let order = [1, 0, 3, 2].map(|index| batch[index]);
+        let handles = order.map(|number| (number, open(&mut volume, number)));
+        for (number, handle) in handles {
+            if !read(&mut volume, handle, number) {
+                cold.push(number);
+            }
+        }
+        for (_, handle) in handles {
+            volume.with(|core, now| core.release(now, handle));
+        }
+        volume.pass(PERIOD * 4);
+        volume.core().audit().unwrap();
+    }
+    assert!(cold.iter().all(|&number| number <= 4), "{cold:?}");
+}
+
+/// A jump starts it again where the player is, and takes back what it will not come to.
+#[test]
+fn a_jump_starts_it_again_and_gives_up_the_rest() {
+    let mut volume = recorded("[[stream]]\npath = \"**\"\ndeadline_window = \"500 ms\"", 1..=160);
+    assert_eq!(play(&mut volume, 1..=20), [1, 2, 3]);
+    let before = volume.core().report().prefetched_bytes;
+    assert!(before > 0);
+    assert_eq!(play(&mut volume, 120..=150), [120, 121]);
+    assert_eq!(volume.streams().len(), 1, "it keeps its reservation");
+    let stream = &volume.streams()[0];
+    assert!(stream.bits_per_second.abs_diff(RATE.0) < RATE.0 / 100, "one player: {stream:?}");
+    let kept = volume.core().report().prefetched_bytes;
+    assert!(kept <= stream.buffer_bytes + 9 * FRAME * 2, "{kept} of {}", stream.buffer_bytes);
+}
+
+/// Requests that wait for the device when the player has gone elsewhere are cancelled, and the next frames there are asked for.
+#[test]
+fn what_was_on_its_way_for_the_old_place_is_cancelled() {
+    let mut volume = recorded("", 1..=200);
+    for number in [150, 151] {
+        // Who may write plays nothing, but what he reads is in memory.
+        let found = volume.with(|core, _| core.lookup(Ino::ROOT, &name(number))).unwrap();
+        let handle = volume.open(found.attributes.ino).unwrap();
+        read(&mut volume, handle, number);
+    }
+    for number in 1..=3 {
+        take(&mut volume, number);
+    }
+    let handles = [150, 151].map(|number| open(&mut volume, number));
+    let outbox = volume.with(|core, now| {
+        let later = Now { monotonic: now.monotonic + Duration::from_millis(200), ..now };
+        for (handle, now) in handles.into_iter().zip([now, later]) {
+            core.read(now, handle, 0, FRAME as usize).expect("it is in memory").unwrap();
+        }
+        core.take_outbox()
+    });
+    let is_request = |cancellation: &Cancellation| matches!(cancellation, Cancellation::Request(_));
+    assert!(!outbox.cancellations.is_empty() && outbox.cancellations.iter().all(is_request));
+    let wanted: u64 = outbox.requests.iter().map(|request| request.length().0).sum();
+    let kept = volume.core().report().prefetched_bytes;
+    assert!(wanted > 0 && kept <= wanted * 5 / 4, "{kept} kept, {wanted} asked for");
+}
+
+/// Whoever stops gives his memory and his reservation back.
+#[test]
+fn who_stops_holds_nothing() {
+    let mut volume = recorded("", 1..=60);
+    play(&mut volume, 1..=20);
+    assert_eq!(volume.streams().len(), 1);
+    volume.pass(Duration::from_secs(6));
+    assert_eq!(volume.streams(), []);
+    assert_eq!(volume.core().report().prefetched_bytes, 0);
+    play(&mut volume, 21..=24);
+    assert_eq!(volume.streams().len(), 1);
+}
+
+/// Two players of one sequence are one stream of twice the rate.
+#[test]
+fn two_players_are_one_stream_of_both_rates() {
+    let mut volume = recorded("", 1..=200);
+    let mut cold = Vec::new();
+    for frame in 0..40 {
+        for number in [1 + frame, 101 + frame] {
+            if !take(&mut volume, number) {
+                cold.push(number);
+            }
+        }
+        volume.pass(PERIOD);
+    }
+    assert!(cold.iter().all(|&number| number % 100 <= 4), "{cold:?}");
+    let rate = volume.streams()[0].bits_per_second;
+    assert_eq!((volume.streams().len(), rate / (RATE.0 / 10)), (1, 20));
+}
+
+/// A copy takes frames as fast as it can: it has no reservation, and its requests give way.
+#[test]
+fn a_copy_of_a_sequence_is_best_effort() {
+    let config = "[[stream]]\npath = \"**\"\nframes_per_second = 4";
+    let mut volume = recorded(config, 1..=150);
+    // It may be a player that fills its memory, and what was asked for until then is read.
+    for number in 1..=110 {
+        take(&mut volume, number);
+    }
+    assert_eq!(volume.streams(), []);
+    volume.commands();
+    for number in 111..=150 {
+        take(&mut volume, number);
+    }
+    let classes: Vec<_> = volume.commands().iter().map(|command| command.class).collect();
+    assert!(!classes.is_empty() && classes.iter().all(|&class| class == Class::BestEffort), "{classes:?}");
+}
+
+/// A policy's frames per second, and its bitrate, decide before what is usual.
+#[test]
+fn a_policy_says_the_rate() {
+    for (policy, rate) in
+        [("frames_per_second = 48", FRAME * 8 * 48), ("bitrate = \"900 Mbit/s\"", 900_000_000)]
+    {
+        let config = format!("[[stream]]\npath = \"**\"\n{policy}");
+        let mut volume = recorded(&config, 1..=20);
+        play(&mut volume, 1..=10);
+        let found = volume.streams()[0].bits_per_second;
+        assert!(found.abs_diff(rate) < rate / 100, "{policy}: {found}");
+    }
+    let mut volume = recorded("[[stream]]\npath = \"**\"\nclass = \"best-effort\"", 1..=20);
+    play(&mut volume, 1..=10);
+    assert_eq!(volume.streams(), [], "who is to give way has no reservation");
+}
+
+/// Nobody says the rate: a client with a clock of its own shows it.
+#[test]
+fn a_rate_is_observed() {
+    let mut volume = recorded("", 1..=100);
+    for number in 1..=80 {
+        take(&mut volume, number);
+        volume.pass(Duration::from_millis(80));
+    }
+    let rate = volume.streams()[0].bits_per_second as f64 / (FRAME * 8) as f64;
+    assert!((12.0..13.5).contains(&rate), "{rate} frames/s");
+}
+
+/// More than the device carries: the sequence is refused as one, played as best effort all the same, and every byte is
+/// right.
+#[test]
+fn a_sequence_for_which_there_is_no_room_waits_as_one() {
+    let config = "[[stream]]\npath = \"**\"\nbitrate = \"90 Gbit/s\"";
+    let mut volume = recorded(config, 1..=40);
+    play(&mut volume, 1..=30);
+    let streams = volume.streams();
+    assert_eq!(streams.len(), 1);
+    assert_eq!((streams[0].state, streams[0].lacking.is_some()), (StreamService::Waiting, true));
+}
+
+/// Who looks at the beginning of many numbered files plays none of them.
+#[test]
+fn who_looks_at_headers_plays_nothing() {
+    let mut volume = recorded("", 1..=60);
+    for number in 1..=60 {
+        let handle = open(&mut volume, number);
+        volume.read(handle, 0, 4096).unwrap();
+        volume.with(|core, now| core.release(now, handle));
+        volume.pass(PERIOD);
+    }
+    assert_eq!((volume.streams(), volume.core().report().prefetched_bytes), (vec![], 0));
+}
+
+/// A frame that a policy's file system has no name for any more, or that is another one by now, is read as it is.
+#[test]
+fn frames_that_are_replaced_and_deleted_are_read_as_they_are() {
+    let mut volume = recorded("", 1..=60);
+    assert_eq!(play(&mut volume, 1..=10), [1, 2, 3]);
+    for number in 11..=60 {
+        if number % 3 == 0 {
+            volume.with(|core, now| core.unlink(now, Ino::ROOT, &name(number))).unwrap();
+        } else if number % 3 == 1 {
+            volume.with(|core, now| core.unlink(now, Ino::ROOT, &name(number))).unwrap();
+            record(&mut volume, &name(number), &contents(number, FRAME));
+        }
+    }
+    play(&mut volume, (11..=60).filter(|number| number % 3 != 0));
+    volume.sync().unwrap();
+    volume.core().audit().unwrap();
+}
+
+/// The device's runs in which frames lie, in the order of their numbers: their lengths.
+fn runs(
+    volume: &mut SimVolume,
+    numbers: impl IntoIterator<Item = u64>,
+    name: impl Fn(u64) -> Vec<u8>,
+) -> Vec<u64> {
+    let (mut runs, mut end) = (Vec::new(), None);
+    for number in numbers {
+        let found = volume.with(|core, _| core.lookup(Ino::ROOT, &name(number))).unwrap();
+        for extent in volume.core().extents(found.attributes.ino).unwrap() {
+            match runs.last_mut() {
+                Some(last) if end == Some(extent.device_offset) => *last += extent.length,
+                _ => runs.push(extent.length),
+            }
+            end = Some(extent.device_offset + extent.length);
+        }
+    }
+    runs
+}
+
+/// Frames that are recorded one after the other lie in one run, small ones and such as have several blocks.
+#[test]
+fn recorded_frames_lie_in_the_order_of_their_numbers() {
+    for length in [100_000, FRAME, 12 * MIB + 5000] {
+        let mut volume = volume("");
+        for number in 1..=40 {
+            record(&mut volume, &name(number), &contents(number, length));
+            volume.pass(PERIOD);
+            volume.core().audit().unwrap();
+        }
+        volume.sync().unwrap();
+        let runs = runs(&mut volume, 1..=40, name);
+        assert_eq!(runs.len(), 1, "{length}: {runs:?}");
+    }
+}
+
+/// Three recorders at once: each has its run.
+#[test]
+fn recorders_of_sequences_keep_apart() {
+    let mut volume = volume("");
+    let name = |recorder: char| move |number: u64| format!("{recorder}.{number:04}.exr").into_bytes();
+    for number in 1..=40 {
+        for recorder in ['a', 'b', 'c'] {
+            record(&mut volume, &name(recorder)(number), &contents(number, FRAME));
+        }
+        volume.pass(PERIOD);
+    }
+    volume.sync().unwrap();
+    for recorder in ['a', 'b', 'c'] {
+        let runs = runs(&mut volume, 1..=40, name(recorder));
+        assert!(runs.len() <= 2, "{recorder}: {runs:?}");
+    }
+}
+
+/// Who records a sequence is one stream, and its requests are long.
+#[test]
+fn a_recorded_sequence_is_one_stream() {
+    let config = "[[stream]]\npath = \"**\"\nframes_per_second = 24";
+    let mut volume = volume(config);
+    volume.commands();
+    for number in 1..=100 {
+        record(&mut volume, &name(number), &contents(number, FRAME));
+        volume.pass(PERIOD);
+        assert!(volume.streams().len() <= 1, "{:?}", volume.streams());
+    }
+    let [stream] = &volume.streams()[..] else { panic!("{:?}", volume.streams()) };
+    assert!(stream.writes && stream.state == StreamService::Admitted && stream.missed == 0, "{stream:?}");
+    assert!(stream.bits_per_second.abs_diff(RATE.0) < RATE.0 / 100, "{stream:?}");
+    volume.pass(Duration::from_secs(6));
+    assert_eq!(volume.streams(), []);
+    let mut writes = volume.commands();
+    writes.retain(|command| command.direction == Direction::Write && command.class == Class::RealTime);
+    let bytes: u64 = writes.iter().map(|command| command.length.0).sum();
+    assert!(bytes / writes.len() as u64 >= 8 * MIB, "{writes:?}");
+    volume.core().audit().unwrap();
+}
+
+/// A reader that chases a recorder is served from memory.
+#[test]
+fn a_player_behind_the_recorder_needs_no_device() {
+    let mut volume = volume("");
+    volume.commands();
+    for number in 1..=60 {
+        record(&mut volume, &name(number), &contents(number, FRAME));
+        if number > 10 {
+            assert!(take(&mut volume, number - 10), "frame {}", number - 10);
+        }
+        volume.pass(PERIOD);
+        volume.core().audit().unwrap();
+    }
+    assert_eq!(reads(&mut volume), []);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever clients do with a sequence, in whatever order, with little memory: every byte is right, and nothing is
+    /// kept in the end.
+    #[test]
+    fn contents_are_right_whatever_is_played(
+        steps in prop::collection::vec((0u64..40, 1u64..12, any::<bool>(), 1u64..4, 0u64..80), 1..12),
+        small in any::<bool>(),
+    ) {
+        let mut volume = volume("");
+        for number in 0..40 {
+            record(&mut volume, &name(number), &contents(number, FRAME));
+        }
+        volume.sync().unwrap();
+        let disk = volume.unmount().unwrap();
+        let pool = Pool::new(Bytes::from_mib(if small { 64 } else { 128 }), false).unwrap();
+        let mut volume = SimVolume::mount(disk, &pool, Config::default(), 7).unwrap();
+        volume.audit_every(50);
+        let mut kept_open = Vec::new();
+        for (from, count, backward, step, milliseconds) in steps {
+            for index in 0..count {
+                let distance = index * step;
+                let number = if backward { from.checked_sub(distance) } else { Some(from + distance) };
+                let Some(number) = number.filter(|&number| number < 40) else { break };
+                if milliseconds % 7 == 0 {
+                    kept_open.push(open(&mut volume, number));
+                }
+                take(&mut volume, number);
+                volume.pass(Duration::from_millis(milliseconds));
+            }
+        }
+        for handle in kept_open {
+            volume.with(|core, now| core.release(now, handle));
+        }
+        volume.pass(Duration::from_secs(6));
+        prop_assert_eq!((volume.streams(), volume.core().report().prefetched_bytes), (vec![], 0));
+        volume.core().audit().unwrap();
+    }
+}
