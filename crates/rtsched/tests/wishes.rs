@@ -45,7 +45,7 @@ fn what_is_wanted_before_it_is_due_goes_before_a_copy_where_deadlines_bear_it() 
         lab.enqueue(Request { deadline: None, ..wanted(3, 3, 1 << 41, Duration::ZERO) });
         lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(1)));
         // After that, nobody goes before what is due first.
-        lab.now = lab.now + waited;
+        lab.now += waited;
         let dispatch = lab.scheduler.dispatch(lab.now).expect("something waits");
         assert_eq!((dispatch.requests[0].0, dispatch.reason), first);
     }

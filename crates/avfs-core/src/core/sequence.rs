@@ -166,8 +166,7 @@ impl Sequence {
         let patience = self.patience();
         let has_gone = |other: &Head| now.saturating_since(other.last_used) > patience;
         let mut place = 0;
-        let mut at = 0;
-        for head in std::mem::take(&mut self.heads) {
+        for (at, head) in std::mem::take(&mut self.heads).into_iter().enumerate() {
             if at != index && has_gone(&head) {
                 given_up.extend(head.into_frames());
             } else {
@@ -176,7 +175,6 @@ impl Sequence {
                 }
                 self.heads.push(head);
             }
-            at += 1;
         }
         (place, given_up)
     }

@@ -202,7 +202,6 @@ impl Head {
     }
 
     /// All that is in memory for it.
-    #[must_use]
     pub(in crate::core) fn into_frames(self) -> impl Iterator<Item = Ahead> {
         self.passing.into_iter().chain(self.ahead)
     }
