@@ -24,8 +24,6 @@ use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
 pub struct SimVolume {
     core: Core,
     engine: SimEngine,
-    /// The device takes its time; else each completion takes what the seed has it take.
-    is_timed: bool,
     random: SmallRng,
     clock: Instant,
     next_ticket: u64,
@@ -73,7 +71,7 @@ impl SimVolume {
     ) -> core::result::Result<Self, RecoveryError> {
         let scheduler = scheduler_config(&config, geometry, disk.size(), pool.capacity());
         let engine = SimEngine::timed(disk, scheduler, timing);
-        Ok(Self { is_timed: true, ..Self::mount_on(engine, pool, config, 1)? })
+        Self::mount_on(engine, pool, config, 1)
     }
 
     fn mount_on(
@@ -97,7 +95,6 @@ impl SimVolume {
         let mut volume = Self {
             core,
             engine,
-            is_timed: false,
             random: SmallRng::seed_from_u64(seed),
             clock,
             next_ticket: 1,
@@ -151,7 +148,7 @@ impl SimVolume {
     pub fn pass(&mut self, time: Duration) {
         let end = self.clock + time;
         while self.clock < end {
-            if self.is_timed {
+            if self.engine.is_timed() {
                 self.pass_until(end);
                 continue;
             }
@@ -223,7 +220,7 @@ impl SimVolume {
     /// Lets the device finish one request, or, when it has none, time pass to the core's next wakeup. False when
     /// neither is left.
     pub fn step(&mut self) -> bool {
-        if self.is_timed {
+        if self.engine.is_timed() {
             self.complete_due();
             let next = self.next_event();
             if next < Instant::FAR_FUTURE {

@@ -134,7 +134,7 @@ impl Lun {
             RequestLog::create(path)
                 .map_err(|source| LunError::Log { place: path.display().to_string(), source })
         });
-        let spec = DeviceSpec { capacity_gb: size.as_u64().div_ceil(1_000_000_000), ..options.spec.clone() };
+        let spec = options.spec.clone().of_size(size);
         let state = State {
             keeper: Timekeeper::new(&spec, options.seed),
             modelled: true,

@@ -91,9 +91,7 @@ struct Stage<'a> {
 impl<'a> Stage<'a> {
     fn prepare(declaration: &'a Declaration) -> Result<Self, RehearsalError> {
         let size = Bytes(declaration.size_gib << 30);
-        // A small LUN is a small disk with the same arm.
-        let capacity_gb = size.as_u64().div_ceil(1_000_000_000);
-        let device = DeviceSpec { capacity_gb, ..declaration.device()? };
+        let device = declaration.device()?.of_size(size);
         let pool = pool(Bytes::from_mib(512))?;
         let mut transport = VirtualTransport::untimed(formatted(size), &pool)?;
         let mut laying: Vec<Client> =

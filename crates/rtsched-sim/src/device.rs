@@ -237,6 +237,13 @@ impl DeviceSpec {
         Ok(spec)
     }
 
+    /// The same device with another size: a small one is a small disk with the same arm, so seeks keep their share of the
+    /// whole stroke.
+    #[must_use]
+    pub fn of_size(self, size: Bytes) -> Self {
+        Self { capacity_gb: size.as_u64().div_ceil(1_000_000_000), ..self }
+    }
+
     /// Its size.
     pub fn capacity(&self) -> Bytes {
         Bytes(self.capacity_gb.saturating_mul(1_000_000_000))

@@ -145,8 +145,9 @@ impl Scheduler {
     pub(crate) fn fits(&mut self, now: Instant, wanted: Waiting) -> bool {
         let slot = self.queue.insert(wanted);
         let expected = self.expected(now);
-        let slack = self.queue.slack(None, self.device.free_at(now), expected.as_ref());
-        let fits = slack >= i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX);
+        let spare = i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX);
+        let slack = self.queue.slack_if(None, self.device.free_at(now), expected.as_ref(), spare);
+        let fits = slack >= spare;
         if fits {
             self.note_tightness(now, wanted.deadline, wanted.cost);
         } else {

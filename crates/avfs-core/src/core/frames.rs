@@ -302,11 +302,7 @@ impl Core {
     fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> Lead {
         let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
         if let (Some(terms), Some(rate), false) = (sequence.terms, sequence.rate(), copies) {
-            return Lead {
-                bytes: rate.bytes_in(terms.deadline).0,
-                request: terms.request.0.max(BLOCK),
-                is_promised: true,
-            };
+            return Lead::promised(terms, rate);
         }
         Lead::unpromised(&sequence.policy, self.cache.capacity())
     }

@@ -21,7 +21,7 @@ use crate::policy::Policy;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
 use hashbrown::HashMap;
-use rtsched::{Class, Direction};
+use rtsched::{Class, Direction, Terms};
 use std::collections::VecDeque;
 use std::ops::Range;
 use units::{Bitrate, Bytes, Ino, Now};
@@ -74,6 +74,15 @@ pub(super) struct Lead {
 }
 
 impl Lead {
+    /// What the admission reckoned with.
+    pub(super) fn promised(terms: Terms, rate: Bitrate) -> Self {
+        Self {
+            bytes: rate.bytes_in(terms.deadline).0,
+            request: terms.request.0.max(BLOCK),
+            is_promised: true,
+        }
+    }
+
     /// What a policy wants, or everybody gets. What is read ahead may not push out what was read ahead before it.
     pub(super) fn unpromised(policy: &Policy, cache: u64) -> Self {
         Self { bytes: policy.prefetch_depth().0.min(cache / 4), request: REQUEST, is_promised: false }
@@ -212,11 +221,7 @@ impl Core {
         if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
             && let Some(rate) = self.rate_of(ino, handle)
         {
-            return Lead {
-                bytes: rate.bytes_in(terms.deadline).0,
-                request: terms.request.0.max(BLOCK),
-                is_promised: true,
-            };
+            return Lead::promised(terms, rate);
         }
         Lead::unpromised(&file.policy(), self.cache.capacity())
     }

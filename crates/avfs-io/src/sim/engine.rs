@@ -91,6 +91,11 @@ impl SimEngine {
         Self { timing: Some(timing), ..Self::new(disk, config) }
     }
 
+    /// The device takes its time; else the generator says which command is complete next.
+    pub fn is_timed(&self) -> bool {
+        self.timing.is_some()
+    }
+
     /// The disk.
     pub fn disk(&self) -> &Arc<SimDisk> {
         &self.disk
@@ -167,7 +172,7 @@ impl SimEngine {
         if self.ready.is_empty() {
             self.let_complete(now, rng);
             self.dispatch(now);
-            if self.timing.is_none() && !self.in_flight.is_empty() {
+            if !self.is_timed() && !self.in_flight.is_empty() {
                 self.complete(now, rng.random_range(0..self.in_flight.len()), rng);
             }
         }
