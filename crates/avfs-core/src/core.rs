@@ -391,6 +391,9 @@ impl Core {
 
     /// Begins an operation. It ends in the outbox, perhaps at once.
     pub fn start(&mut self, now: Now, ticket: Ticket, operation: Operation) {
+        if let Operation::Read { handle, offset, length } = operation {
+            self.notice_request(now, handle, offset, length);
+        }
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
         self.pump(now);

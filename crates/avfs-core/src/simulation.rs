@@ -196,17 +196,17 @@ impl SimVolume {
             for (stream, spec) in outbox.streams {
                 self.engine.declare(self.clock, stream, spec);
             }
-            for request in outbox.requests {
-                self.engine.submit(self.clock, request);
-            }
-            for (tag, class, deadline) in outbox.promotions {
-                self.engine.promote(self.clock, tag, class, deadline);
-            }
             for cancellation in outbox.cancellations {
                 match cancellation {
                     Cancellation::Request(tag) => self.engine.cancel(self.clock, tag),
                     Cancellation::Stream(stream) => self.engine.cancel_stream(self.clock, stream),
                 }
+            }
+            for request in outbox.requests {
+                self.engine.submit(self.clock, request);
+            }
+            for (tag, class, deadline) in outbox.promotions {
+                self.engine.promote(self.clock, tag, class, deadline);
             }
             self.finished.extend(outbox.finished.into_iter().map(|(ticket, outcome, _)| (ticket, outcome)));
             // What is promised makes the core want more.

@@ -203,17 +203,18 @@ impl Shared {
 
     fn perform(&self, work: Work) {
         if let Some(engine) = self.engine.get() {
-            if !work.outbox.requests.is_empty() {
-                engine.submit(work.outbox.requests);
-            }
-            for (tag, class, deadline) in work.outbox.promotions {
-                engine.promote(tag, class, deadline);
-            }
+            // First: what is asked for now is wanted.
             for cancellation in work.outbox.cancellations {
                 match cancellation {
                     Cancellation::Request(tag) => engine.cancel(tag),
                     Cancellation::Stream(stream) => engine.cancel_stream(stream),
                 }
+            }
+            if !work.outbox.requests.is_empty() {
+                engine.submit(work.outbox.requests);
+            }
+            for (tag, class, deadline) in work.outbox.promotions {
+                engine.promote(tag, class, deadline);
             }
         }
         for stale in work.outbox.stale {

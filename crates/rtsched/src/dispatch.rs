@@ -48,9 +48,9 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
-        // Before a copy goes on, somebody has what he waits for.
+        // Before a copy goes on, somebody has what he waits for; leads leave him half of the cushion.
         if let Some(slot) = queue.first_wish().filter(|_| class == Class::BestEffort)
-            && bears(slot)
+            && (View { cushion: view.cushion / 2, ..*view }).bears(queue, slot)
         {
             return Some((slot, Reason::Slack));
         }

@@ -93,13 +93,15 @@ impl Scheduler {
     }
 
     /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
-    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come;
+    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come, and the whole cushion;
     /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
     /// remains the request's wish.
     fn advance(&mut self, now: Instant, owner: StreamSlot, wish: Instant, by_terms: Waiting) {
         let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
         let before = (held.next_release, held.advanced);
-        let left = held.terms.deadline.saturating_sub(held.advanced);
+        // Its first deadline counts from when its terms begin, which others may have put off.
+        let first = held.terms.deadline + held.terms.since.saturating_since(held.since);
+        let left = first.saturating_sub(held.advanced);
         let mut earlier = by_terms.deadline.saturating_since(wish).min(left);
         for _ in 0..ADVANCES {
             if earlier == Duration::ZERO {
@@ -111,7 +113,7 @@ impl Scheduler {
             }
             self.streams.place(owner, self.device.busy_since(now));
             let deadline = by_terms.deadline.saturating_before(earlier);
-            if self.fits(now, Waiting { deadline, ..by_terms }) {
+            if self.fits(now, Waiting { deadline, ..by_terms }, self.cushion()) {
                 return;
             }
             earlier /= 2;

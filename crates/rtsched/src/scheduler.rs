@@ -129,9 +129,10 @@ impl Scheduler {
         self.queue.insert(waiting);
     }
 
-    /// Queues the first if it fits, and else the second. True for the first.
+    /// Queues the first if every real-time deadline then holds, with half the cushion to spare, and else the second.
+    /// True for the first.
     pub(crate) fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
-        let fits = self.fits(now, wanted);
+        let fits = self.fits(now, wanted, self.cushion() / 2);
         if !fits {
             if otherwise.request.class != Class::RealTime {
                 self.journal.counters.excess += 1;
@@ -141,11 +142,12 @@ impl Scheduler {
         fits
     }
 
-    /// Queues a request of real time if every such deadline then holds, also those to come and with half the cushion.
-    pub(crate) fn fits(&mut self, now: Instant, wanted: Waiting) -> bool {
+    /// Queues a request of real time if every such deadline then holds, also those to come, with so many nanoseconds to
+    /// spare.
+    pub(crate) fn fits(&mut self, now: Instant, wanted: Waiting, spare: u64) -> bool {
         let slot = self.queue.insert(wanted);
         let expected = self.expected(now);
-        let spare = i64::try_from(self.cushion() / 2).unwrap_or(i64::MAX);
+        let spare = i64::try_from(spare).unwrap_or(i64::MAX);
         let slack = self.queue.slack_if(None, self.device.free_at(now), expected.as_ref(), spare);
         let fits = slack >= spare;
         if fits {
@@ -210,7 +212,7 @@ impl Scheduler {
     }
 
     /// Nanoseconds that are kept between what is expected and the deadlines.
-    fn cushion(&self) -> u64 {
+    pub(crate) fn cushion(&self) -> u64 {
         self.shortest.map_or(0, |time| percent_of(time, self.config.cushion_percent.min(50)))
     }
 

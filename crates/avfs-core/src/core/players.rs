@@ -99,25 +99,47 @@ impl Core {
         self.handles.get(&handle.0)?.player.as_deref()
     }
 
-    /// A client has read `offset..end`: finds out what it does, and reads ahead of it.
-    pub(super) fn follow(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+    /// A client has read `offset..end`: finds out what it does, and reads ahead of it. If it had to wait, where it asked is
+    /// known already.
+    pub(super) fn follow(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        handle: HandleId,
+        read: Range<u64>,
+        has_waited: bool,
+    ) {
+        let Range { start: offset, end } = read;
         if self.follow_frame(now, ino, handle, end - offset) {
             return;
         }
         self.note_pace(now, ino, handle, end - offset);
-        self.note_request(now, ino, handle, offset, end);
+        if !has_waited {
+            self.note_request(now, ino, handle, offset, end);
+        }
         self.observe(now, ino, handle, end - offset);
         self.pass_played(handle);
         self.read_ahead(now, ino, handle);
     }
 
-    /// A client will have to wait for `offset..end`: if it is elsewhere now, the device is not to be busy for where it was.
-    pub(super) fn notice_jump(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
-        self.interrupt_frame(ino);
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
-        player.beat.interrupt();
-        if player.pattern.would_jump(offset, end) {
+    /// A client asks for what it will have to wait for. Who plays is to be known before that is there: on a full device it
+    /// comes the sooner for it; and if the client is elsewhere now, the device is not to be busy for where it was.
+    pub(super) fn notice_request(&mut self, now: Now, handle: HandleId, offset: u64, length: usize) {
+        let Ok((ino, _)) = self.handle(handle) else { return };
+        let Some(file) = self.files.get(&ino).filter(|file| file.sequence(Direction::Read).is_none()) else {
+            return;
+        };
+        let end = file.size.min(offset.saturating_add(length as u64));
+        if end > offset {
             self.note_request(now, ino, handle, offset, end);
+        }
+    }
+
+    /// A client waits for the device: the time until it has what it wants says nothing of its clock.
+    pub(super) fn interrupt_beat(&mut self, ino: Ino, handle: HandleId) {
+        self.interrupt_frame(ino);
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.beat.interrupt();
         }
     }
 

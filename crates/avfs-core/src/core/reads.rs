@@ -35,6 +35,17 @@ impl Core {
         offset: u64,
         length: usize,
     ) -> Option<Result<ReadData>> {
+        self.read_cached(now, handle, offset, length, false)
+    }
+
+    fn read_cached(
+        &mut self,
+        now: Now,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+        has_waited: bool,
+    ) -> Option<Result<ReadData>> {
         let (ino, flags) = match self.handle(handle) {
             Ok(handle) => handle,
             Err(error) => return Some(Err(error)),
@@ -54,7 +65,7 @@ impl Core {
             open.read_deadline = None;
         }
         if at > offset {
-            self.follow(now, ino, handle, offset, end);
+            self.follow(now, ino, handle, offset..end, has_waited);
             self.pump(now);
         }
         Some(Ok(data))
@@ -114,7 +125,7 @@ impl Core {
         offset: u64,
         length: usize,
     ) -> Progress<ReadData> {
-        if let Some(result) = self.read(now, handle, offset, length) {
+        if let Some(result) = self.read_cached(now, handle, offset, length, true) {
             return Progress::Ready(result);
         }
         let (ino, _) = match self.handle(handle) {
@@ -126,7 +137,7 @@ impl Core {
         }
         let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
-            self.notice_jump(now, ino, handle, offset, end);
+            self.interrupt_beat(ino, handle);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
             let sequential = offset == 0 || is_frame || self.goes_on(handle, offset);
             let need = self.need(now, ino, handle, Bytes::ZERO);
@@ -137,7 +148,7 @@ impl Core {
                 return Progress::Wait;
             }
             // Perhaps everything missing was filled without the device.
-            if let Some(result) = self.read(now, handle, offset, length) {
+            if let Some(result) = self.read_cached(now, handle, offset, length, true) {
                 return Progress::Ready(result);
             }
         }
