@@ -391,11 +391,16 @@ impl Core {
 
     /// Begins an operation. It ends in the outbox, perhaps at once.
     pub fn start(&mut self, now: Now, ticket: Ticket, operation: Operation) {
-        if let Operation::Read { handle, offset, length } = operation {
-            self.notice_request(now, handle, offset, length);
-        }
+        let read = match operation {
+            Operation::Read { handle, offset, length } => Some((handle, offset, length)),
+            _ => None,
+        };
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
+        // Behind what it waits for itself, so that what is read ahead continues it on the device.
+        if let Some((handle, offset, length)) = read {
+            self.notice_request(now, handle, offset, length);
+        }
         self.pump(now);
     }
 
@@ -477,6 +482,7 @@ impl Core {
         for ticket in std::mem::take(&mut file.waiting) {
             self.retry(now, ticket);
         }
+        self.begin_to_play(now, ino);
         if self.unreaped.contains(&ino) {
             self.reap(now, ino);
         }

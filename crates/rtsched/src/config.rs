@@ -108,7 +108,7 @@ impl Default for Config {
             metadata_floor_percent: 10,
             best_effort_floor_percent: 5,
             idle_floor_percent: 1,
-            streams_max_percent: 98,
+            streams_max_percent: 99,
             buffer_memory: Bytes::from_mib(4096),
             request_time: Duration::from_millis(700),
             request_time_max: Duration::from_secs(8),

@@ -49,8 +49,8 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
         // Before a copy goes on, somebody has what he waits for; leads leave him half of the cushion.
-        if let Some(slot) = queue.first_wish().filter(|_| class == Class::BestEffort)
-            && (View { cushion: view.cushion / 2, ..*view }).bears(queue, slot)
+        if let Some(slot) = first_wanted(queue).filter(|_| class == Class::BestEffort)
+            && (View { cushion: view.cushion / 8, ..*view }).bears(queue, slot)
         {
             return Some((slot, Reason::Slack));
         }
@@ -83,6 +83,14 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     });
     let turns = view.turns.iter().map(|turn| (turn.due, turn.slot, Reason::Floor));
     earliest.into_iter().chain(turns).min_by_key(|(due, ..)| *due).map(|(_, slot, reason)| (slot, reason))
+}
+
+/// The real-time request that is wanted first, if any is wanted before it is due; those that are due when they are wanted
+/// have their turn among them.
+fn first_wanted(queue: &Queue) -> Option<Slot> {
+    let wanted = queue.first_wish()?;
+    let wish = queue.get(wanted).wish()?;
+    queue.first(Class::RealTime).filter(|first| queue.get(*first).deadline <= wish).or(Some(wanted))
 }
 
 impl View {

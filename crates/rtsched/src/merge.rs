@@ -84,6 +84,13 @@ impl Run {
                 }
                 let piece = limits.keep_pieces && !ending && neighbour.continues;
                 if !(piece && neighbour.part == Part::Charged) {
+                    // What somebody wants is not put off by what is wanted later.
+                    let others = queue.first_wish().and_then(|slot| queue.get(slot).wish());
+                    if neighbour.request.class == Class::RealTime
+                        && others.is_some_and(|wish| wish < neighbour.wanted_by())
+                    {
+                        break;
+                    }
                     let extra = signed(cost.saturating_sub(self.cost));
                     let start = view.start + Duration::from_nanos(self.cost);
                     let after = View { start, turns: floors.turns(queue), ..*view };

@@ -63,14 +63,22 @@ impl Scheduler {
         held.next_release = release + held.spec.rate.time_for(request.length);
         held.goes_on_at(request.offset);
         let earliest = release + held.terms.deadline;
+        let wish = request.deadline.filter(|wish| *wish < earliest);
         let before = stream.run.filter(|run| {
             queued > 0
+                // What is wanted much later does not go with it before others.
+                && run.wish.zip(wish).is_none_or(|(first, then)| then <= first + held.terms.period / 4)
                 && run.direction == request.direction
                 && run.end == request.offset
                 && run.length + request.length <= held.terms.request
         });
         let length = before.map_or(request.length, |run| run.length + request.length);
-        stream.run = Some(StreamRun { direction: request.direction, end, length });
+        stream.run = Some(StreamRun {
+            direction: request.direction,
+            end,
+            length,
+            wish: before.map_or(wish, |run| run.wish),
+        });
         // It has read as far ahead as it is to: what it asked for is here, but for one of the longer requests.
         let is_here = |wanted: Bytes| u64::from(queued) * held.terms.request.0 <= wanted.0;
         let catches_up = held
@@ -113,7 +121,7 @@ impl Scheduler {
             }
             self.streams.place(owner, self.device.busy_since(now));
             let deadline = by_terms.deadline.saturating_before(earlier);
-            if self.fits(now, Waiting { deadline, ..by_terms }, self.cushion()) {
+            if self.fits(now, Waiting { deadline, ..by_terms }, self.cushion() / 4) {
                 return;
             }
             earlier /= 2;

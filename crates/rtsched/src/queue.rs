@@ -91,9 +91,19 @@ impl Waiting {
 
     /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be
     /// promised.
-    fn wish_key(&self) -> Option<Key> {
+    /// By when real time is wanted, if that is before it is due.
+    pub(crate) fn wish(&self) -> Option<Instant> {
         let wish = self.request.deadline.filter(|wish| *wish < self.deadline)?;
-        (self.request.class == Class::RealTime).then_some((wish, self.sequence))
+        (self.request.class == Class::RealTime).then_some(wish)
+    }
+
+    /// By when it is wanted.
+    pub(crate) fn wanted_by(&self) -> Instant {
+        self.request.deadline.map_or(self.deadline, |wish| wish.min(self.deadline))
+    }
+
+    fn wish_key(&self) -> Option<Key> {
+        Some((self.wish()?, self.sequence))
     }
 
     pub(crate) fn end(&self) -> DeviceOffset {

@@ -189,7 +189,8 @@ impl Scheduler {
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
         let blocking = self.blocking(now);
-        if !self.device.has_room(self.queue.get(slot).whole, blocking, view.cushion) {
+        let first = self.queue.get(slot);
+        if !self.device.has_room(first.whole.max(self.promised_cost(first)), blocking, view.cushion) {
             return false;
         }
         self.take(slot, blocking, &view);
@@ -237,23 +238,32 @@ impl Scheduler {
         self.config.blocking_percent.clamp(1, 100)
     }
 
+    /// Nanoseconds of the longest command that was promised where this request is one of a reservation's, else zero.
+    /// A command that would have to be shorter because of what is at the device waits for that instead: the rest of it
+    /// would cost an access that nobody reckoned with.
+    fn promised_cost(&self, waiting: &Waiting) -> u64 {
+        let owner = waiting.owner.filter(|_| waiting.part == Part::Charged);
+        owner.and_then(|owner| self.streams.held_of(owner)).map_or(0, |held| held.cost)
+    }
+
     /// Takes the chosen request out of the queue, and its neighbours, as the next command.
     fn take(&mut self, slot: Slot, blocking: u64, view: &View) {
         let first = self.queue.remove(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
         let promised = first.owner.filter(|_| first.part == Part::Charged);
         let promised = promised.and_then(|owner| self.streams.held_of(owner));
+        let least = first.cost.max(self.promised_cost(&first));
         let mut limits = Limits {
             length: promised.map_or(self.config.max_merge, |held| held.terms.request),
             // What was promised as one command may be one, wherever it is begun.
-            cost: blocking.max(worthwhile).max(promised.map_or(0, |held| held.cost)),
+            cost: blocking.max(worthwhile).max(least),
             keep_pieces: !self.is_resizing,
         };
         // What has room as one request must have it as a command. A command that moves bytes for as long as it
         // seeks is never too long for an idle device: without it, tight deadlines of small requests would have
         // the device seek all the time.
-        while limits.cost > first.cost && !self.device.has_room(limits.cost, blocking, view.cushion) {
-            limits.cost = first.cost.max(limits.cost / 2);
+        while limits.cost > least && !self.device.has_room(limits.cost, blocking, view.cushion) {
+            limits.cost = least.max(limits.cost / 2);
         }
         limits.cost = limits.cost.max(first.whole);
         self.run.gather(first, &mut self.queue, &self.service, limits, &self.floors, view);

@@ -26,6 +26,8 @@ pub(crate) struct Run {
     pub(crate) end: DeviceOffset,
     /// From the command's first byte on.
     pub(crate) length: Bytes,
+    /// When it is wanted, if that is earlier than it is due.
+    pub(crate) wish: Option<Instant>,
 }
 
 /// A reservation as the books know it.

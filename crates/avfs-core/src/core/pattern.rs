@@ -165,6 +165,44 @@ impl Pace {
     }
 }
 
+/// A client rests for at least this part of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s of a
+/// file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
+const RESTING_PART: u32 = 4;
+
+/// Whether a client rests between an answer and what it asks for next. One with a clock does, however long it had to wait for
+/// the answer; a copy does not, and on a full device that tells it from a player, because there it is no faster than its
+/// share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    answered: Option<Instant>,
+    /// Since the judgement before: how long it rested, and how long plays what it took.
+    rested: Duration,
+    taken: Duration,
+    copies: bool,
+}
+
+impl Rest {
+    /// The client asks for something.
+    pub(super) fn asks(&mut self, now: Instant) {
+        self.rested += self.answered.take().map_or(Duration::ZERO, |before| now.saturating_since(before));
+    }
+
+    /// It has `length` of a file of this rate.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
+        self.answered = Some(now);
+        self.taken += rate.time_for(length);
+        if self.taken >= (BURST * COPY_FACTOR as u32).max(rate.time_for(BURST_BYTES)) {
+            self.copies = self.rested < self.taken / RESTING_PART;
+            (self.rested, self.taken) = (Duration::ZERO, Duration::ZERO);
+        }
+    }
+
+    /// It copies.
+    pub(super) fn copies(&self) -> bool {
+        self.copies
+    }
+}
+
 /// A rate is measured over as long as this.
 const MEASURED: Duration = Duration::from_secs(2);
 /// A client that asks for nothing for so long, though all it asked for is there, waits for its own clock: frames come 40 ms

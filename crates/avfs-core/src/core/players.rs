@@ -11,7 +11,7 @@
 //! for as much as it has ahead, until it is there.
 
 use super::cache::BlockId;
-use super::pattern::{Beat, Pace, Pattern, Step, Way};
+use super::pattern::{Beat, Pace, Pattern, Rest, Step, Way};
 use super::streams::{Need, direction_of};
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
@@ -24,21 +24,27 @@ use hashbrown::HashMap;
 use rtsched::{Class, Direction, Terms};
 use std::collections::VecDeque;
 use std::ops::Range;
-use units::{Bitrate, Bytes, Ino, Now};
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
 const REQUEST: u64 = MAX_BUFFER as u64;
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
+/// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
+/// once, and half a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
+const START: Duration = Duration::from_millis(1500);
 
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
 pub(super) struct Player {
     pattern: Pattern,
     pace: Pace,
+    rest: Rest,
     beat: Beat,
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
+    /// It begins to play: what follows its first requests need not be there before.
+    starts_by: Option<Instant>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
     asked: Option<u64>,
     /// Blocks that are kept for it, in the order in which it will come to them.
@@ -48,12 +54,12 @@ pub(super) struct Player {
 impl Player {
     /// It takes the file as fast as it can.
     pub(super) fn copies(&self) -> bool {
-        self.pace.copies()
+        self.pace.copies() || self.rest.copies()
     }
 
     /// It is a stream, should the file have a rate.
     fn plays(&self) -> bool {
-        self.has_played && !self.pace.copies()
+        self.has_played && !self.copies()
     }
 
     /// Its requests went on where others were.
@@ -114,6 +120,7 @@ impl Core {
             return;
         }
         self.note_pace(now, ino, handle, end - offset);
+        self.note_rest(now, ino, handle, end - offset, has_waited);
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
         }
@@ -130,8 +137,12 @@ impl Core {
             return;
         };
         let end = file.size.min(offset.saturating_add(length as u64));
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.rest.asks(now.monotonic);
+        }
         if end > offset {
             self.note_request(now, ino, handle, offset, end);
+            self.read_ahead(now, ino, handle);
         }
     }
 
@@ -167,9 +178,13 @@ impl Core {
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
+        let is_first = open.player.is_none();
         let player = open.player.get_or_insert_default();
         let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
+        if !player.has_played && (is_first || step == Step::Jumps) {
+            player.starts_by = Some(now.monotonic + START);
+        }
         player.has_played |= player.is_run();
         let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
         let plays = player.plays();
@@ -200,6 +215,15 @@ impl Core {
         let Some(rate) = self.rate_of(ino, handle) else { return };
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         open.player.get_or_insert_default().pace.note(now.monotonic, Bytes(length), rate);
+    }
+
+    fn note_rest(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64, has_waited: bool) {
+        let Some(rate) = self.rate_of(ino, handle) else { return };
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
+        if !has_waited {
+            player.rest.asks(now.monotonic);
+        }
+        player.rest.note(now.monotonic, Bytes(length), rate);
     }
 
     /// The handle is closed: nobody plays through it any more.
@@ -267,8 +291,12 @@ impl Core {
         };
         let lead = self.lead(ino, handle);
         while asked.abs_diff(front) <= lead.bytes {
-            // Who has little ahead needs something soon, not much of it.
-            let request = lead.request.min(asked.abs_diff(front).max(REQUEST));
+            // What a client waits for is asked for by itself, so all of what follows may come at once.
+            let request = if lead.is_promised {
+                lead.request
+            } else {
+                lead.request.min(asked.abs_diff(front).max(REQUEST))
+            };
             let Some(mut range) = next_request(way, asked, request, size) else { break };
             if way == Way::Forward {
                 range.end = self.end_of_run(ino, range.clone());
@@ -305,6 +333,35 @@ impl Core {
         range.end
     }
 
+    /// Clients that began to play and have all they asked for play from now on: they come to what was read ahead sooner
+    /// than they might have.
+    pub(super) fn begin_to_play(&mut self, now: Now, ino: Ino) {
+        let Some(file) = self.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
+        for handle in file.playing.clone() {
+            let Some(player) = player_of(&mut self.handles, handle) else { continue };
+            let (way, front) = (player.pattern.way(), player.pattern.front());
+            if player.starts_by.take().is_none() || way == Way::Backward {
+                continue;
+            }
+            let ahead: Vec<_> = player.wanted.iter().filter_map(|id| self.cache.get(*id)).collect();
+            let ahead: Vec<_> = ahead
+                .iter()
+                .filter(|block| block.start >= front)
+                .map(|block| block.start..block.end())
+                .collect();
+            for range in ahead {
+                let need = self.need_ahead(now, ino, handle, Bytes(range.start - front));
+                self.hasten(ino, range, need);
+            }
+        }
+    }
+
+    /// By when a client that begins to play need have what it plays.
+    pub(super) fn starts_by(&self, now: Now, handle: HandleId) -> Option<Instant> {
+        let player = self.player(handle).filter(|player| player.is_run())?;
+        player.starts_by.filter(|start| *start > now.monotonic)
+    }
+
     /// How what lies `ahead` of a client is ranked.
     fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, ahead: Bytes) -> Need {
         let need = self.need(now, ino, handle, ahead);
@@ -317,7 +374,8 @@ impl Core {
         // By when the client comes to it. The scheduler makes it later where the terms do.
         let window =
             self.files.get(&ino).map_or(units::Duration::ZERO, |file| file.policy().deadline_window());
-        Need { deadline: Some(now.monotonic + rate.time_for(ahead).max(window)), ..need }
+        let needed = now.monotonic + rate.time_for(ahead).max(window);
+        Need { deadline: self.starts_by(now, handle).max(Some(needed)), ..need }
     }
 
     /// Keeps the blocks of `range` for a player.

@@ -298,6 +298,8 @@ impl Core {
         let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
         if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
             need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
+        } else if need.deadline.is_some() {
+            need.deadline = need.deadline.max(self.starts_by(now, handle));
         }
         need
     }
