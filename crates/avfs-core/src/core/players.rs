@@ -32,6 +32,9 @@ const OBSERVED_MARGIN: u64 = 20;
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
 /// once, and half a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
 const START: Duration = Duration::from_millis(1500);
+/// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
+/// long as it is not known for one, does not come before players.
+const OWN_BUFFER: Duration = Duration::from_secs(2);
 
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ pub(super) struct Player {
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
+    /// When its requests began to go on where others were, and where.
+    origin: (Instant, u64),
     /// It begins to play: what follows its first requests need not be there before.
     starts_by: Option<Instant>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
@@ -182,11 +187,12 @@ impl Core {
         let player = open.player.get_or_insert_default();
         let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
-        if !player.has_played && (is_first || step == Step::Jumps) {
-            player.starts_by = Some(now.monotonic + START);
+        let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
+        if is_first || is_elsewhere {
+            player.origin = (now.monotonic, offset);
+            player.starts_by = (!player.has_played).then_some(now.monotonic + START);
         }
         player.has_played |= player.is_run();
-        let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
         let plays = player.plays();
         let played = self.files.get(&ino).is_some_and(|file| file.playing.contains(&handle));
         if played != plays && reads_only {
@@ -305,7 +311,7 @@ impl Core {
             if !lead.is_promised && wanted > self.cache.capacity() / 2 {
                 break;
             }
-            let need = self.need_ahead(now, ino, handle, Bytes(asked.abs_diff(front)));
+            let need = self.need_ahead(now, ino, handle, front, asked);
             if !self.load(ino, range.clone(), false, need) {
                 break;
             }
@@ -350,21 +356,24 @@ impl Core {
                 .map(|block| block.start..block.end())
                 .collect();
             for range in ahead {
-                let need = self.need_ahead(now, ino, handle, Bytes(range.start - front));
+                let need = self.need_ahead(now, ino, handle, front, range.start);
                 self.hasten(ino, range, need);
             }
         }
     }
 
-    /// By when a client that begins to play need have what it plays.
-    pub(super) fn starts_by(&self, now: Now, handle: HandleId) -> Option<Instant> {
+    /// A client that plays on does not need what is at `at` before.
+    pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
         let player = self.player(handle).filter(|player| player.is_run())?;
-        player.starts_by.filter(|start| *start > now.monotonic)
+        let (began, origin) = player.origin;
+        let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
+        Some((began + START + played).saturating_before(OWN_BUFFER)).max(player.starts_by)
     }
 
     /// How what lies `ahead` of a client is ranked.
-    fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, ahead: Bytes) -> Need {
-        let need = self.need(now, ino, handle, ahead);
+    fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, front: u64, at: u64) -> Need {
+        let ahead = Bytes(at.abs_diff(front));
+        let need = self.need(now, ino, handle, at, ahead);
         let terms = self.files.get(&ino).and_then(|file| file.terms(Direction::Read));
         let Some(rate) =
             self.rate_of(ino, handle).filter(|_| terms.is_some() && need.class == Class::RealTime)
@@ -375,7 +384,7 @@ impl Core {
         let window =
             self.files.get(&ino).map_or(units::Duration::ZERO, |file| file.policy().deadline_window());
         let needed = now.monotonic + rate.time_for(ahead).max(window);
-        Need { deadline: self.starts_by(now, handle).max(Some(needed)), ..need }
+        Need { deadline: self.earliest_need(ino, handle, at).max(Some(needed)), ..need }
     }
 
     /// Keeps the blocks of `range` for a player.

@@ -140,7 +140,7 @@ impl Core {
             self.interrupt_beat(ino, handle);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
             let sequential = offset == 0 || is_frame || self.goes_on(handle, offset);
-            let need = self.need(now, ino, handle, Bytes::ZERO);
+            let need = self.need(now, ino, handle, offset, Bytes::ZERO);
             self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {
                 self.write_back_for_memory(now);

@@ -292,14 +292,14 @@ impl Core {
         Ok(())
     }
 
-    /// What a client needs that lies `ahead` of what it asks for.
-    pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, ahead: Bytes) -> Need {
+    /// What a client needs at `at`, which lies `ahead` of what it asks for.
+    pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, at: u64, ahead: Bytes) -> Need {
         let mut need = Need::of(self.ranking(ino, Direction::Read, Some(handle)), now.monotonic, ahead);
         let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
         if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
             need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
         } else if need.deadline.is_some() {
-            need.deadline = need.deadline.max(self.starts_by(now, handle));
+            need.deadline = need.deadline.max(self.earliest_need(ino, handle, at));
         }
         need
     }
