@@ -29,6 +29,19 @@ fn admit_fixed(lab: &mut Lab, stream: u64) -> Reservation {
     admit(lab, stream, spec)
 }
 
+/// The same, and it has had all the lead that it can be given: what it wants early remains a wish.
+fn admit_without_lead(lab: &mut Lab, stream: u64) -> Reservation {
+    let reservation = admit_fixed(lab, stream);
+    for (id, wish) in [(101, HD.time_for(UNIT)), (102, Duration::from_millis(1))] {
+        lab.enqueue(wanted(stream, id, id << 40, wish));
+    }
+    for _ in 0..2 {
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        lab.scheduler.complete(lab.now, dispatch.id);
+    }
+    reservation
+}
+
 /// A player that jumped beside a copy waited for its picture up to its terms' deadline: what it wanted could not be
 /// promised, and the copy went first as long as that deadline held.
 #[test]
@@ -90,4 +103,60 @@ fn what_was_asked_for_before_the_admission_is_served_with_what_follows_it() {
     lab.scheduler.complete(lab.now, copy.id);
     let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
     assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// A stream whose wish was granted stood behind one whose wish was not, though it was wanted first: only the others were
+/// looked at. Its first part came after its second.
+#[test]
+fn what_was_granted_keeps_its_turn_among_what_is_wanted() {
+    for (wish, first) in [(Duration::from_millis(600), 10), (Duration::from_millis(400), 3)] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        let _other = admit(&mut lab, 2, StreamSpec { request: Some(UNIT), ..StreamSpec::reader(HD) });
+        lab.enqueue(wanted(2, 10, 1 << 41, Duration::from_millis(500)));
+        lab.enqueue(wanted(1, 3, 3 << 40, wish));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first);
+    }
+}
+
+/// All that a player began with went with its first picture, before others whose buffers ran dry meanwhile.
+#[test]
+fn what_is_wanted_much_later_does_not_go_along_before_what_others_want() {
+    let (soon, later) = (Duration::from_millis(1), Duration::from_millis(1200));
+    for (wish, first) in [(later - soon, [1].as_slice()), (later + soon, [1, 2, 3].as_slice())] {
+        let mut lab = lab();
+        let spec = StreamSpec { request: Some(Bytes::from_mib(24)), ..StreamSpec::reader(HD) };
+        let _reservation = admit(&mut lab, 1, spec);
+        let _other = admit_without_lead(&mut lab, 2);
+        lab.enqueue(wanted(2, 10, 5 << 40, wish));
+        lab.enqueue(wanted(1, 1, 0, Duration::ZERO));
+        lab.enqueue(wanted(1, 2, UNIT.0, later));
+        lab.enqueue(wanted(1, 3, UNIT.0 * 2, later));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+        assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), first);
+    }
+}
+
+/// Beside a small write at the device, 32 MiB of a player went in pieces of 8: an access for each, with which nobody had
+/// reckoned.
+#[test]
+fn a_command_that_was_promised_is_not_cut_short_for_what_is_at_the_device() {
+    let mut lab = lab();
+    let deadline = Some(Duration::from_millis(1500));
+    let spec = StreamSpec { request: Some(Bytes::from_mib(24)), deadline, ..StreamSpec::reader(HD) };
+    let _reservation = admit(&mut lab, 1, spec);
+    lab.enqueue(request(99, Class::BestEffort, 1 << 41, Bytes::from_kib(4), None));
+    let small = lab.scheduler.dispatch(lab.now).expect("it waits");
+    for unit in 0..4 {
+        lab.enqueue(Request { deadline: None, ..wanted(1, unit, unit * UNIT.0, Duration::ZERO) });
+    }
+    // Now the command begins with what continued it.
+    lab.scheduler.cancel(lab.now, rtsched::RequestId(0));
+    let dispatch = lab.scheduler.dispatch(lab.now);
+    let dispatch = dispatch.or_else(|| {
+        lab.scheduler.complete(lab.now, small.id);
+        lab.scheduler.dispatch(lab.now)
+    });
+    assert_eq!(dispatch.map(|dispatch| dispatch.length), Some(Bytes::from_mib(24)));
 }

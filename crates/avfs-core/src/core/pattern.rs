@@ -353,6 +353,24 @@ mod tests {
         now
     }
 
+    /// On a full device a copy is no faster than a player: it kept its reservation, and the twelfth player found no room.
+    #[test]
+    fn who_asks_as_soon_as_it_is_answered_copies_however_long_it_waits() {
+        let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
+        let plays = file.time_for(piece);
+        let least = plays / RESTING_PART;
+        for (rests, copies) in [(least, false), (least - Duration::from_nanos(1), true)] {
+            let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+            for _ in 0..200 {
+                now += rests;
+                rest.asks(now);
+                now += plays - rests;
+                rest.note(now, piece, file);
+            }
+            assert_eq!(rest.copies(), copies);
+        }
+    }
+
     #[test]
     fn twice_the_rate_is_play_and_more_is_a_copy() {
         let file = Bitrate::from_megabits(100);
