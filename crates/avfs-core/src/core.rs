@@ -13,6 +13,7 @@ mod data;
 mod expectation;
 mod file;
 mod frames;
+mod holdings;
 mod names;
 mod pattern;
 mod players;
@@ -50,6 +51,7 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
+pub use holdings::Holding;
 pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
 pub use probing::Probing;
@@ -265,6 +267,8 @@ pub struct Core {
     handles: HashMap<u64, Handle>,
     next_handle: u64,
     sequences: Sequences,
+    /// Streams that were declared, and of which the scheduler has not said yet what they are promised.
+    undecided: BTreeSet<StreamId>,
     /// When somebody will have stopped playing one of them.
     next_stop: Instant,
     waiting: BTreeMap<Ticket, Waiting>,
@@ -334,6 +338,7 @@ impl Core {
             handles: HashMap::new(),
             next_handle: 1,
             sequences: Sequences::default(),
+            undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,
             waiting: BTreeMap::new(),
             buffer_waiters: VecDeque::new(),
@@ -863,6 +868,7 @@ impl Core {
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         let geometry = self.superblock.geometry;
+        let (loaded_bytes, unread_bytes) = self.cache.loaded_bytes();
         VolumeReport {
             uuid: uuid::Uuid::from_bytes(self.superblock.uuid).to_string(),
             label: self.superblock.label.clone(),
@@ -876,6 +882,8 @@ impl Core {
             cache_bytes: self.cache.capacity(),
             cache_used_bytes: self.cache.used(),
             prefetched_bytes: self.cache.wanted_bytes(),
+            loaded_bytes,
+            unread_bytes,
             dirty_bytes: self.cache.dirty_bytes,
             writing_bytes: self.writing_bytes,
             commits: self.commit.count,

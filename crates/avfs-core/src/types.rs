@@ -339,6 +339,10 @@ pub struct VolumeReport {
     pub cache_used_bytes: u64,
     /// Bytes kept for players that have not come to them yet.
     pub prefetched_bytes: u64,
+    /// Bytes of files that were read from the device for clients since mount.
+    pub loaded_bytes: u64,
+    /// How many of them no client has taken: they are out of memory, or no player will come to them.
+    pub unread_bytes: u64,
     /// Bytes waiting to be written to the device.
     pub dirty_bytes: u64,
     /// Bytes of files on their way to the device.

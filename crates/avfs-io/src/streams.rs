@@ -97,6 +97,7 @@ impl Streams {
         while let Some(event) = scheduler.pop_event() {
             let (Event::Admitted { stream, .. }
             | Event::Resized { stream, .. }
+            | Event::Rejected { stream, .. }
             | Event::Released { stream, .. }
             | Event::Demoted { stream, .. }
             | Event::Restored { stream, .. }) = event
@@ -107,7 +108,8 @@ impl Streams {
         }
         let lost = scheduler.counters().events_lost;
         if std::mem::replace(&mut self.events_lost, lost) != lost {
-            promises.extend(self.admitted.keys().map(|&stream| promise(scheduler, stream)));
+            let waiting = self.waiting.iter().map(|(stream, ..)| stream);
+            promises.extend(self.admitted.keys().chain(waiting).map(|&stream| promise(scheduler, stream)));
         }
     }
 

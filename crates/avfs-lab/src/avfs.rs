@@ -3,6 +3,7 @@
 //! **For:** the figures of `avfsctl info --json` that explain a run. **Excludes:** asking, and everything that can be
 //! measured from outside, which is measured so. **State:** none. **Invariants:** what a later version says beyond is ignored.
 
+use avfs_core::types::{StreamReport, StreamService, VolumeReport};
 use serde::{Deserialize, Serialize};
 
 /// At one moment, since the volume was mounted.
@@ -21,6 +22,12 @@ pub struct AvfsReport {
     pub read_ahead_mib: f64,
     /// The same as a part of everything that was read from the device, percent; 0 when nothing was.
     pub read_ahead_percent: f64,
+    /// Read from the device and taken by no client: out of memory, or no player will come to it, MiB.
+    #[serde(default)]
+    pub never_read_mib: f64,
+    /// The same as a part of what was read from the device of files, percent.
+    #[serde(default)]
+    pub never_read_percent: f64,
 }
 
 /// As [`AvfsReport`] is told.
@@ -34,6 +41,8 @@ struct Info {
 #[derive(Deserialize)]
 struct Volume {
     prefetched_bytes: u64,
+    loaded_bytes: u64,
+    unread_bytes: u64,
 }
 
 #[derive(Deserialize)]
@@ -57,17 +66,38 @@ impl AvfsReport {
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let Info { volume, commands, streams } = serde_json::from_str(text)?;
         let read: u64 = commands.iter().filter(|one| !one.writes).map(|one| one.bytes).sum();
+        Ok(Self::summed(&volume, read, &streams))
+    }
+
+    /// Of a volume in this process that has read so many bytes from its device.
+    pub fn of(volume: &VolumeReport, read: u64, streams: &[StreamReport]) -> Self {
+        let VolumeReport { prefetched_bytes, loaded_bytes, unread_bytes, .. } = *volume;
+        let stream = |stream: &StreamReport| {
+            let is_reserved = matches!(stream.state, StreamService::Admitted | StreamService::Paused);
+            let state = if is_reserved { "admitted" } else { "without" }.to_owned();
+            let StreamReport { missed, tardiness_microseconds, .. } = *stream;
+            Stream { state, missed, tardiness_microseconds }
+        };
+        let streams: Vec<Stream> = streams.iter().map(stream).collect();
+        Self::summed(&Volume { prefetched_bytes, loaded_bytes, unread_bytes }, read, &streams)
+    }
+
+    fn summed(volume: &Volume, read: u64, streams: &[Stream]) -> Self {
         let reserved = |stream: &&Stream| matches!(stream.state.as_str(), "admitted" | "paused");
         let admitted = streams.iter().filter(reserved).count();
         let latest = streams.iter().map(|stream| stream.tardiness_microseconds).max().unwrap_or(0);
-        Ok(Self {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let percent = |bytes: u64, of: u64| bytes as f64 / of.max(1) as f64 * 100.0;
+        Self {
             streams_admitted: admitted as u32,
             streams_without: (streams.len() - admitted) as u32,
             requests_late: streams.iter().map(|stream| stream.missed).sum(),
             latest_ms: latest as f64 / 1e3,
-            read_ahead_mib: volume.prefetched_bytes as f64 / f64::from(1 << 20),
-            read_ahead_percent: volume.prefetched_bytes as f64 / read.max(1) as f64 * 100.0,
-        })
+            read_ahead_mib: mib(volume.prefetched_bytes),
+            read_ahead_percent: percent(volume.prefetched_bytes, read),
+            never_read_mib: mib(volume.unread_bytes),
+            never_read_percent: percent(volume.unread_bytes, volume.loaded_bytes),
+        }
     }
 }
 
@@ -95,7 +125,9 @@ mod tests {
     #[test]
     fn the_figures_are_found() {
         let info = json!({
-            "volume": { "uuid": "x", "prefetched_bytes": 64 << 20 },
+            "volume": {
+                "uuid": "x", "prefetched_bytes": 64 << 20, "loaded_bytes": 200 << 20, "unread_bytes": 30 << 20
+            },
             "connected": true,
             "commands": [
                 { "writes": false, "class": "real_time", "bytes": 192 << 20 },
@@ -113,9 +145,13 @@ mod tests {
             latest_ms: 2.5,
             read_ahead_mib: 64.0,
             read_ahead_percent: 25.0,
+            never_read_mib: 30.0,
+            never_read_percent: 15.0,
         };
         assert_eq!(AvfsReport::parse(&info.to_string()).expect("it has everything"), expected);
-        let idle = json!({ "volume": { "prefetched_bytes": 0 }, "commands": [], "streams": [] });
+        let idle = json!({
+            "volume": { "prefetched_bytes": 0, "loaded_bytes": 0, "unread_bytes": 0 }, "commands": [], "streams": []
+        });
         assert_eq!(AvfsReport::parse(&idle.to_string()).expect("nothing was read"), AvfsReport::default());
         assert!(AvfsReport::parse("{}").is_err());
         assert_eq!(daemon(r#"{ "process": 77, "streams": [] }"#).expect("it is told"), 77);

@@ -5,6 +5,8 @@
 //! from the same drawing. **State:** none. **Invariants:** the same points make the same SVG; a PNG has its text, or is
 //! refused.
 
+pub mod memory;
+
 use crate::experiment::{Contender, Declaration, Experiment};
 use crate::point::Point;
 use crate::run::of;

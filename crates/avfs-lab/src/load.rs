@@ -8,7 +8,9 @@
 mod clients;
 pub mod content;
 
-pub use clients::{Client, ClientReport, ClientSpec, CopySpec, Pattern, ScrubSpec, StreamSpec};
+pub use clients::{
+    Client, ClientReport, ClientSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then,
+};
 
 use thiserror::Error;
 use units::{Duration, Instant};

@@ -4,11 +4,12 @@ use avfs_lab::agree;
 use avfs_lab::calibrate;
 use avfs_lab::experiment::{DECLARED, Declaration};
 use avfs_lab::facts;
+use avfs_lab::figure;
 use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions};
-use avfs_lab::rehearsal;
+use avfs_lab::rehearsal::{self, holdings::Stage};
 use avfs_lab::report::{self, Head, Measured};
 use avfs_lab::rig::{self, Scratch};
 use avfs_lab::run;
@@ -80,6 +81,21 @@ enum Command {
         /// Show each command that the device is given, too.
         #[arg(long)]
         commands: bool,
+    },
+    /// What streams hold of the memory, beside what they may, with 1 to 200 players and recorders, in virtual time.
+    Memory {
+        /// Numbers of clients.
+        #[arg(long, value_delimiter = ',', default_value = "1,2,5,10,13,20,50,100,200")]
+        clients: Vec<u32>,
+        /// Devices of rtsched-sim, or paths of declarations (.toml).
+        #[arg(long, value_delimiter = ',', default_value = "raid5-table5,nvme")]
+        devices: Vec<String>,
+        /// The volume's memory.
+        #[arg(long, default_value_t = 4096)]
+        memory_mib: u64,
+        /// Where table, figure and figures as JSON go: memory.md, memory.svg, memory.jsonl.
+        #[arg(long, default_value = ".")]
+        out: PathBuf,
     },
     /// Write the report of what was measured so far of some declarations: OUT/lab-report.md, figures in OUT/lab.
     Report {
@@ -164,6 +180,9 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
         Command::Rehearse { declaration, clients, commands } => rehearse(&declaration, clients, commands),
+        Command::Memory { clients, devices, memory_mib, out } => {
+            memory(&clients, &devices, Bytes::from_mib(memory_mib), &out)
+        }
         Command::Report { declarations, results, out } => {
             report(&declarations, &results, &out.join("lab-report.md"), "lab")
         }
@@ -184,6 +203,28 @@ fn rehearse(declaration: &str, clients: Option<u32>, commands: bool) -> Result<(
             }
         }
     })?;
+    Ok(())
+}
+
+fn memory(numbers: &[u32], devices: &[String], memory: Bytes, out: &Path) -> Result<(), Box<dyn Error>> {
+    let stage = Stage::prepare(numbers.iter().copied().max().unwrap_or(1))?;
+    let mut rows = Vec::new();
+    for device in devices {
+        for records in [false, true] {
+            for &number in numbers {
+                let held = stage.hold(device, records, number, memory)?;
+                eprintln!("{}", serde_json::to_string(&held)?);
+                rows.push(held);
+            }
+        }
+    }
+    std::fs::create_dir_all(out)?;
+    let lines = rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+    std::fs::write(out.join("memory.jsonl"), lines.join("\n") + "\n")?;
+    std::fs::write(out.join("memory.svg"), figure::memory::svg(&rows))?;
+    let table = figure::memory::markdown(&rows);
+    std::fs::write(out.join("memory.md"), &table)?;
+    print!("{table}");
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! (files are zeros), and volumes that are to be aged first. **State:** one [`VirtualTransport`] for each run. **Invariants:** the same declaration gives the
 //! same figures.
 
+pub mod holdings;
 mod transport;
 
 use crate::experiment::{Contender, Declaration, Experiment};
@@ -92,15 +93,7 @@ impl<'a> Stage<'a> {
     fn prepare(declaration: &'a Declaration) -> Result<Self, RehearsalError> {
         let size = Bytes(declaration.size_gib << 30);
         let device = declaration.device()?.of_size(size);
-        let pool = pool(Bytes::from_mib(512))?;
-        let mut transport = VirtualTransport::untimed(formatted(size), &pool)?;
-        let mut laying: Vec<Client> =
-            shares(&needs(declaration, None)).into_iter().map(Client::laying).collect();
-        let reports = load::run(&mut transport, &mut laying, Duration::from_secs(1 << 20), |_, _| {})?;
-        if let Some(error) = reports.into_iter().find_map(|report| report.first_error) {
-            return Err(RehearsalError::Client(error));
-        }
-        let disk = transport.into_volume().unmount().map_err(RehearsalError::Volume)?;
+        let disk = laid(size, &needs(declaration, None))?;
         Ok(Self { declaration, device, disk })
     }
 
@@ -174,11 +167,23 @@ impl<'a> Stage<'a> {
             window: &window,
             duration,
             sequential_megabits: self.device.sequential_mb_per_s() * 8.0,
-            avfs: None,
+            avfs: transport.avfs_report(),
         };
         let contender = contender.name.clone();
         let point = Point { contender, repeat, ..judge(experiment, seen) };
         Ok((point, device.map(|device| device.commands()).unwrap_or_default()))
+    }
+}
+
+/// A disk with these files, as four leave them who lay them at once.
+fn laid(size: Bytes, files: &BTreeMap<String, Bytes>) -> Result<Arc<SimDisk>, RehearsalError> {
+    let pool = pool(Bytes::from_mib(512))?;
+    let mut transport = VirtualTransport::untimed(formatted(size), &pool)?;
+    let mut laying: Vec<Client> = shares(files).into_iter().map(Client::laying).collect();
+    let reports = load::run(&mut transport, &mut laying, Duration::from_secs(1 << 20), |_, _| {})?;
+    match reports.into_iter().find_map(|report| report.first_error) {
+        Some(error) => Err(RehearsalError::Client(error)),
+        None => transport.into_volume().unmount().map_err(RehearsalError::Volume),
     }
 }
 

@@ -189,7 +189,7 @@ impl Section<'_> {
         if largest.iter().any(|(_, point)| point.avfs.is_some()) {
             **text += "\nWhat AVFS said of itself at the end:\n\n\
                      | | streams with, without reservation | late requests, latest, ms | read ahead, MiB, part of what was read \
-                     |\n|---|--:|--:|--:|\n";
+                     | never taken by a client, MiB, part of what was read |\n|---|--:|--:|--:|--:|\n";
         }
         for (contender, point) in &largest {
             **text += &said(contender, point).unwrap_or_default();
@@ -263,7 +263,7 @@ fn waits(contender: &Contender, point: &Point) -> String {
 fn said(contender: &Contender, point: &Point) -> Option<String> {
     let said = point.avfs?;
     Some(format!(
-        "| {} | {}, {} | {}, {:.0} | {:.0}, {:.0} % |\n",
+        "| {} | {}, {} | {}, {:.0} | {:.0}, {:.0} % | {:.0}, {:.1} % |\n",
         contender.name,
         said.streams_admitted,
         said.streams_without,
@@ -271,6 +271,8 @@ fn said(contender: &Contender, point: &Point) -> Option<String> {
         said.latest_ms,
         said.read_ahead_mib,
         said.read_ahead_percent,
+        said.never_read_mib,
+        said.never_read_percent,
     ))
 }
 
@@ -294,7 +296,7 @@ pub(crate) mod tests {
             "longest_ms": 30.0, "start": { "p50_ms": 500.0, "p99_ms": 900.0, "longest_ms": 900.0 }, "jump": null,
             "copies_share": 40.0, "cpu_s_per_gb": 1.5, "avfs": {
                 "streams_admitted": 3, "streams_without": 1, "requests_late": 2, "latest_ms": 7.0,
-                "read_ahead_mib": 64.0, "read_ahead_percent": 5.0
+                "read_ahead_mib": 64.0, "read_ahead_percent": 5.0, "never_read_mib": 9.0, "never_read_percent": 1.5
             }, "device_read_megabits": 110.0, "device_write_megabits": 0.0, "read_kib": 1024.0,
             "write_kib": 0.0, "seeks_per_s": 12.0, "kib_per_seek": 1100.0, "utilisation": 50.0, "processors": 7.0,
             "deepest_queue": 3
@@ -341,7 +343,7 @@ pub(crate) mod tests {
             "![readers](figures/smoke-readers.svg)",
             "| ext4 | 1 | 100 | 110, 0 |",
             "| ext4 | 500, 900, 900 | – | 1.50 | 40 % |",
-            "| ext4 | 3, 1 | 2, 7 | 64, 5 % |",
+            "| ext4 | 3, 1 | 2, 7 | 64, 5 % | 9, 1.5 % |",
             "not measured",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");

@@ -194,7 +194,7 @@ pub fn verdict(point: &Point) -> String {
         times.map_or(String::new(), |times| format!(", {name} {:.0} ms", times.p99_ms))
     };
     format!(
-        "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{})",
+        "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{})",
         point.contender,
         point.experiment,
         point.clients,
@@ -204,6 +204,9 @@ pub fn verdict(point: &Point) -> String {
         point.utilisation,
         within("start", point.start),
         within("jump", point.jump),
+        point
+            .avfs
+            .map_or(String::new(), |said| format!(", {:.1} % read for nobody", said.never_read_percent)),
     )
 }
 

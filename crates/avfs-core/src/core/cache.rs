@@ -36,6 +36,8 @@ pub(super) struct CacheBlock {
     pub(super) dirty_epoch: u64,
     /// Bytes being read from the device.
     pub(super) loading: RangeSet,
+    /// Bytes that were read from it and that no client has taken.
+    unread: RangeSet,
     /// Requests to the device that write it, and the bytes they write.
     pub(super) writing: u32,
     pub(super) in_writing: RangeSet,
@@ -81,6 +83,11 @@ pub(super) struct Cache {
     next_stamp: u64,
     pub(super) dirty_bytes: u64,
     wanted_bytes: u64,
+    /// What clients can read, as far as it came from the device, since the cache was made.
+    loaded_bytes: u64,
+    /// What nobody had taken of it when its block went, and what nobody has taken of blocks to which no player will come.
+    unread_gone: u64,
+    unread_idle: u64,
 }
 
 impl Cache {
@@ -93,6 +100,9 @@ impl Cache {
             next_stamp: 0,
             dirty_bytes: 0,
             wanted_bytes: 0,
+            loaded_bytes: 0,
+            unread_gone: 0,
+            unread_idle: 0,
         }
     }
 
@@ -101,12 +111,38 @@ impl Cache {
         self.wanted_bytes
     }
 
+    /// Bytes that were read from the device for clients, and how many of them nobody has taken, and no player will come to.
+    pub(super) fn loaded_bytes(&self) -> (u64, u64) {
+        (self.loaded_bytes, self.unread_gone + self.unread_idle)
+    }
+
+    /// These bytes of the block have come from the device, for whoever reads them.
+    pub(super) fn mark_loaded(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+        self.loaded_bytes += range.end - range.start;
+        self.change_unread(id, |unread| unread.insert(range));
+    }
+
+    /// A client has taken these bytes of the block.
+    pub(super) fn mark_read(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+        self.change_unread(id, |unread| unread.remove(range));
+    }
+
+    fn change_unread(&mut self, id: BlockId, change: impl FnOnce(&mut RangeSet)) {
+        let Some(block) = find(&mut self.slots, id) else { return };
+        let before = block.unread.total();
+        change(&mut block.unread);
+        if block.wanted == 0 {
+            self.unread_idle = self.unread_idle + block.unread.total() - before;
+        }
+    }
+
     /// One more player will come to the block.
     pub(super) fn want(&mut self, id: BlockId) {
         let Some(block) = find(&mut self.slots, id) else { return };
         block.wanted += 1;
         if block.wanted == 1 {
             self.wanted_bytes += block.buffer.len() as u64;
+            self.unread_idle -= block.unread.total();
         }
     }
 
@@ -116,6 +152,7 @@ impl Cache {
         block.wanted -= 1;
         if block.wanted == 0 {
             self.wanted_bytes -= block.buffer.len() as u64;
+            self.unread_idle += block.unread.total();
         }
     }
 
@@ -170,6 +207,7 @@ impl Cache {
             dirty_since: Instant::FAR_FUTURE,
             dirty_epoch: u64::MAX,
             loading: RangeSet::default(),
+            unread: RangeSet::default(),
             writing: 0,
             in_writing: RangeSet::default(),
             filling: SmallVec::new(),
@@ -200,8 +238,12 @@ impl Cache {
         self.free_slots.push(id.slot);
         self.clean.remove(&block.stamp);
         self.dirty_bytes -= block.dirty.total();
+        let unread = block.unread.total();
+        self.unread_gone += unread;
         if block.wanted > 0 {
             self.wanted_bytes -= block.buffer.len() as u64;
+        } else {
+            self.unread_idle -= unread;
         }
         Some(block)
     }
@@ -216,8 +258,10 @@ impl Cache {
             self.clean.remove(&block.stamp);
         }
         block.valid.insert(range.clone());
-        block.dirty.insert(range);
+        block.dirty.insert(range.clone());
         self.dirty_bytes += block.dirty.total() - before;
+        // What is written over, nobody can read any more.
+        self.mark_read(id, range);
     }
 
     /// These bytes are on their way to the device, or are not the file's any more.

@@ -7,12 +7,13 @@
 //! than its terms' buffer, or the policy's depth and one request.
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
-//! the terms' deadline is ahead of it. The admission reckoned with exactly that. At the start it asks for a block, and then
+//! the terms' deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is
+//! read ahead: it may be less than everybody else gets. At the start it asks for a block, and then
 //! for as much as it has ahead, until it is there.
 
 use super::cache::BlockId;
 use super::pattern::{Beat, Pace, Pattern, Rest, Step, Way};
-use super::streams::{Need, direction_of};
+use super::streams::{Need, direction_of, stream_of};
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
@@ -287,6 +288,7 @@ impl Core {
             || size <= REQUEST
             || file.exclusive > 0
             || file.policy().prefetch_depth() == Bytes::ZERO
+            || self.is_undecided(stream_of(ino, Direction::Read))
         {
             return;
         }
@@ -434,7 +436,7 @@ impl Core {
             return;
         }
         if self.files.get(&ino).is_some_and(|file| file.playing.as_slice() == [handle]) {
-            let stream = super::streams::stream_of(ino, Direction::Read);
+            let stream = stream_of(ino, Direction::Read);
             self.outbox.cancellations.push(Cancellation::Stream(stream));
             return;
         }

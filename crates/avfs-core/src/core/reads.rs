@@ -87,6 +87,7 @@ impl Core {
             };
             data.slices.push(slice);
             self.cache.touch(id);
+            self.cache.mark_read(id, at - start..at - start + length);
             return Some(length);
         }
         let until = file.next_block(at).unwrap_or(end).min(end);
@@ -403,6 +404,7 @@ impl Core {
                 return;
             }
         }
+        let mut loaded: SmallVec<[Range<u64>; 1]> = SmallVec::new();
         for gap in block.valid.gaps(range) {
             let (at, length) = (gap.start as usize, (gap.end - gap.start) as usize);
             if let Some(bounce) = &bounce {
@@ -411,7 +413,12 @@ impl Core {
             // What the device holds behind the end of the file is nobody's.
             let past = size.saturating_sub(block.start).clamp(gap.start, gap.end);
             block.buffer.zero(past as usize, (gap.end - past) as usize);
-            block.valid.insert(gap);
+            block.valid.insert(gap.clone());
+            loaded.push(gap.start..past);
+        }
+        // What a page lacks that is to be written is not for readers.
+        for bytes in loaded.into_iter().filter(|bytes| bounce.is_none() && !bytes.is_empty()) {
+            self.cache.mark_loaded(id, bytes);
         }
     }
 

@@ -215,8 +215,9 @@ impl Core {
         (piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
     }
 
-    /// A stream is promised something else than before: its players have as much read ahead from now on.
+    /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.
     pub fn promised(&mut self, now: Now, promise: Promise) {
+        let was_undecided = self.undecided.remove(&promise.stream);
         if let Some(id) = SequenceId::of_stream(promise.stream) {
             if let Some(sequence) = self.sequences.get_mut(id) {
                 sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
@@ -226,7 +227,7 @@ impl Core {
         let (ino, direction) = file_of(promise.stream);
         let Some(file) = self.files.get_mut(&ino) else { return };
         file.set_terms(direction, promise.terms);
-        if direction == Direction::Read && promise.terms.is_some() {
+        if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
             for handle in file.playing.clone() {
                 self.read_ahead(now, ino, handle);
             }
@@ -355,6 +356,11 @@ impl Core {
         if before == after {
             return;
         }
+        match (before, after) {
+            (None, Some(_)) => _ = self.undecided.insert(stream),
+            (_, None) => _ = self.undecided.remove(&stream),
+            (Some(_), Some(_)) => {}
+        }
         if let (Some(before), Some(after)) = (before, after)
             && (StreamSpec { rate: after.rate, ..before }) != after
         {
@@ -362,6 +368,12 @@ impl Core {
             self.outbox.streams.push((stream, None));
         }
         self.outbox.streams.push((stream, after));
+    }
+
+    /// The scheduler was asked whether it has room for the stream, and has not answered: in a moment it is known how far ahead
+    /// may be read. What was read until then, of many who begin at once, was more than there is memory for.
+    pub(super) fn is_undecided(&self, stream: StreamId) -> bool {
+        self.undecided.contains(&stream)
     }
 
     /// The stream of a file's clients: their own, or that of the sequence of which the file is a frame.

@@ -7,6 +7,8 @@
 //! `AVFS_MODEL_ROUNDS` sets how many seeds of each character the long run takes, `AVFS_MODEL_SEED` the first of them.
 
 mod contents;
+mod growing;
+mod holdings;
 mod players;
 mod policies;
 mod regressions;

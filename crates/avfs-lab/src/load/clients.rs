@@ -1,5 +1,6 @@
 //! What each kind of client does.
 
+mod editing;
 mod files;
 mod stream;
 #[cfg(test)]
@@ -19,6 +20,8 @@ use units::{Bytes, Duration, Instant};
 pub enum Pattern {
     /// Reads a clip at its bitrate: fills its buffer, starts, and fetches a unit whenever one was played.
     Player(StreamSpec),
+    /// Plays for some time, then stops, pauses, jumps or turns, again and again.
+    Editor(EditorSpec),
     /// Writes a take at its bitrate: a unit when one was recorded and the one before was acknowledged.
     Recorder(StreamSpec),
     /// The same with a file for each unit, as DPX or EXR.
@@ -50,6 +53,45 @@ pub struct StreamSpec {
     pub unit_kib: u64,
     /// What is played before it starts to be late, or may be unacknowledged while recording, milliseconds.
     pub buffer_ms: u64,
+}
+
+/// What an editor does after some time of playing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Then {
+    /// Closes the clip, and opens it elsewhere after the pause.
+    Stop,
+    /// Goes on where it was, after the pause.
+    Pause,
+    /// Goes on elsewhere, at once.
+    Jump,
+    /// Goes on in the other direction, at once.
+    Turn,
+}
+
+/// An editor's figures; the first three are those of a [`StreamSpec`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EditorSpec {
+    /// Mbit/s.
+    pub megabits: f64,
+    /// A unit.
+    pub unit_kib: u64,
+    /// What is played before it starts to be late, milliseconds.
+    pub buffer_ms: u64,
+    /// So long it plays at a time, milliseconds, once its buffer is full.
+    pub play_ms: u64,
+    /// Between the end of that and the next, where there is a pause, milliseconds.
+    #[serde(default)]
+    pub pause_ms: u64,
+    /// What it does then.
+    pub then: Then,
+}
+
+impl EditorSpec {
+    fn stream(&self) -> StreamSpec {
+        StreamSpec { megabits: self.megabits, unit_kib: self.unit_kib, buffer_ms: self.buffer_ms }
+    }
 }
 
 /// A greedy client's figures.
@@ -137,12 +179,13 @@ impl Pattern {
         })
     }
 
-    fn stream(&self) -> Option<&StreamSpec> {
+    fn stream(&self) -> Option<StreamSpec> {
         match self {
             Self::Player(spec)
             | Self::Recorder(spec)
             | Self::FramePlayer(spec)
-            | Self::FrameRecorder(spec) => Some(spec),
+            | Self::FrameRecorder(spec) => Some(*spec),
+            Self::Editor(spec) => Some(spec.stream()),
             _ => None,
         }
     }
@@ -153,7 +196,7 @@ impl Pattern {
     /// In words.
     pub fn check(&self) -> Result<(), String> {
         if let Some(spec) = self.stream() {
-            let whole = matches!(self, Self::Player(_) | Self::Recorder(_));
+            let whole = matches!(self, Self::Player(_) | Self::Recorder(_) | Self::Editor(_));
             if !(spec.megabits.is_finite() && spec.megabits > 0.0) {
                 return Err("megabits must be above zero".to_owned());
             }
@@ -202,6 +245,7 @@ impl ClientSpec {
     pub fn needs(&self) -> Vec<(String, Bytes)> {
         match &self.pattern {
             Pattern::Player(spec) => vec![(spec.file(&self.directory, false), self.clip)],
+            Pattern::Editor(spec) => vec![(spec.stream().file(&self.directory, false), self.clip)],
             Pattern::CopyFrom(_) | Pattern::RandomReader(_) | Pattern::Scrubber(_) => {
                 vec![(format!("{}/clip.mov", self.directory), self.clip)]
             }
@@ -303,6 +347,7 @@ impl Client {
         let name = |file: &str| format!("{}/{file}", spec.directory);
         let machine = match &spec.pattern {
             Pattern::Player(stream) => Machine::Stream(Stream::player(spec, stream, false)),
+            Pattern::Editor(editor) => Machine::Stream(Stream::editor(spec, editor)),
             Pattern::FramePlayer(stream) => Machine::Stream(Stream::player(spec, stream, true)),
             Pattern::Recorder(stream) => Machine::Stream(Stream::recorder(spec, stream, false)),
             Pattern::FrameRecorder(stream) => Machine::Stream(Stream::recorder(spec, stream, true)),

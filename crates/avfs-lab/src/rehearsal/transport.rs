@@ -1,6 +1,8 @@
 //! The way to the files of a volume in virtual time.
 
 use super::RehearsalError;
+use super::holdings::Watch;
+use crate::avfs::AvfsReport;
 use crate::load::{Answer, Ask, Operation, Outcome, Transport, TransportError};
 use crate::lun::Counters;
 use avfs_core::config::Config;
@@ -13,7 +15,7 @@ use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
 use parking_lot::Mutex;
 use rtsched::Direction;
-use rtsched_sim::device::{Command, Completion, Device, DeviceSpec};
+use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, ModelSpec};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -129,6 +131,7 @@ pub(super) struct VirtualTransport {
     /// Operations under way, and whose they are.
     waiting: BTreeMap<Ticket, (usize, u64)>,
     outcomes: Vec<Outcome>,
+    watch: Option<Watch>,
 }
 
 impl VirtualTransport {
@@ -150,7 +153,7 @@ impl VirtualTransport {
             logical_block: block,
             physical_block: block,
             optimal_io: Bytes::ZERO,
-            rotational: true,
+            rotational: matches!(spec.model, ModelSpec::Disk(_)),
         };
         let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
         Ok(Self::with(volume, Some(device)))
@@ -164,11 +167,28 @@ impl VirtualTransport {
             opened: 0,
             waiting: BTreeMap::new(),
             outcomes: Vec::new(),
+            watch: None,
         }
+    }
+
+    /// From now on looks at what streams hold.
+    pub(super) fn watch(&mut self) {
+        self.watch = Some(Watch::default());
+    }
+
+    /// What was seen.
+    pub(super) fn watched(self) -> Watch {
+        self.watch.unwrap_or_default()
     }
 
     pub(super) fn into_volume(self) -> SimVolume {
         self.volume
+    }
+
+    /// What the volume says of itself.
+    pub(super) fn avfs_report(&self) -> Option<AvfsReport> {
+        let read = self.device.as_ref()?.counters().read_bytes;
+        Some(AvfsReport::of(&self.volume.core().report(), read, &self.volume.streams()))
     }
 
     /// The device, if it is one that takes its time.
@@ -269,6 +289,12 @@ impl VirtualTransport {
         None
     }
 
+    fn look(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.look(self.volume.clock(), self.volume.core());
+        }
+    }
+
     fn collect(&mut self) {
         let ended: Vec<Ticket> =
             self.waiting.keys().copied().filter(|ticket| self.volume.has_ended(*ticket)).collect();
@@ -313,7 +339,9 @@ impl Transport for VirtualTransport {
                 }
             }
             self.collect();
+            self.look();
         }
+        self.look();
         outcomes.append(&mut self.outcomes);
         Ok(())
     }

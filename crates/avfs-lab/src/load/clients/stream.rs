@@ -3,7 +3,8 @@
 //! **State:** which units are on their way, which are there, when the next one's turn is. **Invariants:** a unit is counted
 //! late once; playing pauses until a late unit is there, so that one delay is not counted again by every unit behind it.
 
-use super::{ClientReport, ClientSpec, Desk, Ended, StreamSpec};
+use super::editing::Editing;
+use super::{ClientReport, ClientSpec, Desk, EditorSpec, Ended, StreamSpec};
 use crate::load::{Answer, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bytes, Duration, Instant};
@@ -49,6 +50,8 @@ pub(super) struct Stream {
     /// Units of the clip; a player begins again after the last.
     clip_units: u64,
     first: u64,
+    /// Of who does not play on and on.
+    editing: Option<Editing>,
     /// When it began to ask.
     begun: Option<Instant>,
     file: Option<u64>,
@@ -70,6 +73,7 @@ impl Stream {
             buffered: stream.buffered(),
             clip_units,
             first: ((clip_units as f64 * spec.position) as u64).min(clip_units - 1),
+            editing: None,
             begun: None,
             file: None,
             next: 0,
@@ -82,6 +86,12 @@ impl Stream {
     pub(super) fn player(spec: &ClientSpec, stream: &StreamSpec, sequence: bool) -> Self {
         let turn = Turn::Player { ready: BTreeSet::new(), next_play: 0, play_at: None, stalled: false };
         Self::new(spec, stream, sequence, turn)
+    }
+
+    pub(super) fn editor(spec: &ClientSpec, editor: &EditorSpec) -> Self {
+        let mut player = Self::player(spec, &editor.stream(), false);
+        player.editing = Some(Editing::new(editor, player.first, player.clip_units));
+        player
     }
 
     pub(super) fn recorder(spec: &ClientSpec, stream: &StreamSpec, sequence: bool) -> Self {
@@ -107,6 +117,9 @@ impl Stream {
             } else {
                 self.open_clip(desk);
             }
+        }
+        if self.edit(now, desk) {
+            return;
         }
         if !self.sequence && self.file.is_none() || self.steps.values().any(|step| *step == Step::Directory) {
             return;
@@ -165,6 +178,41 @@ impl Stream {
         }
     }
 
+    /// What an editor does between playing and playing. True: it does not play now.
+    fn edit(&mut self, now: Instant, desk: &mut Desk) -> bool {
+        let (Some(editing), Turn::Player { ready, next_play, play_at, stalled }) =
+            (&mut self.editing, &mut self.turn)
+        else {
+            return false;
+        };
+        if let Some(next) = editing.next(now, *play_at, *next_play, self.next) {
+            if next.is_elsewhere {
+                ready.clear();
+                // Answers that are still on their way are of no use any more.
+                self.units.clear();
+                *next_play = self.next;
+            }
+            (*play_at, *stalled) = (None, false);
+            if next.closes {
+                editing.close(self.file.take());
+            }
+        }
+        if self.steps.is_empty()
+            && let Some(file) = editing.closing()
+        {
+            desk.ask(Operation::Close { file });
+        }
+        let rests = editing.rests(now);
+        if !rests && editing.begins_again() {
+            self.begun = Some(now);
+            if self.file.is_none() {
+                self.open_clip(desk);
+                return true;
+            }
+        }
+        rests
+    }
+
     fn open_clip(&mut self, desk: &mut Desk) {
         if self.sequence {
             return;
@@ -190,7 +238,7 @@ impl Stream {
         let start = match (self.sequence, self.writes()) {
             (true, _) => 0,
             (false, true) => unit * self.unit.as_u64(),
-            (false, false) => (self.first + unit) % self.clip_units * self.unit.as_u64(),
+            (false, false) => self.place(unit) * self.unit.as_u64(),
         };
         let (mut done, length) = (0, self.unit.as_u64());
         while done < length {
@@ -206,6 +254,14 @@ impl Stream {
                 unit.pieces += 1;
             }
             done += u64::from(piece);
+        }
+    }
+
+    /// Where a player's unit is in the clip, in units.
+    fn place(&self, unit: u64) -> u64 {
+        match &self.editing {
+            Some(editing) => editing.place(unit),
+            None => (self.first + unit) % self.clip_units,
         }
     }
 
@@ -292,7 +348,10 @@ impl Stream {
 
     pub(super) fn next_event(&self) -> Option<Instant> {
         match &self.turn {
-            Turn::Player { play_at, stalled, .. } => play_at.filter(|_| !*stalled),
+            Turn::Player { play_at, stalled, .. } => {
+                let plays = play_at.filter(|_| !*stalled);
+                plays.into_iter().chain(self.editing.as_ref().and_then(Editing::next_event)).min()
+            }
             Turn::Recorder { next_take, .. } => *next_take,
         }
     }

@@ -1,0 +1,160 @@
+//! Who holds how much of the memory, and how much it may.
+//!
+//! **For:** showing, at any moment, that a stream holds its window and one request at the most, and which one does not.
+//! **Excludes:** keeping to it, which players and writeback do. **State:** none of its own. **Invariants:** every block
+//! counts once for each stream that holds it; what may be evicted at any time counts for nobody.
+
+use super::cache::{BlockId, CacheBlock};
+use super::file::FileState;
+use super::streams::stream_of;
+use super::{Core, Handle};
+use crate::types::HandleId;
+use avfs_io::pool::MAX_BUFFER;
+use rtsched::{Direction, StreamId, Terms};
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Bytes, Ino};
+
+/// What the readers of a file hold together, or its writers, or those of a sequence. Whole buffers, whatever part of them is
+/// used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Clients that have read or written.
+    pub clients: u32,
+    /// The admission has promised them something.
+    pub is_promised: bool,
+    /// Being read from the device for clients that wait for it, and ahead of nobody.
+    pub waited_for: Bytes,
+    /// Being read ahead.
+    pub reading: Bytes,
+    /// Read, and kept until a client has passed it.
+    pub read_ahead: Bytes,
+    /// Written by a client, and to be written to the device.
+    pub waiting: Bytes,
+    /// Being written to the device.
+    pub writing: Bytes,
+    /// What plays until the deadline of a request, or what a policy wants ahead, for all clients. `None`: nothing bounds
+    /// them but what everybody may have waiting together.
+    pub window: Option<Bytes>,
+    /// The longest that is asked for at once.
+    pub request: Bytes,
+}
+
+impl Holding {
+    /// All of it.
+    pub fn held(&self) -> Bytes {
+        Bytes(self.waited_for.0 + self.for_later().0)
+    }
+
+    /// What nobody waits for at this moment.
+    pub fn for_later(&self) -> Bytes {
+        Bytes(self.reading.0 + self.read_ahead.0 + self.waiting.0 + self.writing.0)
+    }
+
+    /// What that may be, but for the parts of its blocks that were played or are not written yet: window and one request.
+    pub fn allowed(&self) -> Option<Bytes> {
+        self.window.map(|window| Bytes(window.0 + self.request.0))
+    }
+
+    fn count(&mut self, block: &CacheBlock) {
+        let length = block.buffer.len() as u64;
+        if block.writing > 0 {
+            self.writing.0 += length;
+        } else if !block.dirty.is_empty() || !block.filling.is_empty() {
+            self.waiting.0 += length;
+        } else if block.wanted == 0 {
+            self.waited_for.0 += length;
+        } else if !block.loading.is_empty() {
+            self.reading.0 += length;
+        } else {
+            self.read_ahead.0 += length;
+        }
+    }
+
+    fn promise(&mut self, terms: Option<Terms>) {
+        let Some(terms) = terms else { return };
+        self.is_promised = true;
+        self.request = terms.request;
+        self.window = Some(terms.buffer().saturating_sub(terms.request));
+    }
+}
+
+fn is_being_written(block: &CacheBlock) -> bool {
+    block.writing > 0 || !block.dirty.is_empty() || !block.filling.is_empty()
+}
+
+impl Core {
+    /// What each stream holds now, and those who read and write without being one. O(blocks of files in use).
+    pub fn holdings(&self) -> BTreeMap<StreamId, Holding> {
+        let mut holdings = BTreeMap::new();
+        let mut clients: BTreeMap<(Ino, bool), Vec<HandleId>> = BTreeMap::new();
+        for (&number, Handle { ino, flags, .. }) in
+            self.handles.iter().filter(|(_, open)| open.player.is_some())
+        {
+            let writes = super::streams::direction_of(*flags) == Direction::Write;
+            clients.entry((*ino, writes)).or_default().push(HandleId(number));
+        }
+        for (&ino, file) in &self.files {
+            let readers = clients.get(&(ino, false)).map_or(0, Vec::len) as u32;
+            if file.sequence(Direction::Read).is_none() {
+                self.add_readers(&mut holdings, ino, file, readers);
+            }
+            let writers = clients.get(&(ino, true)).map_or(0, Vec::len) as u32;
+            self.add_writers(&mut holdings, ino, file, writers);
+        }
+        self.add_sequences(&mut holdings);
+        holdings.retain(|_, held: &mut Holding| held.clients > 0 || held.held() > Bytes::ZERO);
+        holdings
+    }
+
+    fn blocks<'a>(&'a self, ids: impl Iterator<Item = BlockId> + 'a) -> impl Iterator<Item = &'a CacheBlock> {
+        ids.filter_map(|id| self.cache.get(id))
+    }
+
+    fn add_readers(
+        &self,
+        holdings: &mut BTreeMap<StreamId, Holding>,
+        ino: Ino,
+        file: &FileState,
+        clients: u32,
+    ) {
+        let mut held = Holding { clients, request: Bytes(MAX_BUFFER as u64), ..Holding::default() };
+        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4);
+        held.window = Some(Bytes(u64::from(clients) * depth));
+        held.promise(file.terms(Direction::Read));
+        let is_read =
+            |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
+        self.blocks(file.blocks.ids()).filter(is_read).for_each(|block| held.count(block));
+        holdings.insert(stream_of(ino, Direction::Read), held);
+    }
+
+    fn add_writers(
+        &self,
+        holdings: &mut BTreeMap<StreamId, Holding>,
+        ino: Ino,
+        file: &FileState,
+        clients: u32,
+    ) {
+        let sequence = file.sequence(Direction::Write);
+        let stream = sequence.map_or(stream_of(ino, Direction::Write), |id| id.stream());
+        let held = holdings.entry(stream).or_default();
+        held.clients += clients;
+        held.request = held.request.max(Bytes(MAX_BUFFER as u64));
+        held.promise(self.terms(ino, Direction::Write));
+        let is_written = |block: &&CacheBlock| is_being_written(block);
+        self.blocks(file.blocks.ids()).filter(is_written).for_each(|block| held.count(block));
+    }
+
+    fn add_sequences(&self, holdings: &mut BTreeMap<StreamId, Holding>) {
+        for (id, sequence) in self.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
+            let held = holdings.entry(id.stream()).or_default();
+            held.clients = sequence.heads.len() as u32;
+            let depth = sequence.policy.prefetch_depth().0.min(self.cache.capacity() / 4);
+            held.window = Some(Bytes(u64::from(held.clients) * depth));
+            held.request = Bytes(MAX_BUFFER as u64);
+            held.promise(sequence.terms);
+            let frames = sequence.heads.iter().flat_map(|head| head.frames());
+            let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.blocks.iter().copied()).collect();
+            self.blocks(blocks.into_iter()).for_each(|block| held.count(block));
+        }
+    }
+}

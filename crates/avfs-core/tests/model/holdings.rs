@@ -1,0 +1,219 @@
+//! Memory: what each stream holds is its window and one request, whoever else comes, goes or jumps.
+
+use avfs_core::config::Config;
+use avfs_core::core::Holding;
+use avfs_core::simulation::{SimVolume, formatted};
+use avfs_core::types::*;
+use avfs_io::Geometry;
+use avfs_io::pool::Pool;
+use avfs_io::sim::{SimCommand, Timing};
+use proptest::prelude::*;
+use rtsched::StreamId;
+use std::collections::{BTreeMap, VecDeque};
+use units::{Bitrate, Bytes, Duration, Ino, Instant};
+
+const MIB: u64 = 1 << 20;
+/// What is held and is neither window nor request: the rest of the block that is played, or the one that is being filled.
+const BLOCK: u64 = 8 * MIB;
+const CLIP_MIB: u64 = 64;
+
+/// A device that does one command after the other: 0.2 ms, and 1 GB/s.
+#[derive(Debug, Default)]
+struct Line {
+    commands: VecDeque<(Instant, u64)>,
+    free: Instant,
+}
+
+impl Timing for Line {
+    fn submit(&mut self, now: Instant, number: u64, command: SimCommand) {
+        let time = Duration::from_micros(200) + Duration::from_nanos(command.length.0);
+        self.free = self.free.max(now) + time;
+        self.commands.push_back((self.free, number));
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.commands.front().map(|&(at, _)| at)
+    }
+
+    fn advance(&mut self, now: Instant, completed: &mut Vec<u64>) {
+        while let Some((_, number)) = self.commands.pop_front_if(|(at, _)| *at <= now) {
+            completed.push(number);
+        }
+    }
+}
+
+/// What a client does, 1 MiB at a time.
+#[derive(Clone, Debug)]
+struct Client {
+    records: bool,
+    megabits: u64,
+    /// Waits so many of its own periods before it begins.
+    after: u64,
+    /// After so many MiB it goes elsewhere, if it plays.
+    jumps_after: u64,
+}
+
+impl Client {
+    fn name(&self, number: usize) -> String {
+        format!("{number}.{}.mov", self.megabits)
+    }
+}
+
+fn client() -> impl Strategy<Value = Client> {
+    let rates = prop::sample::select(vec![25, 100, 200]);
+    (any::<bool>(), rates, 0u64..8, 5u64..60).prop_map(|(records, megabits, after, jumps_after)| Client {
+        records,
+        megabits,
+        after,
+        jumps_after,
+    })
+}
+
+fn config() -> Config {
+    let rate =
+        |megabits| format!("[[stream]]\npath = \"*.{megabits}.mov\"\nbitrate = \"{megabits} Mbit/s\"\n");
+    Config::parse(&[25, 100, 200].map(rate).concat()).unwrap()
+}
+
+/// A volume with the players' clips, of which nothing is in memory.
+fn mounted(memory: Bytes, clients: &[Client]) -> SimVolume {
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(4096)), &pool, config(), 5).unwrap();
+    for (number, client) in clients.iter().enumerate().filter(|(_, client)| !client.records) {
+        let (_, handle) = volume.create(Ino::ROOT, client.name(number).as_bytes()).unwrap();
+        for mebibyte in 0..CLIP_MIB {
+            volume.write(handle, mebibyte * MIB, &[0; MIB as usize]).unwrap();
+        }
+        volume.with(|core, now| core.release(now, handle));
+    }
+    let disk = volume.unmount().unwrap();
+    let block = Bytes(4096);
+    let geometry =
+        Geometry { logical_block: block, physical_block: block, optimal_io: Bytes::ZERO, rotational: false };
+    let pool = Pool::new(memory, false).unwrap();
+    SimVolume::mount_timed(disk, &pool, config(), geometry, Box::new(Line::default())).unwrap()
+}
+
+/// What a stream may hold. When others come it may become less: what was read until then counts until it has been played.
+#[derive(Default)]
+struct Allowed {
+    bytes: Bytes,
+    until: Instant,
+    is_promised: bool,
+}
+
+impl Allowed {
+    fn note(&mut self, now: Instant, bytes: Bytes, is_promised: bool, rate: Bitrate) {
+        // What everybody may have is nothing to who is promised less before it has read.
+        let is_first = is_promised && !std::mem::replace(&mut self.is_promised, is_promised);
+        if bytes >= self.bytes || now >= self.until || is_first {
+            self.bytes = bytes;
+        }
+        if bytes == self.bytes {
+            self.until = now + rate.time_for(Bytes(bytes.0 + BLOCK)) * 2;
+        }
+    }
+}
+
+struct Working {
+    client: Client,
+    number: usize,
+    open: Option<(Ino, HandleId)>,
+    next: Instant,
+    done: u64,
+}
+
+impl Working {
+    fn step(&mut self, volume: &mut SimVolume) {
+        let name = self.client.name(self.number);
+        let (_, handle) = *self.open.get_or_insert_with(|| {
+            if self.client.records {
+                return volume.create(Ino::ROOT, name.as_bytes()).unwrap();
+            }
+            let ino = volume.with(|core, _| core.lookup(Ino::ROOT, name.as_bytes())).unwrap().attributes.ino;
+            (ino, volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle)
+        });
+        if self.client.records {
+            volume.write(handle, self.done * MIB, &[0; MIB as usize]).unwrap();
+        } else {
+            let place = (self.done + self.done / self.client.jumps_after * 33) % CLIP_MIB;
+            volume.read(handle, place * MIB, MIB as usize).unwrap();
+        }
+        self.done += 1;
+        self.next += Bitrate::from_megabits(self.client.megabits).time_for(Bytes(MIB));
+    }
+}
+
+fn check(
+    now: Instant,
+    holdings: &BTreeMap<StreamId, Holding>,
+    rates: &BTreeMap<u64, Bitrate>,
+    allowed: &mut BTreeMap<StreamId, Allowed>,
+) -> Result<(), TestCaseError> {
+    for (&stream, holding) in holdings {
+        let (Some(bytes), Some(&rate)) = (holding.allowed(), rates.get(&(stream.0 >> 1))) else { continue };
+        let may = allowed.entry(stream).or_default();
+        may.note(now, bytes, holding.is_promised, rate);
+        let held = holding.for_later();
+        prop_assert!(
+            held.0 <= may.bytes.0 + BLOCK,
+            "at {now:?} {stream:?} may hold {}: {holding:?}",
+            may.bytes
+        );
+    }
+    Ok(())
+}
+
+/// Clients at work for some seconds: what each stream holds is within what it may, and all of it is in the memory.
+fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
+    let mut volume = mounted(memory, &clients);
+    let begin = volume.clock();
+    let period = |client: &Client| Bitrate::from_megabits(client.megabits).time_for(Bytes(MIB));
+    let mut working: Vec<Working> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(number, client)| {
+            let next = begin + period(&client) * client.after as u32;
+            Working { client, number, open: None, next, done: 0 }
+        })
+        .collect();
+    let (mut rates, mut allowed) = (BTreeMap::new(), BTreeMap::new());
+    while volume.clock() < begin + Duration::from_secs(5) {
+        let first = working.iter_mut().min_by_key(|one| one.next).unwrap();
+        volume.pass(first.next.saturating_since(volume.clock()));
+        first.step(&mut volume);
+        let (ino, _) = first.open.unwrap();
+        rates.insert(ino.0, Bitrate::from_megabits(first.client.megabits));
+        let holdings = volume.core().holdings();
+        check(volume.clock(), &holdings, &rates, &mut allowed)?;
+        let together: u64 = holdings.values().map(|holding| holding.held().0).sum();
+        prop_assert!(together <= memory.0, "{together} of {memory}");
+    }
+    let promised: u64 = volume.streams().iter().map(|stream| stream.buffer_bytes).sum();
+    prop_assert!(promised <= memory.0 / 2, "{promised} of {memory} are promised");
+    for (_, handle) in working.into_iter().filter_map(|one| one.open) {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    volume.pass(Duration::from_secs(10));
+    prop_assert_eq!(volume.core().holdings(), BTreeMap::new());
+    volume.core().audit().map_err(TestCaseError::fail)
+}
+
+/// Players that begin together asked for 24 MiB each before the scheduler had said that there is memory for a third of it.
+#[test]
+fn who_begins_reads_no_further_ahead_than_is_promised() {
+    let client = |number: u64| Client { records: false, megabits: 25, after: number % 4, jumps_after: 60 };
+    work((0..14).map(client).collect(), Bytes::from_mib(256)).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn a_stream_holds_its_window_and_one_request(
+        clients in prop::collection::vec(client(), 1..=6),
+        memory in prop::sample::select(vec![96, 160, 1024]),
+    ) {
+        work(clients, Bytes::from_mib(memory))?;
+    }
+}
