@@ -32,7 +32,7 @@ const REQUEST: u64 = MAX_BUFFER as u64;
 const OBSERVED_MARGIN: u64 = 20;
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
 /// once, and half a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
-const START: Duration = Duration::from_millis(1500);
+const START: Duration = Duration::from_millis(1750);
 /// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
 /// long as it is not known for one, does not come before players.
 const OWN_BUFFER: Duration = Duration::from_secs(2);
@@ -299,12 +299,9 @@ impl Core {
         };
         let lead = self.lead(ino, handle);
         while asked.abs_diff(front) <= lead.bytes {
-            // What a client waits for is asked for by itself, so all of what follows may come at once.
-            let request = if lead.is_promised {
-                lead.request
-            } else {
-                lead.request.min(asked.abs_diff(front).max(REQUEST))
-            };
+            // Who has little ahead needs something soon, not much of it.
+            let least = if lead.is_promised { lead.request / 2 } else { 0 };
+            let request = lead.request.min(asked.abs_diff(front).max(REQUEST).max(least));
             let Some(mut range) = next_request(way, asked, request, size) else { break };
             if way == Way::Forward {
                 range.end = self.end_of_run(ino, range.clone());
