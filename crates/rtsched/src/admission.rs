@@ -335,7 +335,7 @@ fn fits(tasks: &[Task], is_new: bool, others: Others) -> Result<(), Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::ServiceTime;
+    use crate::line::ServiceTime;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 //! **For:** the figures of the policy, with defaults for a disk array. **Excludes:** reading them from a file.
 //! **State:** none. **Invariants:** values out of range count as the nearest one in range.
 
-use crate::service::ServiceTime;
+use crate::line::ServiceTime;
 use units::{Bytes, Duration};
 
 /// What the floors of the classes without guarantees are a part of.

@@ -7,7 +7,7 @@
 
 use crate::queue::StreamSlot;
 use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
-use crate::service::Distance;
+use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 

@@ -57,10 +57,11 @@ mod slack;
 mod stream;
 mod streams;
 mod tree;
+mod zones;
 
 pub use config::{Config, FloorBase};
 pub use event::{Counters, Event};
+pub use line::ServiceTime;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::Scheduler;
-pub use service::ServiceTime;
 pub use stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline};

@@ -1,12 +1,27 @@
 //! One line of service times, and how it is learned.
 //!
 //! **For:** C(Q) = a + Q/R by least squares of the relative error, decayed, so that a sum over many commands is right.
-//! **Excludes:** which line a command belongs to, which is [`service`](crate::service)'s. **State:** decayed sums.
+//! **Excludes:** which line a command belongs to, which is [`zones`](crate::zones)'. **State:** decayed sums.
 //! **Invariants:** neither part is ever zero; one observation, however far off, moves them by a bounded factor; the
 //! figures in use change in steps.
 
-use crate::service::ServiceTime;
-use units::Bytes;
+use units::{Bytes, Duration};
+
+/// The time one command holds the device: `access` plus its length at `bytes_per_second`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceTime {
+    /// Before the first byte: seek, rotation, the command itself. At least 1 ns is reckoned with.
+    pub access: Duration,
+    /// The rate from then on; at least 1.
+    pub bytes_per_second: Bytes,
+}
+
+impl ServiceTime {
+    /// The time for a command of `length`, rounded up to nanoseconds; saturates at 584 years.
+    pub fn of(&self, length: Bytes) -> Duration {
+        Duration::from_nanos(Figures::from(*self).nanos(length))
+    }
+}
 
 /// A line in whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,14 +11,16 @@ use crate::device::{Device, Member};
 use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
 use crate::health::Health;
+use crate::line::ServiceTime;
 use crate::merge::{Limits, Run};
 use crate::policing::price;
 use crate::queue::{Part, Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
-use crate::service::{Distance, ServiceModel, ServiceTime};
+use crate::service::ServiceModel;
 use crate::slack::{Expected, Usable};
 use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
+use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{DeviceOffset, Duration, Instant};
 

@@ -3,196 +3,19 @@
 //! **For:** the service model C(Q) = a + Q/R, one access and a transfer at one rate: what a command takes on average,
 //! for reads, writes and flushes apart, because an array's write-back cache makes writes a device of their own. Random
 //! reads of 64 KiB to 16 MiB on a RAID5 of five SATA disks follow the line within a tenth with a = 16 ms and
-//! R = 170 MB/s. Zones of the device are learned apart, because a disk's outer tracks are twice as fast as its inner
-//! ones; so are short commands, and those that go on where the last one ended or nearby. The average and no percentile,
+//! R = 170 MB/s. Places are learned apart, see [`zones`](crate::zones). The average and no percentile,
 //! because what is decided by it are sums over many commands; what the next few may take beyond it is the scheduler's
-//! cushion. **Excludes:** queueing. **State:** a [`Line`] for each kind of command, the span that is going on, what a
-//! cache has lent. **Invariants:** over any time in which the device was never idle, what its completions are said to
+//! cushion. **Excludes:** queueing. **State:** [`Lines`] for each direction, the span that is going on, what a cache has
+//! lent. **Invariants:** over any time in which the device was never idle, what its completions are said to
 //! have taken adds up to that time; estimates are never zero and change in steps, so what is queued is priced anew
 //! rarely.
 
 use crate::config::Config;
-use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, Learned, Line};
+use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
 use crate::request::Direction;
+use crate::zones::{Distance, Lines, Seen, zone};
 use units::{Bytes, DeviceOffset, Duration, Instant};
-
-/// The time one command holds the device: `access` plus its length at `bytes_per_second`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServiceTime {
-    /// Before the first byte: seek, rotation, the command itself. At least 1 ns is reckoned with.
-    pub access: Duration,
-    /// The rate from then on; at least 1.
-    pub bytes_per_second: Bytes,
-}
-
-impl ServiceTime {
-    /// The time for a command of `length`, rounded up to nanoseconds; saturates at 584 years.
-    pub fn of(&self, length: Bytes) -> Duration {
-        Duration::from_nanos(Figures::from(*self).nanos(length))
-    }
-}
-
-/// How far a command starts from where the one before it ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Distance {
-    /// Not at all: no seek, and the device may have read ahead.
-    Sequential,
-    /// A short seek.
-    Near,
-    /// Anywhere.
-    Far,
-}
-
-impl Distance {
-    /// A hundredth of a disk of some TB, where seeks are mostly settling.
-    const NEAR: Bytes = Bytes::from_mib(16 << 10);
-
-    pub(crate) fn between(end: DeviceOffset, start: DeviceOffset) -> Self {
-        match end.distance(start) {
-            Bytes::ZERO => Self::Sequential,
-            near if near <= Self::NEAR => Self::Near,
-            _ => Self::Far,
-        }
-    }
-}
-
-/// A completion.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    direction: Direction,
-    zone: usize,
-    distance: Distance,
-    length: Bytes,
-}
-
-/// Zones of a device whose size is known.
-const ZONES: usize = 8;
-/// Completions after which a zone speaks for itself, and for those around it that do not yet.
-const KNOWN: u32 = 32;
-/// Completions after which it changes only if the device does.
-const ESTABLISHED: u32 = 64;
-/// Commands up to this have a line of their own: on flash they keep one channel of many busy, so they say nothing about
-/// transfers.
-const SHORT: Bytes = Bytes::from_kib(256);
-
-fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
-    match device_size {
-        Bytes::ZERO => 0,
-        Bytes(size) => ((offset.0 / size.div_ceil(ZONES as u64)) as usize).min(ZONES - 1),
-    }
-}
-
-/// One direction.
-#[derive(Clone, Debug)]
-struct Lines {
-    /// Of commands longer than [`SHORT`].
-    zones: [Line; ZONES],
-    /// For each zone the one that speaks for it: the nearest known one. Every request is priced by it.
-    speakers: [usize; ZONES],
-    short: Line,
-    /// What follows on what was there, or nearly, lies where it was fast or slow, too.
-    near: [Line; ZONES],
-    sequential: [Line; ZONES],
-    /// The zone that takes longest, of those that are known.
-    worst: usize,
-    /// Start values were measured by zone: each is known.
-    by_zone: bool,
-}
-
-impl Lines {
-    /// The rate changes evenly between the `ends` of the device, if they were measured.
-    fn new(start: ServiceTime, ends: Option<[Bytes; 2]>, confidence: f64) -> Self {
-        let lines = |access: Duration| {
-            core::array::from_fn(|zone| {
-                let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
-                    let (place, of) = (2 * zone as u64 + 1, 2 * ZONES as u64);
-                    Bytes(
-                        (first.0.saturating_mul(of - place)).saturating_add(last.0.saturating_mul(place))
-                            / of,
-                    )
-                });
-                Line::new(ServiceTime { access, bytes_per_second }, confidence)
-            })
-        };
-        let mut new = Self {
-            zones: lines(start.access),
-            speakers: core::array::from_fn(|zone| zone),
-            short: Line::new(start, confidence),
-            near: lines(start.access / 2),
-            sequential: lines(start.access / 16),
-            worst: 0,
-            by_zone: ends.is_some(),
-        };
-        new.find_worst();
-        new
-    }
-
-    /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
-    fn line(&self, zone: usize, length: Bytes) -> &Line {
-        if length <= SHORT {
-            return &self.short;
-        }
-        &self.zones[self.speakers[zone]]
-    }
-
-    fn known(&self) -> impl Iterator<Item = usize> {
-        (0..ZONES).filter(|zone| self.by_zone || self.zones[*zone].seen >= KNOWN)
-    }
-
-    /// Finds for each zone the one that speaks for it: after another one became known.
-    fn find_speakers(&mut self) {
-        self.speakers = core::array::from_fn(|zone| {
-            let nearest = self.known().min_by_key(|known| (known.abs_diff(zone), core::cmp::Reverse(*known)));
-            nearest.unwrap_or(zone)
-        });
-    }
-
-    /// The line that learns from a completion.
-    fn own(&mut self, seen: &Seen) -> &mut Line {
-        match seen.distance {
-            Distance::Sequential => &mut self.sequential[seen.zone],
-            Distance::Near => &mut self.near[seen.zone],
-            Distance::Far if seen.length <= SHORT => &mut self.short,
-            Distance::Far => &mut self.zones[seen.zone],
-        }
-    }
-
-    /// Learns from a completion. Whether what is known has changed, and by which factor all lines were scaled.
-    fn observe(&mut self, seen: &Seen, ratio: f64) -> (bool, f64) {
-        let line = self.own(seen);
-        let learned = line.observe(seen.length, ratio);
-        let (is_established, becomes_known) = (line.seen >= ESTABLISHED, line.seen == KNOWN);
-        if becomes_known {
-            self.find_speakers();
-        }
-        let is_seek = seen.distance != Distance::Sequential && seen.length > SHORT;
-        let moved = match learned {
-            // What happened to a line that was known happened to the device.
-            Learned::Device(scale) if is_established && is_seek => {
-                let is_near = seen.distance == Distance::Near;
-                let (far, near) = (self.zones.iter_mut().enumerate(), self.near.iter_mut().enumerate());
-                let far = far.filter(|(zone, _)| is_near || *zone != seen.zone);
-                let near = near.filter(|(zone, _)| !is_near || *zone != seen.zone);
-                far.chain(near).for_each(|(_, line)| line.rescale(scale));
-                true
-            }
-            Learned::Nothing => false,
-            _ => seen.distance == Distance::Far,
-        };
-        let scale = if let Learned::Device(scale) = learned { scale } else { 1.0 };
-        (self.find_worst() || moved, scale)
-    }
-
-    /// True when it takes another time than before.
-    fn find_worst(&mut self) -> bool {
-        let takes = |zone: usize| self.zones[zone].in_use.nanos(Bytes::from_mib(8));
-        let worst = self.known().max_by_key(|zone| takes(*zone)).unwrap_or(self.worst);
-        let moved = takes(worst) != takes(self.worst);
-        self.worst = worst;
-        moved
-    }
-}
 
 /// Completions that are looked at together. A device that has several commands works on all of them, and what it did for
 /// one shows in the completion of another: only sums tell the truth. So a span lasts until the device has nothing more,
@@ -241,8 +64,7 @@ impl ServiceModel {
 
     /// In the slowest zone that is known.
     fn worst(&self, direction: Direction, length: Bytes) -> Figures {
-        let lines = &self.lines[direction as usize];
-        lines.line(lines.worst, length).in_use
+        self.lines[direction as usize].worst_line(length).in_use
     }
 
     /// Nanoseconds a command holds the device on average, from wherever the one before ended.
@@ -281,12 +103,8 @@ impl ServiceModel {
         distance: Distance,
         length: Bytes,
     ) -> u64 {
-        let (lines, zone) = (&self.lines[direction as usize], zone(self.device_size, offset));
-        match distance {
-            Distance::Sequential => lines.sequential[zone].in_use.nanos(length),
-            Distance::Near => lines.near[zone].in_use.nanos(length),
-            Distance::Far => self.nanos(direction, offset, length),
-        }
+        let zone = zone(self.device_size, offset);
+        self.lines[direction as usize].line_after(distance, zone, length).in_use.nanos(length)
     }
 
     /// The line of the slowest zone.

@@ -1,0 +1,187 @@
+//! What is known of one direction, by place and by how a command gets there.
+//!
+//! **For:** a [`Line`] for each kind of command. Zones of the device are learned apart, because a disk's outer tracks are
+//! twice as fast as its inner ones; so are short commands, and those that go on where the last one ended or nearby.
+//! **Excludes:** what a completion says, which is [`service`](crate::service)'s. **State:** the lines, and which zone speaks
+//! for which. **Invariants:** every zone has one that speaks for it; what happens to a line that was known, happened to the
+//! device.
+
+use crate::line::{Learned, Line, ServiceTime};
+use crate::request::Direction;
+use units::{Bytes, DeviceOffset, Duration};
+
+/// How far a command starts from where the one before it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Distance {
+    /// Not at all: no seek, and the device may have read ahead.
+    Sequential,
+    /// A short seek.
+    Near,
+    /// Anywhere.
+    Far,
+}
+
+impl Distance {
+    /// A hundredth of a disk of some TB, where seeks are mostly settling.
+    const NEAR: Bytes = Bytes::from_mib(16 << 10);
+
+    pub(crate) fn between(end: DeviceOffset, start: DeviceOffset) -> Self {
+        match end.distance(start) {
+            Bytes::ZERO => Self::Sequential,
+            near if near <= Self::NEAR => Self::Near,
+            _ => Self::Far,
+        }
+    }
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) direction: Direction,
+    pub(crate) zone: usize,
+    pub(crate) distance: Distance,
+    pub(crate) length: Bytes,
+}
+
+/// Zones of a device whose size is known.
+const ZONES: usize = 8;
+/// Completions after which a zone speaks for itself, and for those around it that do not yet.
+const KNOWN: u32 = 32;
+/// Completions after which it changes only if the device does.
+const ESTABLISHED: u32 = 64;
+/// Commands up to this have a line of their own: on flash they keep one channel of many busy, so they say nothing about
+/// transfers.
+const SHORT: Bytes = Bytes::from_kib(256);
+
+/// Which one an offset is in.
+pub(crate) fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
+    match device_size {
+        Bytes::ZERO => 0,
+        Bytes(size) => ((offset.0 / size.div_ceil(ZONES as u64)) as usize).min(ZONES - 1),
+    }
+}
+
+/// One direction.
+#[derive(Clone, Debug)]
+pub(crate) struct Lines {
+    /// Of commands longer than [`SHORT`].
+    zones: [Line; ZONES],
+    /// For each zone the one that speaks for it: the nearest known one. Every request is priced by it.
+    speakers: [usize; ZONES],
+    short: Line,
+    /// What follows on what was there, or nearly, lies where it was fast or slow, too.
+    near: [Line; ZONES],
+    sequential: [Line; ZONES],
+    /// The zone that takes longest, of those that are known.
+    worst: usize,
+    /// Start values were measured by zone: each is known.
+    by_zone: bool,
+}
+
+impl Lines {
+    /// The rate changes evenly between the `ends` of the device, if they were measured.
+    pub(crate) fn new(start: ServiceTime, ends: Option<[Bytes; 2]>, confidence: f64) -> Self {
+        let lines = |access: Duration| {
+            core::array::from_fn(|zone| {
+                let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
+                    let (place, of) = (2 * zone as u64 + 1, 2 * ZONES as u64);
+                    Bytes(
+                        (first.0.saturating_mul(of - place)).saturating_add(last.0.saturating_mul(place))
+                            / of,
+                    )
+                });
+                Line::new(ServiceTime { access, bytes_per_second }, confidence)
+            })
+        };
+        let mut new = Self {
+            zones: lines(start.access),
+            speakers: core::array::from_fn(|zone| zone),
+            short: Line::new(start, confidence),
+            near: lines(start.access / 2),
+            sequential: lines(start.access / 16),
+            worst: 0,
+            by_zone: ends.is_some(),
+        };
+        new.find_worst();
+        new
+    }
+
+    /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
+    pub(crate) fn line(&self, zone: usize, length: Bytes) -> &Line {
+        if length <= SHORT {
+            return &self.short;
+        }
+        &self.zones[self.speakers[zone]]
+    }
+
+    /// The same of those that begin so far from where the one before ended.
+    pub(crate) fn line_after(&self, distance: Distance, zone: usize, length: Bytes) -> &Line {
+        match distance {
+            Distance::Sequential => &self.sequential[zone],
+            Distance::Near => &self.near[zone],
+            Distance::Far => self.line(zone, length),
+        }
+    }
+
+    /// The same in the slowest zone that is known.
+    pub(crate) fn worst_line(&self, length: Bytes) -> &Line {
+        self.line(self.worst, length)
+    }
+
+    fn known(&self) -> impl Iterator<Item = usize> {
+        (0..ZONES).filter(|zone| self.by_zone || self.zones[*zone].seen >= KNOWN)
+    }
+
+    /// Finds for each zone the one that speaks for it: after another one became known.
+    fn find_speakers(&mut self) {
+        self.speakers = core::array::from_fn(|zone| {
+            let nearest = self.known().min_by_key(|known| (known.abs_diff(zone), core::cmp::Reverse(*known)));
+            nearest.unwrap_or(zone)
+        });
+    }
+
+    /// The line that learns from a completion.
+    pub(crate) fn own(&mut self, seen: &Seen) -> &mut Line {
+        match seen.distance {
+            Distance::Sequential => &mut self.sequential[seen.zone],
+            Distance::Near => &mut self.near[seen.zone],
+            Distance::Far if seen.length <= SHORT => &mut self.short,
+            Distance::Far => &mut self.zones[seen.zone],
+        }
+    }
+
+    /// Learns from a completion. Whether what is known has changed, and by which factor all lines were scaled.
+    pub(crate) fn observe(&mut self, seen: &Seen, ratio: f64) -> (bool, f64) {
+        let line = self.own(seen);
+        let learned = line.observe(seen.length, ratio);
+        let (is_established, becomes_known) = (line.seen >= ESTABLISHED, line.seen == KNOWN);
+        if becomes_known {
+            self.find_speakers();
+        }
+        let is_seek = seen.distance != Distance::Sequential && seen.length > SHORT;
+        let moved = match learned {
+            // What happened to a line that was known happened to the device.
+            Learned::Device(scale) if is_established && is_seek => {
+                let is_near = seen.distance == Distance::Near;
+                let (far, near) = (self.zones.iter_mut().enumerate(), self.near.iter_mut().enumerate());
+                let far = far.filter(|(zone, _)| is_near || *zone != seen.zone);
+                let near = near.filter(|(zone, _)| !is_near || *zone != seen.zone);
+                far.chain(near).for_each(|(_, line)| line.rescale(scale));
+                true
+            }
+            Learned::Nothing => false,
+            _ => seen.distance == Distance::Far,
+        };
+        let scale = if let Learned::Device(scale) = learned { scale } else { 1.0 };
+        (self.find_worst() || moved, scale)
+    }
+
+    /// True when it takes another time than before.
+    fn find_worst(&mut self) -> bool {
+        let takes = |zone: usize| self.zones[zone].in_use.nanos(Bytes::from_mib(8));
+        let worst = self.known().max_by_key(|zone| takes(*zone)).unwrap_or(self.worst);
+        let moved = takes(worst) != takes(self.worst);
+        self.worst = worst;
+        moved
+    }
+}
