@@ -56,6 +56,9 @@ pub struct Contender {
     /// Options of mount.
     #[serde(default)]
     pub mount: Vec<String>,
+    /// The LUN is measured before, as `mkfs.avfs` offers it, and the configuration says what was found.
+    #[serde(default)]
+    pub calibrated: bool,
     /// The text of a configuration file; its path is given to mount as `config=`.
     pub config: Option<String>,
     /// The host's I/O scheduler.

@@ -13,12 +13,13 @@ use crate::load::{self, Client, TransportError};
 use crate::point::{Mark, Point, Seen, judge};
 use crate::run::{clients, needs, ramp, shares};
 use crate::search::{self, Next};
-use avfs_core::config::{Config, ConfigError};
+use avfs_core::config::{Config, ConfigError, DeviceConfig};
 use avfs_core::error::Error as VolumeError;
 use avfs_core::recovery::RecoveryError;
 use avfs_core::simulation::formatted;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
+use rtsched_sim::calibration::start_values;
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -136,6 +137,11 @@ impl<'a> Stage<'a> {
         if let Some(size) = contender.mount.iter().find_map(|option| option.strip_prefix("cache_size=")) {
             // As mount takes it: 4G are 4 GiB.
             config.cache.size = Config::parse(&format!("[cache]\nsize = \"{size}iB\""))?.cache.size;
+        }
+        if contender.calibrated {
+            let [read, write, flush] = start_values(&self.device);
+            config.device =
+                DeviceConfig { read: Some(read), write: Some(write), flush: Some(flush.access) };
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.

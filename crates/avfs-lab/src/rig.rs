@@ -186,7 +186,8 @@ impl Rig {
         }
         device.limit_dirty(Bytes::from_mib(contender.dirty_mib))?;
         let samba = place("samba")?;
-        let config = contender.config.as_ref().map(|text| {
+        let text = contender.config.as_deref().or(contender.calibrated.then_some(""));
+        let config = text.map(|text| {
             let path = samba.join("volume.toml");
             fs::write(&path, text).map_err(file(&path)).map(|()| path)
         });
@@ -199,8 +200,9 @@ impl Rig {
             samba,
             config: config.transpose()?,
         };
-        rig.set_modelled(false)?;
+        rig.set_modelled(contender.calibrated)?;
         rig.format()?;
+        rig.set_modelled(false)?;
         rig.mount()?;
         for command in &contender.prepare {
             let command = command.replace("{}", &rig.share().display().to_string());
@@ -219,7 +221,11 @@ impl Rig {
             _ => &["--force"],
         };
         let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
-        run(mkfs.args(standing).args(&self.contender.mkfs).arg(self.device.path())).map(drop)
+        mkfs.args(standing).args(&self.contender.mkfs);
+        if let Some(config) = self.config.as_ref().filter(|_| self.contender.calibrated) {
+            mkfs.arg("--calibrate").arg(config);
+        }
+        run(mkfs.arg(self.device.path())).map(drop)
     }
 
     /// Mounts with nothing in memory.
