@@ -400,11 +400,16 @@ impl Core {
             Operation::Read { handle, offset, length } => Some((handle, offset, length)),
             _ => None,
         };
+        if let Some((handle, offset, length)) = read {
+            self.notice_request(now, handle, offset, length);
+        }
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
         // Behind what it waits for itself, so that what is read ahead continues it on the device.
-        if let Some((handle, offset, length)) = read {
-            self.notice_request(now, handle, offset, length);
+        if let Some((handle, ..)) = read
+            && let Ok((ino, _)) = self.handle(handle)
+        {
+            self.read_ahead(now, ino, handle);
         }
         self.pump(now);
     }

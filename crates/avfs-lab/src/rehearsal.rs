@@ -140,8 +140,7 @@ impl<'a> Stage<'a> {
         }
         if contender.calibrated {
             let [read, write, flush] = start_values(&self.device);
-            config.device =
-                DeviceConfig { read: Some(read), write: Some(write), flush: Some(flush.access) };
+            config.device = DeviceConfig { read: Some(read), write: Some(write), flush: Some(flush.access) };
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.

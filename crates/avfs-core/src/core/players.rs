@@ -148,7 +148,6 @@ impl Core {
         }
         if end > offset {
             self.note_request(now, ino, handle, offset, end);
-            self.read_ahead(now, ino, handle);
         }
     }
 
