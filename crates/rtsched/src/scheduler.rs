@@ -405,7 +405,10 @@ impl Scheduler {
         let mut waiting = before;
         waiting.request.class = waiting.request.class.min(class);
         waiting.is_wanted_in_time |= class == Class::RealTime;
-        waiting.deadline = waiting.deadline.min(deadline);
+        // By when it may not starve any longer is no promise.
+        let becomes_promised =
+            waiting.request.class == Class::RealTime && before.request.class != Class::RealTime;
+        waiting.deadline = if becomes_promised { deadline } else { waiting.deadline.min(deadline) };
         self.journal.counters.promoted += 1;
         if waiting.request.class != Class::RealTime || self.shortest.is_none() {
             self.insert(now, waiting);
@@ -417,7 +420,7 @@ impl Scheduler {
                 let wish = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
                 Waiting { request: Request { deadline: Some(wish), ..before.request }, ..before }
             }
-            _ => Waiting { deadline: waiting.deadline, ..before },
+            _ => Waiting { deadline: deadline.min(before.deadline), ..before },
         };
         let is_excess = waiting.part == Part::Excess;
         if is_excess {

@@ -160,3 +160,21 @@ fn a_command_that_was_promised_is_not_cut_short_for_what_is_at_the_device() {
     });
     assert_eq!(dispatch.map(|dispatch| dispatch.length), Some(Bytes::from_mib(24)));
 }
+
+/// What a player read ahead beyond its rate was best effort for up to two seconds. When the player came near it, that became
+/// its deadline, long before it was wanted, and went before others whose buffers ran dry.
+#[test]
+fn what_is_promoted_is_due_when_it_is_wanted_not_when_it_would_have_starved() {
+    for (wish, first) in [(Duration::from_millis(3500), 2), (Duration::from_millis(2900), 1)] {
+        let mut lab = lab();
+        let _reservation = admit_fixed(&mut lab, 3);
+        lab.enqueue(request(1, Class::BestEffort, 0, UNIT, None));
+        let due = Some(Instant::ZERO + Duration::from_secs(3));
+        lab.enqueue(request(2, Class::RealTime, 1 << 40, UNIT, due));
+        assert!(lab.scheduler.promote(lab.now, rtsched::RequestId(1), Class::RealTime, Instant::ZERO + wish));
+        // Nothing can be chosen any more but by deadline.
+        lab.now += Duration::from_millis(2880);
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!((dispatch.requests[0].0, dispatch.reason), (first, Reason::EarliestDeadline));
+    }
+}
