@@ -56,7 +56,7 @@ pub struct Contender {
     /// Options of mount.
     #[serde(default)]
     pub mount: Vec<String>,
-    /// The LUN is measured before, as `mkfs.avfs` offers it, and the configuration says what was found.
+    /// How long the LUN takes to read is measured before (`avfsctl calibrate`), and the configuration says what was found.
     #[serde(default)]
     pub calibrated: bool,
     /// The text of a configuration file; its path is given to mount as `config=`.

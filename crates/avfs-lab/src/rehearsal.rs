@@ -139,8 +139,8 @@ impl<'a> Stage<'a> {
             config.cache.size = Config::parse(&format!("[cache]\nsize = \"{size}iB\""))?.cache.size;
         }
         if contender.calibrated {
-            let [read, write, flush] = start_values(&self.device);
-            config.device = DeviceConfig { read: Some(read), write: Some(write), flush: Some(flush.access) };
+            let [read, ..] = start_values(&self.device);
+            config.device = DeviceConfig { read: Some(read), ..DeviceConfig::default() };
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.

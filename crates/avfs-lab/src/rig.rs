@@ -200,9 +200,9 @@ impl Rig {
             samba,
             config: config.transpose()?,
         };
-        rig.set_modelled(contender.calibrated)?;
-        rig.format()?;
+        rig.calibrate()?;
         rig.set_modelled(false)?;
+        rig.format()?;
         rig.mount()?;
         for command in &contender.prepare {
             let command = command.replace("{}", &rig.share().display().to_string());
@@ -210,6 +210,15 @@ impl Rig {
         }
         rig.unmount();
         Ok(rig)
+    }
+
+    /// Has the LUN measured, if the contender is to know it. Only reads: it would have to keep all the noise that is written.
+    fn calibrate(&self) -> Result<(), RigError> {
+        let Some(config) = self.config.as_ref().filter(|_| self.contender.calibrated) else { return Ok(()) };
+        self.set_modelled(true)?;
+        let mut calibrate = Command::new("avfsctl");
+        calibrate.args(["calibrate", "--seconds", "30", "--config"]).arg(config);
+        run(calibrate.arg(self.device.path())).map(drop)
     }
 
     fn format(&self) -> Result<(), RigError> {
@@ -221,11 +230,7 @@ impl Rig {
             _ => &["--force"],
         };
         let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
-        mkfs.args(standing).args(&self.contender.mkfs);
-        if let Some(config) = self.config.as_ref().filter(|_| self.contender.calibrated) {
-            mkfs.arg("--calibrate").arg(config);
-        }
-        run(mkfs.arg(self.device.path())).map(drop)
+        run(mkfs.args(standing).args(&self.contender.mkfs).arg(self.device.path())).map(drop)
     }
 
     /// Mounts with nothing in memory.

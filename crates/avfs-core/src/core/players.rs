@@ -8,8 +8,8 @@
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
 //! the terms' deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is
-//! read ahead: it may be less than everybody else gets. At the start it asks for a block, and then
-//! for as much as it has ahead, until it is there.
+//! read ahead: it may be less than everybody else gets. At the start it asks for half a request, and then for as much as it has
+//! ahead, until it is there.
 
 use super::cache::BlockId;
 use super::pattern::{Beat, Pace, Pattern, Rest, Step, Way};
