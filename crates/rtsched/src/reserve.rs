@@ -275,10 +275,15 @@ impl Scheduler {
                     .map(|(_, held)| held.cost),
             )
             .fold(self.service.nanos_anywhere(Direction::Flush, Bytes::ZERO), u64::max);
+        let is_read_only = self.specs.iter().all(|spec| spec.direction == Direction::Read);
         Others {
             floor_base: self.config.floor_base,
             floors_percent: self.floors.total_percent(),
-            streams_max_percent: self.config.streams_max_percent,
+            streams_max_percent: if is_read_only {
+                self.config.readers_max_percent
+            } else {
+                self.config.streams_max_percent
+            },
             margin_percent,
             longest,
             blocking_percent: self.blocking_percent(),
