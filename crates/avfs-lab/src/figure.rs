@@ -14,6 +14,7 @@ use resvg::{tiny_skia, usvg};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -82,21 +83,14 @@ impl Axes {
         for index in 0..=(self.megabits / self.step).round() as u32 {
             let megabits = f64::from(index) * self.step;
             let y = self.y(megabits);
-            let _ = writeln!(
-                text,
-                "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{megabits:.0}</text>",
-                LEFT - 6.0,
-                y + 4.0
-            );
+            grid_line(text, LEFT..right, y, megabits);
         }
         for percent in [0.0, 25.0, 50.0, 75.0, 100.0] {
             let y = self.y_percent(percent) + 4.0;
             let _ = writeln!(text, "<text x=\"{:.1}\" y=\"{y:.1}\">{percent:.0}</text>", right + 6.0);
         }
         for clients in 1..=self.clients {
-            let (x, y) = (self.x(clients), HEIGHT - BOTTOM + 18.0);
-            let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{clients}</text>");
+            below(text, self.x(clients), HEIGHT - BOTTOM, clients);
         }
         let (across, up) = ((LEFT + right) / 2.0, (TOP + HEIGHT - BOTTOM) / 2.0);
         let _ = writeln!(
@@ -154,26 +148,15 @@ pub fn svg(declaration: &Declaration, experiment: &Experiment, points: &[Point])
     let own = |contender: &Contender| of(points, contender, experiment);
     let all: Vec<&Point> = declaration.contenders.iter().flat_map(own).collect();
     let axes = Axes::around(&all, |point| carried_megabits(experiment, point));
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>\n",
-        escape(&experiment.name)
-    );
+    let mut text = sheet(WIDTH, HEIGHT);
+    let _ =
+        writeln!(text, "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>", escape(&experiment.name));
     axes.draw(&mut text);
     for (index, contender) in declaration.contenders.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         curves(&mut text, &axes, &places(experiment, &own(contender)), colour);
         let (x, y) = (WIDTH - RIGHT + 58.0, TOP + 18.0 * index as f64 + 8.0);
-        let _ = writeln!(
-            text,
-            "<line x1=\"{x}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{}\" y=\"{}\">{}</text>",
-            x + 22.0,
-            x + 28.0,
-            y + 4.0,
-            escape(&contender.name)
-        );
+        key(&mut text, (x, y), 22.0, colour, &contender.name);
     }
     text + "</svg>\n"
 }
@@ -199,6 +182,46 @@ fn curves(text: &mut String, axes: &Axes, places: &[Place], colour: &str) {
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{fill}\" stroke=\"{colour}\"/>"
         );
     }
+}
+
+/// An empty drawing; `</svg>` ends it.
+fn sheet(width: f64, height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+    )
+}
+
+/// A line across, and what it stands for on its left.
+fn grid_line(text: &mut String, across: Range<f64>, y: f64, value: f64) {
+    let _ = writeln!(
+        text,
+        "<line x1=\"{}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{value:.0}</text>",
+        across.start,
+        across.end,
+        across.start - 6.0,
+        y + 4.0
+    );
+}
+
+/// A number of clients below the drawing's bottom.
+fn below(text: &mut String, x: f64, bottom: f64, clients: u32) {
+    let y = bottom + 18.0;
+    let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{clients}</text>");
+}
+
+/// What a colour stands for.
+fn key(text: &mut String, (x, y): (f64, f64), length: f64, colour: &str, name: &str) {
+    let _ = writeln!(
+        text,
+        "<line x1=\"{x}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+         <text x=\"{}\" y=\"{}\">{}</text>",
+        x + length,
+        x + length + 6.0,
+        y + 4.0,
+        escape(name)
+    );
 }
 
 fn escape(text: &str) -> String {

@@ -48,7 +48,8 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
-        // Before a copy goes on, somebody has what he waits for; leads leave him half of the cushion.
+        // Before a copy goes on, somebody has what he waits for. Of the cushion it has to leave an eighth, so that leads, which
+        // leave a quarter, do not keep it from being served.
         if let Some(slot) = first_wanted(queue).filter(|_| class == Class::BestEffort)
             && (View { cushion: view.cushion / 8, ..*view }).bears(queue, slot)
         {

@@ -264,6 +264,7 @@ impl Scheduler {
         self.try_with(None, None, 0).map(|_| ())
     }
 
+    /// Beside the streams that were [collected](Self::collect).
     fn others(&self, margin_percent: u32) -> Others {
         let longest = [Direction::Read, Direction::Write]
             .map(|direction| self.service.nanos_anywhere(direction, self.config.largest_request))

@@ -192,10 +192,11 @@ impl Scheduler {
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
         let blocking = self.blocking(now);
         let first = self.queue.get(slot);
-        if !self.device.has_room(first.whole.max(self.promised_cost(first)), blocking, view.cushion) {
+        let least = first.whole.max(self.promised_cost(first));
+        if !self.device.has_room(least, blocking, view.cushion) {
             return false;
         }
-        self.take(slot, blocking, &view);
+        self.take(slot, least, blocking, &view);
         self.next_dispatch += 1;
         let id = DispatchId(self.next_dispatch);
         self.send(now, view.start, id, reason);
@@ -248,13 +249,13 @@ impl Scheduler {
         owner.and_then(|owner| self.streams.held_of(owner)).map_or(0, |held| held.cost)
     }
 
-    /// Takes the chosen request out of the queue, and its neighbours, as the next command.
-    fn take(&mut self, slot: Slot, blocking: u64, view: &View) {
+    /// Takes the chosen request out of the queue, and its neighbours, as the next command, which may take `least`
+    /// nanoseconds at any rate.
+    fn take(&mut self, slot: Slot, least: u64, blocking: u64, view: &View) {
         let first = self.queue.remove(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
         let promised = first.owner.filter(|_| first.part == Part::Charged);
         let promised = promised.and_then(|owner| self.streams.held_of(owner));
-        let least = first.cost.max(self.promised_cost(&first));
         let mut limits = Limits {
             length: promised.map_or(self.config.max_merge, |held| held.terms.request),
             // What was promised as one command may be one, wherever it is begun.
@@ -267,7 +268,6 @@ impl Scheduler {
         while limits.cost > least && !self.device.has_room(limits.cost, blocking, view.cushion) {
             limits.cost = least.max(limits.cost / 2);
         }
-        limits.cost = limits.cost.max(first.whole);
         self.run.gather(first, &mut self.queue, &self.service, limits, &self.floors, view);
     }
 

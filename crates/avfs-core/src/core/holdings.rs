@@ -6,7 +6,8 @@
 
 use super::cache::{BlockId, CacheBlock};
 use super::file::FileState;
-use super::streams::stream_of;
+use super::players::Lead;
+use super::streams::{direction_of, stream_of};
 use super::{Core, Handle};
 use crate::types::HandleId;
 use avfs_io::pool::MAX_BUFFER;
@@ -56,18 +57,24 @@ impl Holding {
     }
 
     fn count(&mut self, block: &CacheBlock) {
-        let length = block.buffer.len() as u64;
-        if block.writing > 0 {
-            self.writing.0 += length;
-        } else if !block.dirty.is_empty() || !block.filling.is_empty() {
-            self.waiting.0 += length;
+        let part = if block.writing > 0 {
+            &mut self.writing
+        } else if is_being_written(block) {
+            &mut self.waiting
         } else if block.wanted == 0 {
-            self.waited_for.0 += length;
+            &mut self.waited_for
         } else if !block.loading.is_empty() {
-            self.reading.0 += length;
+            &mut self.reading
         } else {
-            self.read_ahead.0 += length;
-        }
+            &mut self.read_ahead
+        };
+        *part += Bytes(block.buffer.len() as u64);
+    }
+
+    /// What each of its readers gets who has no promise.
+    fn lead(&mut self, lead: Lead) {
+        self.window = Some(Bytes(u64::from(self.clients) * lead.bytes));
+        self.request = Bytes(lead.request);
     }
 
     fn promise(&mut self, terms: Option<Terms>) {
@@ -90,7 +97,7 @@ impl Core {
         for (&number, Handle { ino, flags, .. }) in
             self.handles.iter().filter(|(_, open)| open.player.is_some())
         {
-            let writes = super::streams::direction_of(*flags) == Direction::Write;
+            let writes = direction_of(*flags) == Direction::Write;
             clients.entry((*ino, writes)).or_default().push(HandleId(number));
         }
         for (&ino, file) in &self.files {
@@ -117,9 +124,8 @@ impl Core {
         file: &FileState,
         clients: u32,
     ) {
-        let mut held = Holding { clients, request: Bytes(MAX_BUFFER as u64), ..Holding::default() };
-        let depth = file.policy().prefetch_depth().0.min(self.cache.capacity() / 4);
-        held.window = Some(Bytes(u64::from(clients) * depth));
+        let mut held = Holding { clients, ..Holding::default() };
+        held.lead(Lead::unpromised(&file.policy(), self.cache.capacity()));
         held.promise(file.terms(Direction::Read));
         let is_read =
             |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
@@ -148,9 +154,7 @@ impl Core {
         for (id, sequence) in self.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
             let held = holdings.entry(id.stream()).or_default();
             held.clients = sequence.heads.len() as u32;
-            let depth = sequence.policy.prefetch_depth().0.min(self.cache.capacity() / 4);
-            held.window = Some(Bytes(u64::from(held.clients) * depth));
-            held.request = Bytes(MAX_BUFFER as u64);
+            held.lead(Lead::unpromised(&sequence.policy, self.cache.capacity()));
             held.promise(sequence.terms);
             let frames = sequence.heads.iter().flat_map(|head| head.frames());
             let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.blocks.iter().copied()).collect();

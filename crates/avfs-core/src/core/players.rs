@@ -31,7 +31,7 @@ const REQUEST: u64 = MAX_BUFFER as u64;
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
-/// once, and half a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
+/// once, and a quarter of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
 const START: Duration = Duration::from_millis(1750);
 /// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
 /// long as it is not known for one, does not come before players.
@@ -125,8 +125,13 @@ impl Core {
         if self.follow_frame(now, ino, handle, end - offset) {
             return;
         }
-        self.note_pace(now, ino, handle, end - offset);
-        self.note_rest(now, ino, handle, end - offset, has_waited);
+        let length = Bytes(end - offset);
+        if let Some((player, rate)) = self.note_pace(now, ino, handle, length) {
+            if !has_waited {
+                player.rest.asks(now.monotonic);
+            }
+            player.rest.note(now.monotonic, length, rate);
+        }
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
         }
@@ -210,26 +215,25 @@ impl Core {
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
         self.note_written(now, handle, length);
         let copied = self.copies(handle);
-        self.note_pace(now, ino, handle, length);
+        self.note_pace(now, ino, handle, Bytes(length));
         let copies = self.copies(handle);
         if copied != copies {
             self.change_streams(ino, |core| core.file_mut(ino).set_copying(handle, copies));
         }
     }
 
-    fn note_pace(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
-        let Some(rate) = self.rate_of(ino, handle) else { return };
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
-        open.player.get_or_insert_default().pace.note(now.monotonic, Bytes(length), rate);
-    }
-
-    fn note_rest(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64, has_waited: bool) {
-        let Some(rate) = self.rate_of(ino, handle) else { return };
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
-        if !has_waited {
-            player.rest.asks(now.monotonic);
-        }
-        player.rest.note(now.monotonic, Bytes(length), rate);
+    /// The client has taken so much. Gives it back with its rate, if anybody knows one.
+    fn note_pace(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        handle: HandleId,
+        length: Bytes,
+    ) -> Option<(&mut Player, Bitrate)> {
+        let rate = self.rate_of(ino, handle)?;
+        let player = self.handles.get_mut(&handle.0)?.player.get_or_insert_default();
+        player.pace.note(now.monotonic, length, rate);
+        Some((player, rate))
     }
 
     /// The handle is closed: nobody plays through it any more.
@@ -341,18 +345,19 @@ impl Core {
     /// than they might have.
     pub(super) fn begin_to_play(&mut self, now: Now, ino: Ino) {
         let Some(file) = self.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
-        for handle in file.playing.clone() {
+        let begins =
+            |handle: &HandleId| self.player(*handle).is_some_and(|player| player.starts_by.is_some());
+        let beginning: Vec<HandleId> = file.playing.iter().copied().filter(begins).collect();
+        for handle in beginning {
             let Some(player) = player_of(&mut self.handles, handle) else { continue };
+            player.starts_by = None;
             let (way, front) = (player.pattern.way(), player.pattern.front());
-            if player.starts_by.take().is_none() || way == Way::Backward {
+            if way == Way::Backward {
                 continue;
             }
-            let ahead: Vec<_> = player.wanted.iter().filter_map(|id| self.cache.get(*id)).collect();
-            let ahead: Vec<_> = ahead
-                .iter()
-                .filter(|block| block.start >= front)
-                .map(|block| block.start..block.end())
-                .collect();
+            let blocks = player.wanted.iter().filter_map(|id| self.cache.get(*id));
+            let ahead: Vec<_> =
+                blocks.filter(|block| block.start >= front).map(|block| block.start..block.end()).collect();
             for range in ahead {
                 let need = self.need_ahead(now, ino, handle, front, range.start);
                 self.hasten(ino, range, need);

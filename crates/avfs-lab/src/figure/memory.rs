@@ -1,6 +1,6 @@
 //! What streams hold of the memory: one of them at the most, and all together, against the number of clients.
 
-use super::{COLOURS, escape};
+use super::{COLOURS, below, escape, grid_line, key, sheet};
 use crate::rehearsal::holdings::Held;
 use std::fmt::Write;
 
@@ -34,18 +34,10 @@ impl Panel<'_> {
         for quarter in 0..=4 {
             let mib = self.most * f64::from(quarter) / 4.0;
             let y = self.y(mib);
-            let _ = writeln!(
-                text,
-                "<line x1=\"{}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mib:.0}</text>",
-                self.left,
-                self.left - 6.0,
-                y + 4.0
-            );
+            grid_line(text, self.left..right, y, mib);
         }
         for number in self.numbers {
-            let (x, y) = (self.x(*number), HEIGHT - BOTTOM + 18.0);
-            let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{number}</text>");
+            below(text, self.x(*number), HEIGHT - BOTTOM, *number);
         }
         let _ =
             writeln!(text, "<text x=\"{}\" y=\"24\" font-size=\"14\">{}</text>", self.left, escape(title));
@@ -66,10 +58,7 @@ pub fn svg(rows: &[Held]) -> String {
     let most = |mib: &dyn Fn(&Held) -> f64| rows.iter().map(mib).fold(1.0, f64::max) * 1.05;
     let one = Panel { left: LEFT, most: most(&|row| row.most_mib.max(row.allowed_mib)), numbers: &numbers };
     let all = Panel { left: LEFT + PANEL + GAP, most: most(&|row| row.memory_mib), numbers: &numbers };
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-    );
+    let mut text = sheet(WIDTH, HEIGHT);
     one.axes(&mut text, "one stream at the most (broken: may), MiB");
     all.axes(&mut text, "all at once, MiB (black: the volume's memory)");
     let mut kinds: Vec<(&str, bool)> = rows.iter().map(|row| (row.device.as_str(), row.records)).collect();
@@ -85,15 +74,7 @@ pub fn svg(rows: &[Held]) -> String {
         all.line(&mut text, &own, |row| row.memory_mib, "stroke=\"#000000\"");
         let (x, y) = (LEFT + 190.0 * index as f64, HEIGHT - 12.0);
         let kind = if records { "recorders" } else { "players" };
-        let _ = writeln!(
-            text,
-            "<line x1=\"{x}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{}\" y=\"{}\">{}, {kind}</text>",
-            x + 18.0,
-            x + 24.0,
-            y + 4.0,
-            escape(device)
-        );
+        key(&mut text, (x, y), 18.0, colour, &format!("{device}, {kind}"));
     }
     text + "</svg>\n"
 }

@@ -79,9 +79,7 @@ impl Watch {
         self.together = self.together.max(together);
         self.promised = self.promised.max(promised);
     }
-}
 
-impl Watch {
     /// What was seen, without what is known of the run.
     fn sum(&self, memory: Bytes) -> Held {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
