@@ -115,13 +115,18 @@ pub fn command_time(
     now.saturating_since(start) / (done - warm_up) as u32
 }
 
+/// Commands at once that suit the device.
+pub(crate) fn depth_of_lines(spec: &DeviceSpec) -> u64 {
+    match spec.model {
+        ModelSpec::Disk(_) => 1,
+        ModelSpec::Flash(_) => 32,
+    }
+}
+
 /// What a scheduler is told of a device that was measured once: the line of the least relative errors through commands of 1
 /// to 64 MiB, at the depth that suits the device; flushes by one command of no length.
 pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
-    let depth = match spec.model {
-        ModelSpec::Disk(_) => 1,
-        ModelSpec::Flash(_) => 32,
-    };
+    let depth = depth_of_lines(spec);
     let line = |direction| {
         let points = [1, 4, 16, 64].map(|mib| {
             let length = Bytes::from_mib(mib);
@@ -139,6 +144,13 @@ pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
     let access = Device::new(spec, 1).service(Instant::ZERO, flush).at.saturating_since(Instant::ZERO);
     let flush = ServiceTime { access, bytes_per_second: Bytes::from_mib(1) };
     [line(Direction::Read), line(Direction::Write), flush]
+}
+
+/// What writes of 256 KiB and its doubles up to 64 MiB take on average, measured like the line through them.
+pub fn write_times(spec: &DeviceSpec) -> [Duration; 9] {
+    core::array::from_fn(|octave| {
+        command_time(spec, Direction::Write, Bytes::from_kib(256 << octave), depth_of_lines(spec), 1)
+    })
 }
 
 /// Bytes a second of reads at the start of a device and at its end, as they are measured once: long commands, each where the

@@ -6,8 +6,8 @@
 //! held in memory (one plays while the other is filled), in as few requests as the longest one allows. That is the
 //! schedule of rounds of Gemmell et al. (*Multimedia storage servers*, 1995), at every length of a round that helps.
 
-use crate::calibration::command_time;
-use crate::device::{DeviceSpec, ModelSpec, Phase};
+use crate::calibration::{command_time, depth_of_lines};
+use crate::device::{DeviceSpec, Phase};
 use rtsched::Direction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -93,14 +93,10 @@ impl Oracle {
         if let Some(time) = self.times.borrow().get(&key) {
             return *time;
         }
-        let depth = match self.device.model {
-            ModelSpec::Disk(_) => 1,
-            ModelSpec::Flash(_) => 32,
-        };
         // A device that has always been as it is in this phase.
         let phases = phase.checked_sub(1).map(|index| Phase { at_s: 0.0, ..self.device.phases[index] });
         let device = DeviceSpec { phases: phases.into_iter().collect(), ..self.device.clone() };
-        let time = command_time(&device, direction, Bytes(length), depth, 1).as_secs_f64();
+        let time = command_time(&device, direction, Bytes(length), depth_of_lines(&device), 1).as_secs_f64();
         self.times.borrow_mut().insert(key, time);
         time
     }

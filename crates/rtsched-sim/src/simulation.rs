@@ -5,7 +5,7 @@
 //! goes on only to the next event; the device is never idle while the policy has a command for it.
 
 use crate::background::Background;
-use crate::calibration::{read_ends, start_values};
+use crate::calibration::{read_ends, start_values, write_times};
 use crate::device::{Command, Completion, Device, DeviceSpec};
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
@@ -59,6 +59,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
         read,
         read_ends: Some(read_ends(device)),
         write,
+        write_times: Some(write_times(device)),
         flush,
         calibrated: true,
         buffer_memory: Bytes::from_mib(spec.memory_mib),

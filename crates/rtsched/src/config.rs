@@ -86,6 +86,9 @@ pub struct Config {
     pub read_ends: Option<[Bytes; 2]>,
     /// What the device is reckoned to take for a write until it has shown.
     pub write: ServiceTime,
+    /// What writes of 256 KiB, 512 KiB and so on up to 64 MiB took, where each was measured: `write` is the line through
+    /// them, and arrays do not keep to it. `None`: they do until the device has shown.
+    pub write_times: Option<[Duration; 9]>,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
     /// The values above were measured under sustained load. Then they are trusted for longer, and what writes are faster
@@ -131,6 +134,7 @@ impl Default for Config {
             read: disk_array,
             read_ends: None,
             write: disk_array,
+            write_times: None,
             flush: disk_array,
             calibrated: false,
             learning: true,

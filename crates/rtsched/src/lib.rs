@@ -35,6 +35,7 @@
 extern crate alloc;
 
 mod admission;
+mod bend;
 mod budget;
 mod config;
 mod device;

@@ -10,6 +10,7 @@
 //! have taken adds up to that time; estimates are never zero and change in steps, so what is queued is priced anew
 //! rarely.
 
+use crate::bend::Bend;
 use crate::config::Config;
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
@@ -50,11 +51,12 @@ pub(crate) struct ServiceModel {
 
 impl ServiceModel {
     pub(crate) fn of(config: &Config) -> Self {
-        let &Config { read, write, flush, device_size, learning, calibrated, .. } = config;
+        let &Config { read, write, write_times, flush, device_size, learning, calibrated, .. } = config;
         let confidence = if calibrated { CONFIDENCE_MEASURED } else { CONFIDENCE_GUESSED };
         let ends = config.read_ends.filter(|_| device_size > Bytes::ZERO);
-        let lines = [(read, ends), (write, None), (flush, None)];
-        let lines = lines.map(|(start, ends)| Lines::new(start, ends, confidence));
+        let bend = write_times.map(|times| Bend::new(write, times));
+        let lines = [(read, ends, None), (write, None, bend), (flush, None, None)];
+        let lines = lines.map(|(start, ends, bend)| Lines::new(start, ends, bend, confidence));
         Self { lines, span: NO_SPAN, loan: calibrated.then(Loan::default), device_size, learning }
     }
 
@@ -69,12 +71,14 @@ impl ServiceModel {
 
     /// Nanoseconds a command holds the device on average, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        self.figures(direction, offset, length).nanos(length)
+        let lines = &self.lines[direction as usize];
+        lines.nanos(lines.line(zone(self.device_size, offset), length), length)
     }
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        self.worst(direction, length).nanos(length)
+        let lines = &self.lines[direction as usize];
+        lines.nanos(lines.worst_line(length), length)
     }
 
     /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
@@ -104,7 +108,8 @@ impl ServiceModel {
         length: Bytes,
     ) -> u64 {
         let zone = zone(self.device_size, offset);
-        self.lines[direction as usize].line_after(distance, zone, length).in_use.nanos(length)
+        let lines = &self.lines[direction as usize];
+        lines.nanos(lines.line_after(distance, zone, length), length)
     }
 
     /// The line of the slowest zone.
@@ -153,7 +158,7 @@ impl ServiceModel {
         let lines = &mut self.lines;
         let (mut expected, mut writes) = (0.0, 0.0);
         for seen in seen.iter().flatten() {
-            let nanos = lines[seen.direction as usize].own(seen).expected(seen.length);
+            let nanos = lines[seen.direction as usize].expected(seen);
             expected += nanos;
             // A flush waits for them.
             writes += if seen.direction == Direction::Read { 0.0 } else { nanos };

@@ -6,6 +6,7 @@
 //! for which. **Invariants:** every zone has one that speaks for it; what happens to a line that was known, happened to the
 //! device.
 
+use crate::bend::Bend;
 use crate::line::{Learned, Line, ServiceTime};
 use crate::request::Direction;
 use units::{Bytes, DeviceOffset, Duration};
@@ -76,11 +77,18 @@ pub(crate) struct Lines {
     worst: usize,
     /// Start values were measured by zone: each is known.
     by_zone: bool,
+    /// How commands longer than [`SHORT`] differ from their lines.
+    bend: Option<Bend>,
 }
 
 impl Lines {
     /// The rate changes evenly between the `ends` of the device, if they were measured.
-    pub(crate) fn new(start: ServiceTime, ends: Option<[Bytes; 2]>, confidence: f64) -> Self {
+    pub(crate) fn new(
+        start: ServiceTime,
+        ends: Option<[Bytes; 2]>,
+        bend: Option<Bend>,
+        confidence: f64,
+    ) -> Self {
         let lines = |access: Duration| {
             core::array::from_fn(|zone| {
                 let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
@@ -93,14 +101,21 @@ impl Lines {
                 Line::new(ServiceTime { access, bytes_per_second }, confidence)
             })
         };
+        // Short ones begin with what the longest of them took.
+        let factor = bend.map_or(1.0, |bend| bend.factor(SHORT));
+        let short = ServiceTime {
+            access: start.access.mul_f64(factor),
+            bytes_per_second: Bytes((start.bytes_per_second.0 as f64 / factor) as u64),
+        };
         let mut new = Self {
             zones: lines(start.access),
             speakers: core::array::from_fn(|zone| zone),
-            short: Line::new(start, confidence),
+            short: Line::new(short, confidence),
             near: lines(start.access / 2),
             sequential: lines(start.access / 16),
             worst: 0,
             by_zone: ends.is_some(),
+            bend,
         };
         new.find_worst();
         new
@@ -126,6 +141,18 @@ impl Lines {
     /// The same in the slowest zone that is known.
     pub(crate) fn worst_line(&self, length: Bytes) -> &Line {
         self.line(self.worst, length)
+    }
+
+    /// Nanoseconds that a command of `length` takes by this line.
+    pub(crate) fn nanos(&self, line: &Line, length: Bytes) -> u64 {
+        let nanos = line.in_use.nanos(length);
+        self.bend.filter(|_| length > SHORT).map_or(nanos, |bend| bend.scale(length, nanos))
+    }
+
+    /// Nanoseconds that a completion was expected to take.
+    pub(crate) fn expected(&mut self, seen: &Seen) -> f64 {
+        let factor = self.bend.filter(|_| seen.length > SHORT).map_or(1.0, |bend| bend.factor(seen.length));
+        self.own(seen).expected(seen.length) * factor
     }
 
     fn known(&self) -> impl Iterator<Item = usize> {
