@@ -160,7 +160,7 @@ impl Simulation<'_> {
             let wakeup = self.stage.policy.next_wakeup(self.stage.now);
             let device = self.device.next_event();
             let next = [wakeup, device, self.stage.next_alarm()].into_iter().flatten().min();
-            if self.stage.in_flight() == 0 && self.stage.queued() > 0 {
+            if self.stage.in_flight() == 0 && self.stage.queued() > 0 && wakeup.is_none() {
                 let queued = self.stage.queued();
                 self.stage.violations.push(format!("the device is idle and {queued} requests wait"));
             }

@@ -3,7 +3,8 @@
 //! **For:** when the device will be through, how long each command held it, and whether one more may join.
 //! **Excludes:** the queue. **State:** the commands in flight. **Invariants:** the device is reckoned with as
 //! serving one command after another; where it serves several at once, the time between completions is what a
-//! command costs, and that is what the service model learns. Steady state allocates nothing.
+//! command costs, and that is what the service model learns. What a cache takes faster than it writes is lent, and paid
+//! back while the device has nothing else to do. Steady state allocates nothing.
 
 use crate::queue::StreamSlot;
 use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
@@ -38,6 +39,8 @@ pub(crate) struct Flight {
     pub(crate) dispatched: Instant,
     /// Nanoseconds for which the device served others that came later.
     pub(crate) overtaken: u64,
+    /// A cache may take it, and write it when it is through with it.
+    pub(crate) is_lent: bool,
 }
 
 impl Flight {
@@ -51,6 +54,7 @@ impl Flight {
             cost: 0,
             dispatched: Instant::ZERO,
             overtaken: 0,
+            is_lent: false,
         }
     }
 
@@ -81,9 +85,20 @@ pub(crate) struct Device {
     outstanding: u64,
     /// The earliest guaranteed deadline among the commands to which the device prefers others.
     starving: Option<Instant>,
+    /// Nanoseconds by which writes were taken faster than the device writes: it has them still to do.
+    lent: i64,
+    /// The same after the last write, less what the device was idle for since.
+    lent_most: i64,
+    /// It has been seen to take writes in this way.
+    lends: bool,
+    /// Writes in flight that a cache may take.
+    lent_flights: u32,
 }
 
 impl Device {
+    /// No cache owes more: it is what writing a gigabyte takes arrays that have one.
+    const LENT_MAX: i64 = 4_000_000_000;
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.flights.len() as u32
     }
@@ -100,6 +115,27 @@ impl Device {
     /// Since when it works without a completion; `now` when it does not work.
     pub(crate) fn busy_since(&self, now: Instant) -> Instant {
         if self.flights.is_empty() { now } else { self.busy_since }
+    }
+
+    /// When it will also have written what it has taken before it was written.
+    pub(crate) fn settled_at(&self, now: Instant) -> Instant {
+        let lent = Duration::from_nanos(u64::try_from(self.lent).unwrap_or(0));
+        if self.flights.is_empty() { now.max(self.busy_since + lent) } else { self.free_at(now) + lent }
+    }
+
+    /// Whether it takes writes before it has written them.
+    pub(crate) fn lends(&self) -> bool {
+        self.lends
+    }
+
+    /// Whether it has something to write that it has taken, or is taking it.
+    pub(crate) fn is_settling(&self, now: Instant) -> bool {
+        self.lent_flights > 0 || self.settled_at(now) > self.free_at(now)
+    }
+
+    /// Whether it has something else to do than to take writes.
+    pub(crate) fn has_others_than_lent(&self) -> bool {
+        self.in_flight() > self.lent_flights
     }
 
     fn planned(&self) -> Instant {
@@ -130,9 +166,14 @@ impl Device {
 
     pub(crate) fn start(&mut self, now: Instant, id: DispatchId, flight: Flight) {
         if self.flights.is_empty() {
+            let idle = now.saturating_since(self.busy_since);
+            let idle = i64::try_from(idle.as_nanos()).unwrap_or(i64::MAX);
+            self.lent = self.lent.saturating_sub(idle).max(self.lent.min(0));
+            self.lent_most = self.lent_most.saturating_sub(idle).max(0);
             (self.busy_since, self.outstanding) = (now, 0);
         }
         self.outstanding += flight.cost;
+        self.lent_flights += u32::from(flight.is_lent);
         if let Some(due) = flight.guaranteed() {
             let place = self.guaranteed.partition_point(|other| *other < (due, id));
             self.guaranteed.insert(place, (due, id));
@@ -160,9 +201,29 @@ impl Device {
         }
         let starving = self.flights.iter().filter(|(_, flight)| flight.is_starving());
         self.starving = starving.filter_map(|(_, flight)| flight.guaranteed()).min();
+        self.keep_account(&flight, service);
         self.outstanding -= flight.cost;
         self.busy_since = now.max(self.busy_since);
         Some((flight, service))
+    }
+
+    /// What a write took less than it should is still to be done, and what others take more is for that.
+    fn keep_account(&mut self, flight: &Flight, service: Duration) {
+        let signed = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
+        let service = i64::try_from(service.as_nanos()).unwrap_or(i64::MAX);
+        let left = signed(flight.cost).saturating_sub(service);
+        let none = self.lent.min(0);
+        self.lent_flights -= u32::from(flight.is_lent);
+        if flight.is_lent {
+            // Of commands on which it works at once, the first shows what all took.
+            let least = none.min(-signed(self.outstanding));
+            self.lent = self.lent.saturating_add(left).clamp(least, Self::LENT_MAX);
+            self.lent_most = self.lent;
+            self.lends |= self.lent > signed(flight.cost) / 4;
+        } else {
+            // What is written between others takes twice as long as in one piece. They lend nothing themselves.
+            self.lent = self.lent.saturating_add(left / 2).clamp(none, self.lent_most.max(none));
+        }
     }
 
     pub(crate) fn put_aside(&mut self, mut flight: Flight) {
@@ -174,6 +235,33 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    #[test]
+    fn what_a_cache_takes_at_once_is_lent_until_it_has_had_the_time() {
+        let at = |ms: u64| Instant::from_nanos(ms * MILLI);
+        let (mut device, mut id) = (Device::default(), 0);
+        let mut serve = |device: &mut Device, is_lent, start, cost, end| {
+            id += 1;
+            device.start(at(start), DispatchId(id), Flight { is_lent, cost: cost * MILLI, ..Flight::new() });
+            device.finish(at(end), DispatchId(id)).expect("it is at the device");
+        };
+        let settled = |device: &Device, now| device.settled_at(at(now)).as_nanos() / MILLI;
+        // A write that takes what it should, or a read that takes less, is no loan.
+        serve(&mut device, true, 0, 100, 100);
+        serve(&mut device, false, 100, 100, 140);
+        assert_eq!((settled(&device, 140), device.lends()), (140, false));
+        // 100 ms are taken in 20, and the device has had 30 of the rest when a read comes that takes 20 more than it should.
+        serve(&mut device, true, 200, 100, 220);
+        assert_eq!((settled(&device, 220), device.is_settling(at(299)), device.lends()), (300, true, true));
+        serve(&mut device, false, 250, 50, 320);
+        assert_eq!(settled(&device, 320), 360);
+        // One that takes less gives that back, but no more than there was.
+        serve(&mut device, false, 320, 200, 330);
+        assert_eq!(settled(&device, 330), 380);
+        assert!(!device.is_settling(at(380)));
+    }
 
     fn flight(dispatched: Instant) -> Flight {
         Flight { dispatched, cost: 1, ..Flight::new() }

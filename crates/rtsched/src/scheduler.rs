@@ -20,7 +20,7 @@ use crate::service::ServiceModel;
 use crate::slack::{Expected, Usable};
 use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
-use crate::zones::Distance;
+use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
 use units::{DeviceOffset, Duration, Instant};
 
@@ -170,7 +170,8 @@ impl Scheduler {
         }
     }
 
-    /// The next command for the device, or `None` when the device has enough or nothing waits. O(log n) for each
+    /// The next command for the device, or `None` when the device has enough, is to write first what it has taken (until
+    /// [`next_wakeup`](Self::next_wakeup)), or nothing waits. O(log n) for each
     /// request it serves.
     pub fn dispatch(&mut self, now: Instant) -> Option<Dispatch> {
         let mut dispatch = Dispatch::empty();
@@ -178,7 +179,7 @@ impl Scheduler {
     }
 
     /// The same, into a value that is used again and again, so that commands of many requests allocate nothing.
-    /// False, with nothing changed, when the device has enough or nothing waits.
+    /// False, with nothing changed, when the device has enough, is to write first what it has taken, or nothing waits.
     pub fn dispatch_into(&mut self, now: Instant, dispatch: &mut Dispatch) -> bool {
         self.review(now);
         while let Some((_, owner)) = self.streams.next_eligible().filter(|(at, _)| *at <= now) {
@@ -190,6 +191,9 @@ impl Scheduler {
         self.streams.settle(self.device.busy_since(now));
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
+        if self.is_others_turn(now, slot, reason, &view) {
+            return false;
+        }
         let blocking = self.blocking(now);
         let first = self.queue.get(slot);
         let least = first.whole.max(self.promised_cost(first));
@@ -208,8 +212,32 @@ impl Scheduler {
         true
     }
 
+    /// Whether it is the others' turn. A cache that has taken a write writes it in one piece if nothing comes between, and in
+    /// pieces beside reads, with a seek to and fro for each; promises reckon with one piece. So on a device that takes writes
+    /// before it has written them, a read waits until they are written, unless a deadline would be lost for it, and a write
+    /// until the reads that are there have been served.
+    fn is_others_turn(&self, now: Instant, slot: Slot, reason: Reason, view: &View) -> bool {
+        if self.shortest.is_none() || !self.device.lends() {
+            return false;
+        }
+        let request = self.queue.get(slot).request;
+        match request.direction {
+            Direction::Write => {
+                may_be_lent(request.direction, request.length) && self.device.has_others_than_lent()
+            }
+            Direction::Read => {
+                let holds = |start| self.queue.slack(None, start, None) >= 0;
+                let is_small = request.class == Class::Metadata || reason == Reason::Floor;
+                let is_urgent = || !holds(view.start) && holds(self.device.free_at(now));
+                self.device.is_settling(now) && !is_small && !is_urgent()
+            }
+            Direction::Flush => false,
+        }
+    }
+
     fn view(&self, now: Instant) -> View {
-        let start = self.device.free_at(now);
+        let device = &self.device;
+        let start = if self.shortest.is_some() { device.settled_at(now) } else { device.free_at(now) };
         let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
         let turns = self.floors.turns(&self.queue);
         View { now, start, arm, expected, is_tight, cushion: self.cushion(), turns }
@@ -296,6 +324,7 @@ impl Scheduler {
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
         (flight.distance, flight.cost) = (distance, run.cost);
         (flight.dispatched, flight.overtaken) = (now, 0);
+        flight.is_lent = self.config.calibrated && may_be_lent(direction, run.length);
         for waiting in &run.members {
             if let Some(owner) = waiting.owner {
                 self.streams.get_mut(owner).in_flight += 1;
@@ -495,7 +524,12 @@ impl Scheduler {
     /// too early and never too late: `None` while only calls can change it.
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let depth = self.config.queue_depth.clamp(1, 1024);
-        if self.device.in_flight() == 0 || self.device.in_flight() >= depth {
+        let settled = self.device.settled_at(now);
+        if self.device.in_flight() == 0 {
+            // It writes first what it has taken.
+            return Some(settled).filter(|at| *at > now && self.queued() > 0);
+        }
+        if self.device.in_flight() >= depth {
             return None;
         }
         // The chosen request waits because the commands in flight are as many as real time bears. That ends when
@@ -523,6 +557,7 @@ impl Scheduler {
             .chain(turns)
             .chain(claims)
             .chain(overdue)
+            .chain([settled])
             .filter(|at| *at > now)
             .min()
     }

@@ -54,6 +54,12 @@ const ESTABLISHED: u32 = 64;
 /// transfers.
 const SHORT: Bytes = Bytes::from_kib(256);
 
+/// Whether a cache may take a command and write it later, and how long it takes to write is known: of short ones it depends
+/// on how many others there are.
+pub(crate) fn may_be_lent(direction: Direction, length: Bytes) -> bool {
+    direction == Direction::Write && length > SHORT
+}
+
 /// Which one an offset is in.
 pub(crate) fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
     match device_size {
