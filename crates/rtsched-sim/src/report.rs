@@ -10,6 +10,10 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// The part of the time for which requests may wait although the device has nothing to do: it is not known to a policy how
+/// long exactly a cache writes what it has taken. As much as the admission keeps back.
+pub const IDLE_MAX: f64 = 0.02;
+
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
@@ -29,6 +33,8 @@ pub struct Outcome {
     pub refusals: Vec<Refusal>,
     /// The part of the time in which the device worked.
     pub utilisation: f64,
+    /// The part of the time in which it had nothing to do, although requests waited.
+    pub idle_share: f64,
     /// The part of the time in which it worked for admitted streams.
     pub streams_share: f64,
     /// Best effort's part of the time that streams and metadata left; absent: it had none.
@@ -177,6 +183,11 @@ impl Outcome {
     pub fn failures(&self, expect: &Expect) -> Vec<String> {
         let mut failures = self.violations.clone();
         let mut check = |holds: bool, what: String| failures.extend((!holds).then_some(what));
+        let idle = self.idle_share * 100.0;
+        check(
+            self.idle_share <= IDLE_MAX,
+            format!("the device is idle for {idle:.2} % of the time although requests wait"),
+        );
         check(self.late() == 0, format!("{} frames of admitted streams are late", self.late()));
         let wrong: Vec<_> = self.refusals.iter().filter(|refusal| refusal.is_wrong()).collect();
         if let Some(first) = wrong.first() {

@@ -2,7 +2,7 @@
 //!
 //! **For:** running one scenario under one policy: the next thing that happens, happens. **Excludes:** what clients want,
 //! what devices take, who goes first. **State:** device, streams, background and stage of one run. **Invariants:** time
-//! goes on only to the next event; the device is never idle while the policy has a command for it.
+//! goes on only to the next event; a policy that keeps requests from an idle device says until when.
 
 use crate::background::Background;
 use crate::calibration::{read_ends, start_values, write_times};
@@ -101,6 +101,7 @@ pub fn run_with<'a>(
         latencies: Default::default(),
         bytes: [Bytes::ZERO; 4],
         most_in_flight: 0,
+        idle: Duration::ZERO,
     };
     simulation.prepare(seed);
     simulation.go_on_until(Instant::ZERO + duration);
@@ -120,6 +121,8 @@ struct Simulation<'a> {
     /// Completed, by owner.
     bytes: [Bytes; 4],
     most_in_flight: usize,
+    /// The device had nothing to do, although requests waited.
+    idle: Duration,
 }
 
 /// How long requests of one kind took.
@@ -160,7 +163,9 @@ impl Simulation<'_> {
             let wakeup = self.stage.policy.next_wakeup(self.stage.now);
             let device = self.device.next_event();
             let next = [wakeup, device, self.stage.next_alarm()].into_iter().flatten().min();
-            if self.stage.in_flight() == 0 && self.stage.queued() > 0 && wakeup.is_none() {
+            // A device that has no command may have something to write; and a policy may wait for that, until it says.
+            let is_waiting = self.stage.in_flight() == 0 && self.stage.queued() > 0;
+            if is_waiting && wakeup.is_none() {
                 let queued = self.stage.queued();
                 self.stage.violations.push(format!("the device is idle and {queued} requests wait"));
             }
@@ -168,6 +173,9 @@ impl Simulation<'_> {
                 self.stage.now = if self.stage.violations.is_empty() { end } else { self.stage.now };
                 return;
             };
+            if is_waiting && device.is_none() {
+                self.idle += next.saturating_since(self.stage.now);
+            }
             self.stage.now = next.max(self.stage.now);
             self.device.advance(self.stage.now, &mut self.completions);
             for completion in std::mem::take(&mut self.completions) {
@@ -362,6 +370,7 @@ impl Simulation<'_> {
             streams: streams.collect(),
             refusals: std::mem::take(&mut self.refusals),
             utilisation: usage.busy.iter().map(|busy| busy.as_secs_f64()).sum::<f64>() / elapsed,
+            idle_share: self.idle.as_secs_f64() / elapsed,
             streams_share: busy(STREAMS) / elapsed,
             best_effort_share_of_rest: (best_effort > 0.0).then(|| best_effort / left.max(f64::MIN_POSITIVE)),
             streams_mb_per_s: self.bytes[STREAMS].as_u64() as f64 / elapsed / 1e6,
