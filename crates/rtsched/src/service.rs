@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
 use crate::request::Direction;
-use crate::zones::{Distance, Lines, Seen, zone};
+use crate::zones::{Distance, Lines, Neighbours, Seen, neighbours, zone};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// Completions that are looked at together. A device that has several commands works on all of them, and what it did for
@@ -81,12 +81,17 @@ impl ServiceModel {
         lines.nanos(lines.worst_line(length), length)
     }
 
-    /// [`nanos`](Self::nanos) where the place is known, and else [`nanos_anywhere`](Self::nanos_anywhere).
+    /// The same of what goes on at a place, where that is known. Between the middles of two zones, and beyond the last one, it
+    /// changes evenly: what is promised for hours is not left to on which side of a border it lies.
     pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
-        match place {
-            Some(offset) => self.nanos(direction, offset, length),
-            None => self.nanos_anywhere(direction, length),
-        }
+        let Some(offset) = place else { return self.nanos_anywhere(direction, length) };
+        let Some(Neighbours { zones, part }) = neighbours(self.device_size, offset) else {
+            return self.nanos(direction, offset, length);
+        };
+        let lines = &self.lines[direction as usize];
+        let [one, next] = zones.map(|zone| lines.nanos(lines.line(zone, length), length) as f64);
+        // Neither part of a line is below zero, nor is what lies beyond two of them.
+        (one + (next - one) * part).max(one.min(next) / 2.0) as u64
     }
 
     /// Nanoseconds of it behind the first byte.
@@ -507,6 +512,23 @@ mod tests {
         assert_eq!(measured.nanos_anywhere(Direction::Read, SIZES[3]), nanos(&measured, 7));
         let guessed = model(None);
         assert_eq!(nanos(&guessed, 0), nanos(&guessed, 7));
+    }
+
+    #[test]
+    fn a_stream_is_priced_by_where_it_lies_within_its_zone() {
+        let size = Bytes(8 << 40);
+        let ends = [Bytes(210_000_000), Bytes(130_000_000)];
+        let read_ends = Some(ends);
+        let model =
+            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) });
+        for sixteenth in 0..=16 {
+            // The rate changes evenly, and here the time: between two middles that is off by 5·5/135², beyond by 5·15/130².
+            let rate = Bytes(ends[0].0 - 5_000_000 * sixteenth);
+            let truth = ServiceTime { bytes_per_second: rate, ..DISK }.of(SIZES[3]).as_nanos() as f64;
+            let place = Some(DeviceOffset((sixteenth << 39).min(size.0 - 1)));
+            let ratio = model.nanos_at(Direction::Read, place, SIZES[3]) as f64 / truth;
+            assert!((0.9955..1.0015).contains(&ratio), "{sixteenth}: {ratio}");
+        }
     }
 
     #[test]

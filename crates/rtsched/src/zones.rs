@@ -54,6 +54,21 @@ const ESTABLISHED: u32 = 64;
 /// transfers.
 const SHORT: Bytes = Bytes::from_kib(256);
 
+/// Two zones that lie side by side, and how far an offset is on the way from the middle of the first to that of the second:
+/// 0 to 1, or up to a half less or more at the ends of the device.
+pub(crate) struct Neighbours {
+    pub(crate) zones: [usize; 2],
+    pub(crate) part: f64,
+}
+
+/// `None` where the device's size is not known.
+pub(crate) fn neighbours(device_size: Bytes, offset: DeviceOffset) -> Option<Neighbours> {
+    let length = device_size.0.div_ceil(ZONES as u64);
+    let middles = offset.0.min(device_size.0) as f64 / (length > 0).then_some(length as f64)? - 0.5;
+    let first = (middles.max(0.0) as usize).min(ZONES - 2);
+    Some(Neighbours { zones: [first, first + 1], part: middles - first as f64 })
+}
+
 /// Whether a cache may take a command and write it later, and how long it takes to write is known: of short ones it depends
 /// on how many others there are.
 pub(crate) fn may_be_lent(direction: Direction, length: Bytes) -> bool {
