@@ -10,9 +10,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The part of the time for which requests may wait although the device has nothing to do: it is not known to a policy how
-/// long exactly a cache writes what it has taken. As much as the admission keeps back.
-pub const IDLE_MAX: f64 = 0.02;
+/// The part of the time for which requests may wait although the device has nothing to do: a policy does not know how long
+/// exactly a cache writes what it has taken. No more than what the oracle leaves.
+pub const IDLE_MAX: f64 = MARGIN;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize)]

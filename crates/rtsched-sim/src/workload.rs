@@ -235,7 +235,8 @@ pub enum CopierWork {
 }
 
 /// What must be true of the scheduler at the end. Always: no frame of an admitted stream is late, unless it misbehaves, or was
-/// demoted after a pause or on a device that became slower; nothing is lost or served twice, and no stream was refused that the [`oracle`](crate::oracle) could have
+/// demoted after a pause or on a device that became slower; nothing is lost or served twice, the device hardly ever has nothing to do while requests
+/// wait, and no stream was refused that the [`oracle`](crate::oracle) could have
 /// carried with a margin of 5 %.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -39,7 +39,7 @@ impl Bend {
 
     /// What a command of `length` takes of which the line says `nanos`: between two measured lengths, evenly.
     pub(crate) fn scale(&self, length: Bytes, nanos: u64) -> u64 {
-        (u128::from(nanos) * u128::from(self.part(length)) >> Self::SHIFT) as u64
+        ((u128::from(nanos) * u128::from(self.part(length))) >> Self::SHIFT) as u64
     }
 
     /// The same as a factor.

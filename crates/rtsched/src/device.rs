@@ -39,8 +39,8 @@ pub(crate) struct Flight {
     pub(crate) dispatched: Instant,
     /// Nanoseconds for which the device served others that came later.
     pub(crate) overtaken: u64,
-    /// A cache may take it, and write it when it is through with it.
-    pub(crate) is_lent: bool,
+    /// Nanoseconds it takes to write, of a write that a cache may take and write later; else 0.
+    pub(crate) lent: u64,
 }
 
 impl Flight {
@@ -54,7 +54,7 @@ impl Flight {
             cost: 0,
             dispatched: Instant::ZERO,
             overtaken: 0,
-            is_lent: false,
+            lent: 0,
         }
     }
 
@@ -173,7 +173,7 @@ impl Device {
             (self.busy_since, self.outstanding) = (now, 0);
         }
         self.outstanding += flight.cost;
-        self.lent_flights += u32::from(flight.is_lent);
+        self.lent_flights += u32::from(flight.lent > 0);
         if let Some(due) = flight.guaranteed() {
             let place = self.guaranteed.partition_point(|other| *other < (due, id));
             self.guaranteed.insert(place, (due, id));
@@ -211,16 +211,17 @@ impl Device {
     fn keep_account(&mut self, flight: &Flight, service: Duration) {
         let signed = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
         let service = i64::try_from(service.as_nanos()).unwrap_or(i64::MAX);
-        let left = signed(flight.cost).saturating_sub(service);
         let none = self.lent.min(0);
-        self.lent_flights -= u32::from(flight.is_lent);
-        if flight.is_lent {
+        self.lent_flights -= u32::from(flight.lent > 0);
+        if flight.lent > 0 {
+            let left = signed(flight.lent).saturating_sub(service);
             // Of commands on which it works at once, the first shows what all took.
             let least = none.min(-signed(self.outstanding));
             self.lent = self.lent.saturating_add(left).clamp(least, Self::LENT_MAX);
             self.lent_most = self.lent;
-            self.lends |= self.lent > signed(flight.cost) / 4;
+            self.lends |= self.lent > signed(flight.lent) / 4;
         } else {
+            let left = signed(flight.cost).saturating_sub(service);
             // What is written between others takes twice as long as in one piece. They lend nothing themselves.
             self.lent = self.lent.saturating_add(left / 2).clamp(none, self.lent_most.max(none));
         }
@@ -244,7 +245,11 @@ mod tests {
         let (mut device, mut id) = (Device::default(), 0);
         let mut serve = |device: &mut Device, is_lent, start, cost, end| {
             id += 1;
-            device.start(at(start), DispatchId(id), Flight { is_lent, cost: cost * MILLI, ..Flight::new() });
+            device.start(
+                at(start),
+                DispatchId(id),
+                Flight { lent: if is_lent { cost * MILLI } else { 0 }, cost: cost * MILLI, ..Flight::new() },
+            );
             device.finish(at(end), DispatchId(id)).expect("it is at the device");
         };
         let settled = |device: &Device, now| device.settled_at(at(now)).as_nanos() / MILLI;

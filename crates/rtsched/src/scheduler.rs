@@ -42,6 +42,8 @@ pub struct Scheduler {
     pub(crate) journal: Journal,
     /// Where the last command ended.
     arm: DeviceOffset,
+    /// Where the last long write ended.
+    written_to: DeviceOffset,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
     tightest: Option<(Duration, Instant)>,
     /// The last command that was preferred to an earlier deadline, and when.
@@ -71,6 +73,7 @@ impl Scheduler {
             is_resizing: false,
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
+            written_to: DeviceOffset(0),
             tightest: None,
             preferred: None,
             next_sequence: 0,
@@ -323,8 +326,14 @@ impl Scheduler {
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
         (flight.distance, flight.cost) = (distance, run.cost);
-        (flight.dispatched, flight.overtaken) = (now, 0);
-        flight.is_lent = self.config.calibrated && may_be_lent(direction, run.length);
+        (flight.dispatched, flight.overtaken, flight.lent) = (now, 0, 0);
+        if self.config.calibrated && may_be_lent(direction, run.length) {
+            // A cache goes on where it wrote, whatever was read meanwhile.
+            let goes_on = self.written_to == run.offset;
+            let distance = if goes_on { Distance::Sequential } else { Distance::Far };
+            flight.lent = self.service.estimate(direction, run.offset, distance, run.length);
+            self.written_to = DeviceOffset(run.offset.0.saturating_add(run.length.0));
+        }
         for waiting in &run.members {
             if let Some(owner) = waiting.owner {
                 self.streams.get_mut(owner).in_flight += 1;
