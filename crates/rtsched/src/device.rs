@@ -220,6 +220,11 @@ impl Device {
             self.lent = self.lent.saturating_add(left).clamp(least, Self::LENT_MAX);
             self.lent_most = self.lent;
             self.lends |= self.lent > signed(flight.lent) / 4;
+        } else if flight.direction == Direction::Flush {
+            // One that had to wait for the cache has emptied it. With a battery it waits for nothing, and says nothing.
+            let has_waited = service >= self.lent / 5;
+            self.lent = if has_waited { none } else { self.lent.saturating_sub(service) };
+            self.lent_most = self.lent.max(0);
         } else {
             let left = signed(flight.cost).saturating_sub(service);
             // What is written between others takes twice as long as in one piece. They lend nothing themselves.
@@ -248,7 +253,12 @@ mod tests {
             device.start(
                 at(start),
                 DispatchId(id),
-                Flight { lent: if is_lent { cost * MILLI } else { 0 }, cost: cost * MILLI, ..Flight::new() },
+                Flight {
+                    direction: if is_lent { Direction::Write } else { Direction::Read },
+                    lent: if is_lent { cost * MILLI } else { 0 },
+                    cost: cost * MILLI,
+                    ..Flight::new()
+                },
             );
             device.finish(at(end), DispatchId(id)).expect("it is at the device");
         };
@@ -266,6 +276,26 @@ mod tests {
         serve(&mut device, false, 320, 200, 330);
         assert_eq!(settled(&device, 330), 380);
         assert!(!device.is_settling(at(380)));
+    }
+
+    #[test]
+    fn a_flush_that_waited_for_the_cache_has_emptied_it() {
+        // A disk without a battery was left without a command for a quarter of the time: what flushes had written long ago
+        // was still reckoned as to be written.
+        let after_flush_of = |ms: u64| {
+            let mut device = Device::default();
+            let at = |ms: u64| Instant::from_nanos(ms * MILLI);
+            let write = Flight { lent: 200 * MILLI, cost: 200 * MILLI, ..Flight::new() };
+            device.start(at(0), DispatchId(1), write);
+            device.finish(at(100), DispatchId(1)).expect("it is at the device");
+            device.start(at(100), DispatchId(2), Flight { direction: Direction::Flush, ..Flight::new() });
+            device.finish(at(100 + ms), DispatchId(2)).expect("it is at the device");
+            device.settled_at(at(100 + ms)).as_nanos() / MILLI
+        };
+        assert_eq!(after_flush_of(20), 120);
+        assert_eq!(after_flush_of(19), 200);
+        // With a battery.
+        assert_eq!(after_flush_of(0), 200);
     }
 
     fn flight(dispatched: Instant) -> Flight {
