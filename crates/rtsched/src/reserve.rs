@@ -508,8 +508,10 @@ impl Scheduler {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot) else { continue };
             let stream = self.streams.get(slot);
-            let used = stream.last_used.max(held.since).max(held.terms.since);
-            // Who asks for much at a time asks seldom: no request for a while is silence only if one was to come.
+            // Who asks for much at a time asks seldom, and who has taken ahead of its rate, as one that jumps does, waits until
+            // it is its turn again: no request for a while is silence only if one was to come.
+            let turn = held.next_release.saturating_before(held.terms.period);
+            let used = stream.last_used.max(held.since).max(held.terms.since).max(turn);
             let silence = self.config.reservation_timeout.max(held.terms.period * 2);
             let is_away = now.saturating_since(used) >= silence
                 && stream.in_flight == 0

@@ -306,6 +306,27 @@ fn who_asks_seldom_is_not_away_until_two_periods_are_over() {
     }
 }
 
+/// A player that jumped twice had taken three requests in two seconds. It was taken for away while it played them, and when it
+/// asked again, somebody else had its place.
+#[test]
+fn who_has_taken_ahead_is_not_away_until_two_periods_after_its_turn() {
+    let request = Bytes::from_mib(32);
+    let rate = Bitrate(12_500_000);
+    let period = rate.time_for(request);
+    for (short, expected) in [(NANOSECOND, StreamState::Active), (Duration::ZERO, StreamState::Paused)] {
+        let mut lab = Lab::new(known());
+        let _reservation =
+            admit(&mut lab, 1, StreamSpec { request: Some(request), ..StreamSpec::reader(rate) });
+        for jump in 0..2 {
+            lab.enqueue(of_stream(1, jump, jump << 34, request));
+        }
+        lab.drain();
+        lab.now = Instant::ZERO + (period * 3 - short);
+        let _other = admit(&mut lab, 2, fixed(HD));
+        assert_eq!(state(&lab, 1), expected);
+    }
+}
+
 #[test]
 fn a_rate_is_changed_if_it_fits_and_else_kept() {
     let mut lab = Lab::new(known());
