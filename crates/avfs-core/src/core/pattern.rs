@@ -168,13 +168,15 @@ impl Pace {
 /// A client rests for at least this part of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s of a
 /// file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
 const RESTING_PART: u32 = 4;
+/// It is judged by as much as plays so long: a player that fills its own memory with three seconds does not rest before.
+const JUDGED: Duration = Duration::from_secs(4);
 
-/// Whether a client rests between an answer and what it asks for next. One with a clock does, however long it had to wait for
-/// the answer; a copy does not, and on a full device that tells it from a player, because there it is no faster than its
-/// share.
+/// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
+/// asks as soon as it has one, and on a full device that tells it from a player, because there it is no faster than its share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rest {
-    answered: Option<Instant>,
+    /// When it last asked for something, or had it.
+    busy: Option<Instant>,
     /// Since the judgement before: how long it rested, and how long plays what it took.
     rested: Duration,
     taken: Duration,
@@ -184,15 +186,19 @@ pub(super) struct Rest {
 impl Rest {
     /// The client asks for something.
     pub(super) fn asks(&mut self, now: Instant) {
-        self.rested += self.answered.take().map_or(Duration::ZERO, |before| now.saturating_since(before));
+        self.rested += self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
     }
 
     /// It has `length` of a file of this rate.
     pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
-        self.answered = Some(now);
+        self.busy = Some(now);
         self.taken += rate.time_for(length);
-        if self.taken >= (BURST * COPY_FACTOR as u32).max(rate.time_for(BURST_BYTES)) {
-            self.copies = self.rested < self.taken / RESTING_PART;
+        // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner, but
+        // has to rest more.
+        let (judged, part) =
+            if self.copies { (JUDGED / 2, RESTING_PART / 2) } else { (JUDGED, RESTING_PART) };
+        if self.taken >= judged.max(rate.time_for(BURST_BYTES)) {
+            self.copies = self.rested < self.taken / part;
             (self.rested, self.taken) = (Duration::ZERO, Duration::ZERO);
         }
     }
@@ -361,6 +367,7 @@ mod tests {
         let least = plays / RESTING_PART;
         for (rests, copies) in [(least, false), (least - Duration::from_nanos(1), true)] {
             let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+            rest.asks(now);
             for _ in 0..200 {
                 now += rests;
                 rest.asks(now);
@@ -369,6 +376,44 @@ mod tests {
             }
             assert_eq!(rest.copies(), copies);
         }
+    }
+
+    /// Players have several requests on their way: what counts is that they ask by the clock, not that nothing is on its way.
+    #[test]
+    fn who_asks_by_the_clock_plays_however_late_the_answers() {
+        let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
+        let plays = file.time_for(piece);
+        let mut rest = Rest::default();
+        // Sixteen are answered together just before the next is asked for, all the time.
+        for batch in 1..20 {
+            for index in 0..16 {
+                rest.asks(Instant::ZERO + plays * (batch * 16 + index));
+            }
+            let answered = Instant::ZERO + (plays * (batch * 16 + 16) - Duration::from_nanos(1));
+            (0..16).for_each(|_| rest.note(answered, piece, file));
+            assert!(!rest.copies());
+        }
+    }
+
+    /// A player that fills a memory of ten seconds at once looks like a copy; it is a stream again long before that is empty.
+    #[test]
+    fn who_fills_a_large_memory_plays_as_soon_as_it_asks_by_the_clock() {
+        let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
+        let plays = file.time_for(piece);
+        let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+        for _ in 0..120 {
+            rest.asks(now);
+            rest.note(now, piece, file);
+        }
+        assert!(rest.copies());
+        let full = now;
+        while rest.copies() {
+            now += plays;
+            rest.asks(now);
+            rest.note(now, piece, file);
+        }
+        // What was to be judged is over, and once more as much.
+        assert!(now.saturating_since(full) <= file.time_for(BURST_BYTES) * 2, "{now:?}");
     }
 
     #[test]
