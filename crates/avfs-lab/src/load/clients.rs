@@ -275,6 +275,14 @@ impl Pattern {
     }
 }
 
+/// Who copies begins again with the first of so many files of each that it writes at once: what it writes over is not to
+/// lie in memory still, or it never reaches the device.
+fn takes(copy: &CopySpec, clip: Bytes) -> u64 {
+    /// Twice what may be dirty.
+    const WRITTEN: Bytes = Bytes::from_mib(4 << 10);
+    WRITTEN.as_u64().div_ceil(clip.as_u64() * u64::from(copy.files_at_once)).max(4)
+}
+
 /// One client of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSpec {
@@ -408,7 +416,8 @@ impl Client {
             }
             Pattern::CopyTo(copy) => {
                 let takes = |number| {
-                    (0..4).map(|take| (name(&format!("copy.{number}.{take}.mov")), spec.clip)).collect()
+                    let take = |take| (name(&format!("copy.{number}.{take}.mov")), spec.clip);
+                    (0..takes(copy, spec.clip)).map(take).collect()
                 };
                 let copies =
                     (0..copy.files_at_once).map(|number| Files::new(takes(number), *copy, true, true));
