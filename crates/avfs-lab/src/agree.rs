@@ -14,7 +14,7 @@ mod verdict;
 pub use verdict::{Verdict, compare};
 
 use crate::loop_device::{LoopDevice, LoopError};
-use crate::lun::{Lun, LunError, LunOptions};
+use crate::lun::{Lun, LunError, LunOptions, REACTION};
 use crate::rig::{LUN_MEMORY, QUEUE_DEPTH, RigError, Scratch};
 use avfs_io::{OpenError, StartError};
 use rtsched::StreamId;
@@ -110,8 +110,15 @@ pub fn run(scenario: &Scenario, is_long: bool, seed: u64) -> Result<(Side, Side)
     let mountpoint = scratch.directory("lun")?;
     let turns = matches!(device.model, ModelSpec::Disk(_));
     let memory = LUN_MEMORY;
-    let options =
-        LunOptions { size: device.capacity(), spec: device, backing: None, memory, log: None, seed };
+    let options = LunOptions {
+        size: device.capacity(),
+        spec: device,
+        backing: None,
+        memory,
+        log: None,
+        seed,
+        reaction: REACTION,
+    };
     let lun = Lun::mount(&options, &mountpoint)?;
     let mut block = LoopDevice::attach(&mountpoint.join("lun"), scratch.notes(0))?;
     block.set_queue(QUEUE_DEPTH, "none")?;

@@ -86,6 +86,20 @@ impl Contender {
     pub fn guess(&self, experiment: &Experiment) -> u32 {
         self.guess.get(&experiment.name).map_or(experiment.guess, |guess| (*guess).clamp(1, experiment.most))
     }
+
+    /// Only AVFS has a configuration file, and only it is told there what a device takes.
+    fn check(&self) -> Result<(), String> {
+        if self.filesystem == "avfs" {
+            return Ok(());
+        }
+        let told = [("calibrated", self.calibrated), ("config", self.config.is_some())];
+        match told.iter().find(|(_, is_told)| *is_told) {
+            Some((what, _)) => {
+                Err(format!("{what} is for filesystem = \"avfs\", not {:?}: leave it out", self.filesystem))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 fn default_scheduler() -> String {
@@ -124,6 +138,11 @@ pub struct Experiment {
     pub most: u32,
     /// Where the search begins.
     pub guess: u32,
+    /// What others report of this experiment on their device: who, and how many clients, or steps.
+    #[serde(default)]
+    pub published: BTreeMap<String, u32>,
+    /// How many AVFS with bitrates is wanted to carry.
+    pub wanted: Option<u32>,
 }
 
 fn one() -> u32 {
@@ -138,6 +157,27 @@ impl Experiment {
             0 => &self.client,
             later => &self.in_turn_with[later - 1],
         }
+    }
+
+    /// Every chaser has a recorder before it.
+    fn chasers_follow(&self) -> bool {
+        let kinds: Vec<&Pattern> = [&self.client].into_iter().chain(&self.in_turn_with).collect();
+        let is_chaser = |pattern: &Pattern| matches!(pattern, Pattern::Chaser(_));
+        let follows = kinds.windows(2).all(|pair| !is_chaser(pair[1]) || pair[1].chases(pair[0]));
+        follows && !is_chaser(&self.client) && !self.background.iter().any(is_chaser)
+    }
+
+    /// How many clients, or steps, all Mbit/s of a device have room for.
+    pub fn bound(&self, megabits: f64) -> u32 {
+        let step = |step: u32| {
+            let clients = step * self.at_once..(step + 1) * self.at_once;
+            clients.filter_map(|client| self.pattern(client).megabits()).sum::<f64>()
+        };
+        let room = (0..).scan(0.0, |taken, number| {
+            *taken += step(number);
+            (*taken <= megabits).then_some(number + 1)
+        });
+        room.take(1000).last().unwrap_or(0)
     }
 
     /// Mbit/s that so many counted clients record together; nothing if none of them does.
@@ -209,9 +249,10 @@ impl Declaration {
     pub fn pairs(&self) -> Result<BTreeMap<(String, String), u64>, DeviceError> {
         let common = format!("{:?} {} {} {}", self.device()?, self.size_gib, self.seconds, self.clip_mib);
         let number = |contender: &Contender, experiment: &Experiment| {
-            // Where a search begins does not bear upon where it ends.
+            // Where a search begins, and what its end is compared with, does not bear upon where it ends.
             let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
-            let experiment = Experiment { guess: 0, ..experiment.clone() };
+            let experiment =
+                Experiment { guess: 0, published: BTreeMap::new(), wanted: None, ..experiment.clone() };
             // A number that every reader of JSON keeps whole.
             content::seed(&format!("{common} {contender:?} {experiment:?}")) >> 11
         };
@@ -263,6 +304,11 @@ impl Declaration {
                 return wrong(name, "two have this name".to_owned());
             }
         }
+        for contender in &self.contenders {
+            if let Err(problem) = contender.check() {
+                return wrong(&contender.name, problem);
+            }
+        }
         for experiment in &self.experiments {
             if !(1..=experiment.most).contains(&experiment.guess) || experiment.most > 200 {
                 return wrong(&experiment.name, "guess must be from 1 to most, most up to 200".to_owned());
@@ -276,6 +322,13 @@ impl Declaration {
             let counted = || experiment.in_turn_with.iter().chain([&experiment.client]);
             if !counted().all(Pattern::is_stream) {
                 return wrong(&experiment.name, "its clients must be of a kind that can be late".to_owned());
+            }
+            if !experiment.chasers_follow() {
+                return wrong(
+                    &experiment.name,
+                    "a chaser must stand in in_turn_with, behind a recorder of its megabits and unit_kib"
+                        .to_owned(),
+                );
             }
             for pattern in counted().chain(&experiment.background) {
                 if let Err(problem) = pattern.check() {
@@ -337,6 +390,8 @@ mod tests {
             format!("# A remark\n{text}"),
             text.replacen("repeats = 3", "repeats = 4", 1),
             text.replace("guess = 8", "guess = 9"),
+            text.replace("wanted = 12", "wanted = 11"),
+            text.replace("ext4\" = 3", "ext4\" = 4"),
         ];
         for same in same {
             assert_eq!(pairs(&same), known, "{same}");
@@ -360,6 +415,38 @@ mod tests {
         assert_eq!(experiment.recorded_megabits(1), None);
         assert_eq!(experiment.recorded_megabits(5), Some(100.0));
         assert_eq!(experiment.pattern(4), &experiment.client);
+        // 100 and 50 in turn: four of them take 300.
+        assert_eq!([99.9, 100.0, 299.9, 300.0].map(|megabits| experiment.bound(megabits)), [0, 1, 3, 4]);
+        let pairs = Experiment { at_once: 2, ..experiment.clone() };
+        assert_eq!([149.9, 150.0, 449.9, 450.0].map(|megabits| pairs.bound(megabits)), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_chaser_follows_a_recorder_of_its_rate() {
+        let smoke = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
+        let parse = |turns: &str| {
+            let turns = format!("guess = 2\nin_turn_with = [{turns}]");
+            Declaration::parse(&smoke.replacen("guess = 2", &turns, 1)).map_err(|error| error.to_string())
+        };
+        let recorder = "{ kind = \"recorder\", megabits = 100, unit_kib = 1024, buffer_ms = 1000 }";
+        let chaser = |megabits, behind_ms| {
+            format!(
+                "{{ kind = \"chaser\", megabits = {megabits}, unit_kib = 1024, buffer_ms = 1000, behind_ms = {behind_ms} }}"
+            )
+        };
+        let declaration =
+            parse(&format!("{recorder}, {}", chaser(100, 2000))).expect("it follows a recorder");
+        let (client, delay) = (declaration.experiments[0].pattern(2), Duration::from_secs(2));
+        assert_eq!((client.delay(), client.recorded_megabits()), (delay, None));
+        for (turns, told) in [
+            (chaser(100, 2000), "behind a recorder"),
+            (format!("{recorder}, {}", chaser(99, 2000)), "behind a recorder"),
+            (format!("{recorder}, {}, {}", chaser(100, 2000), chaser(100, 2000)), "behind a recorder"),
+            (format!("{recorder}, {}", chaser(100, 1999)), "behind_ms must be"),
+        ] {
+            let error = parse(&turns).expect_err(&turns);
+            assert!(error.contains(told), "{turns}: {error}");
+        }
     }
 
     #[test]
@@ -376,6 +463,8 @@ mod tests {
             ("guess = 2", "guess = 2\naged_percent = 96", "aged_percent must be"),
             ("guess = 2", "guess = 2\nin_turn_with = [{ kind = \"office\", pause_ms = 1 }]", "can be late"),
             ("filesystem = \"ext4\"", "filesystem = \"avfs\"\nmount = [\"cache_size=9G\"]", "GiB of memory"),
+            ("filesystem = \"ext4\"", "filesystem = \"ext4\"\ncalibrated = true", "ext4: calibrated is for"),
+            ("filesystem = \"ext4\"", "filesystem = \"ext4\"\nconfig = \"\"", "ext4: config is for"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),
         ] {

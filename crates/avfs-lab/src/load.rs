@@ -1,7 +1,7 @@
 //! Clients of an editing facility, and those who disturb them.
 //!
 //! **For:** when a client asks for what, and whether what it needs is there in time: players and recorders at a bitrate
-//! with a buffer, sequences of frames, greedy copies, random readers, an office. **Excludes:** how a request gets to
+//! with a buffer, who plays what is being recorded, sequences of frames, greedy copies, random readers, an office. **Excludes:** how a request gets to
 //! the files, which is a [`Transport`]'s. **State:** each client owns its own. **Invariants:** clients know no clock
 //! and do no I/O: `now` and outcomes come in, operations go out; so the same run can be made in virtual time.
 
@@ -9,7 +9,7 @@ mod clients;
 pub mod content;
 
 pub use clients::{
-    Client, ClientReport, ClientSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then,
+    ChaseSpec, Client, ClientReport, ClientSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then,
 };
 
 use thiserror::Error;
@@ -76,6 +76,8 @@ pub enum Answer {
         /// Its length in bytes.
         length: u64,
     },
+    /// Of a read: the file ends before the last byte that was asked for.
+    Beyond,
     /// Of anything else.
     Done,
 }

@@ -134,7 +134,10 @@ impl Worker {
             Operation::Read { file, offset, length } => {
                 let file = self.file(file)?;
                 self.buffer.resize(length as usize, 0);
-                file.0.read_exact_at(&mut self.buffer, offset).map_err(said)?;
+                match file.0.read_exact_at(&mut self.buffer, offset) {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Answer::Beyond),
+                    read => read.map_err(said)?,
+                }
                 content::check(&self.buffer[..STAMP.min(self.buffer.len())], file.1, offset)?;
                 Ok(Answer::Done)
             }

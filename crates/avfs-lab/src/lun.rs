@@ -14,7 +14,7 @@ mod log;
 mod store;
 mod timekeeper;
 
-pub use timekeeper::Counters;
+pub use timekeeper::{Counters, REACTION};
 
 use filesystem::LunFilesystem;
 use fuser::{BackgroundSession, Config, MountOption, ReplyData, ReplyEmpty, ReplyWrite, Session, SessionACL};
@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use store::Store;
 use thiserror::Error;
 use timekeeper::{Asked, Due, Timekeeper};
-use units::{Bytes, Instant};
+use units::{Bytes, Duration, Instant};
 
 use crate::clock::Clock;
 
@@ -50,6 +50,9 @@ pub struct LunOptions {
     pub log: Option<PathBuf>,
     /// Of what the model draws.
     pub seed: u64,
+    /// A request that comes later than this after an answer was delivered is not the host's reaction to it, see
+    /// [`REACTION`].
+    pub reaction: Duration,
 }
 
 /// Why there is no LUN.
@@ -136,7 +139,7 @@ impl Lun {
         });
         let spec = options.spec.clone().of_size(size);
         let state = State {
-            keeper: Timekeeper::new(&spec, options.seed),
+            keeper: Timekeeper::new(&spec, options.seed, options.reaction),
             modelled: true,
             stopping: false,
             buffers: Vec::new(),

@@ -8,16 +8,17 @@ use avfs_lab::figure;
 use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
-use avfs_lab::lun::{Lun, LunOptions};
+use avfs_lab::lun::{Lun, LunOptions, REACTION};
 use avfs_lab::rehearsal::{self, holdings::Stage};
 use avfs_lab::report::{self, Head, Measured};
-use avfs_lab::rig::{self, Scratch};
+use avfs_lab::rig::{self, LunProcess, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
 use clap::{Parser, Subcommand};
 use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::workload::Scenario;
 use std::error::Error;
+use std::ffi::OsString;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,6 +39,9 @@ enum Command {
     Lun {
         #[command(flatten)]
         lun: LunArguments,
+        /// A request that comes so long after an answer still counts as the host's reaction to it, microseconds.
+        #[arg(long, default_value_t = REACTION.as_micros() as u64)]
+        reaction_us: u64,
         /// A directory. `echo fast > MOUNTPOINT/control` switches the model off, `modelled` on.
         mountpoint: PathBuf,
     },
@@ -151,7 +155,7 @@ struct LunArguments {
 }
 
 impl LunArguments {
-    fn options(&self) -> Result<LunOptions, Box<dyn Error>> {
+    fn options(&self, reaction: Duration) -> Result<LunOptions, Box<dyn Error>> {
         Ok(LunOptions {
             spec: DeviceSpec::named(&self.profile)?,
             size: Bytes(self.size_gib << 30),
@@ -159,7 +163,21 @@ impl LunArguments {
             memory: Bytes::from_mib(self.memory_mib),
             log: self.log.clone(),
             seed: self.seed,
+            reaction,
         })
+    }
+
+    /// The same for a process that serves the LUN.
+    fn told(&self) -> Vec<OsString> {
+        let mut told: Vec<OsString> = vec!["--profile".into(), self.profile.clone().into()];
+        let size = ["--size-gib".to_owned(), self.size_gib.to_string()];
+        told.extend(size.into_iter().chain(["--seed".to_owned(), self.seed.to_string()]).map(OsString::from));
+        match &self.backing {
+            Some(backing) => told.extend(["--backing".into(), backing.into()]),
+            None => told.extend(["--memory-mib".into(), self.memory_mib.to_string().into()]),
+        }
+        told.extend(self.log.iter().flat_map(|log| ["--log".into(), log.into()]));
+        told
     }
 }
 
@@ -175,7 +193,10 @@ fn main() -> ExitCode {
 
 fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
-        Command::Lun { lun, mountpoint } => Ok(Lun::mount(&lun.options()?, &mountpoint)?.serve()?),
+        Command::Lun { lun, reaction_us, mountpoint } => {
+            let options = lun.options(Duration::from_micros(reaction_us))?;
+            Ok(Lun::mount(&options, &mountpoint)?.serve()?)
+        }
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
@@ -345,6 +366,9 @@ fn play(
     Ok(())
 }
 
+/// Longer than this machine ever stands still.
+const REACTS_AT_ONCE: Duration = Duration::from_secs(10);
+
 fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<(), Box<dyn Error>> {
     let seconds = Duration::try_from_secs_f64(seconds)?;
     let measure = |device: &Path, size| {
@@ -357,15 +381,16 @@ fn calibrate(lun: &LunArguments, device: Option<&Path>, seconds: f64) -> Result<
             measure(device, Bytes(size))?
         }
         None => {
-            let options = lun.options()?;
             let scratch = Scratch::new()?;
-            let mountpoint = scratch.directory("lun")?;
-            let lun = Lun::mount(&options, &mountpoint)?;
-            let mut device = LoopDevice::attach(&mountpoint.join("lun"), scratch.notes(0))?;
-            device.set_queue(32, "none")?;
-            let cells = measure(device.path(), options.size);
+            // What lies between an answer and the next request is this machine's: whoever measures does nothing but ask.
+            let told =
+                [lun.told(), vec!["--reaction-us".into(), REACTS_AT_ONCE.as_micros().to_string().into()]];
+            let process = LunProcess::start(&told.concat(), &scratch.directory("lun")?)?;
+            let mut device = LoopDevice::attach(&process.device(), scratch.notes(0))?;
+            device.set_queue(rig::QUEUE_DEPTH, "none")?;
+            let cells = measure(device.path(), Bytes(lun.size_gib << 30));
             drop(device);
-            drop(lun);
+            drop(process);
             cells?
         }
     };

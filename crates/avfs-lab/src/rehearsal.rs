@@ -148,7 +148,7 @@ impl<'a> Stage<'a> {
         let mut transport = VirtualTransport::on(disk, &pool, config, &self.device)?;
         let (specs, counted) = clients(self.declaration, experiment, number, repeat);
         let mut machines: Vec<Client> = specs.iter().map(Client::new).collect();
-        let settled = ramp(counted as u32);
+        let settled = ramp(experiment, counted as u32);
         let duration = settled + self.declaration.measured();
         let marks = [settled, settled + self.declaration.measured() / 2];
         let device = transport.device();

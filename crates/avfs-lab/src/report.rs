@@ -4,6 +4,8 @@
 //! measuring and drawing. **State:** none. **Invariants:** everything in it is from the points and the facts given; the same
 //! points make the same text.
 
+mod conditions;
+
 use crate::experiment::{Contender, Declaration, Experiment};
 use crate::figure;
 use crate::point::{Percentiles, Point};
@@ -23,6 +25,8 @@ pub struct Carried {
     pub least: u32,
     /// The most.
     pub most: u32,
+    /// How many searches ended.
+    pub searches: usize,
 }
 
 /// The largest number without anybody late, of the searches that ended.
@@ -44,7 +48,7 @@ pub fn carried(experiment: &Experiment, contender: &Contender, own: &[&Point]) -
         .collect();
     found.sort_unstable();
     let (least, most) = (*found.first()?, *found.last()?);
-    Some(Carried { median: found[(found.len() - 1) / 2], least, most })
+    Some(Carried { median: found[(found.len() - 1) / 2], least, most, searches: found.len() })
 }
 
 /// A declaration with what was measured of it.
@@ -106,6 +110,7 @@ pub fn markdown(measured: &[Measured], figures: &str, head: &Head) -> String {
     if let Some(calibration) = &head.calibration {
         let _ = write!(text, "\n## The modelled LUN beside the one that was measured\n\n{calibration}");
     }
+    text += &conditions::contenders(measured.iter().map(|one| &one.declaration));
     for Measured { declaration, points } in measured {
         let mut section = Section { text: &mut text, declaration, points };
         section.conditions();
@@ -159,14 +164,41 @@ impl Section<'_> {
             }
             **text += " |\n";
         }
+        self.bounds();
+        if let Some(agreement) = conditions::agreement(self.declaration, self.points) {
+            let _ = writeln!(self.text, "\n{agreement}");
+        }
+    }
+
+    /// What the numbers are to be compared with.
+    fn bounds(&mut self) {
+        let Self { text, declaration, .. } = self;
+        let mut row = |name: &str, number: &dyn Fn(&Experiment) -> Option<u32>| {
+            let numbers: Vec<Option<u32>> = declaration.experiments.iter().map(number).collect();
+            if numbers.iter().any(Option::is_some) {
+                let cells =
+                    numbers.iter().map(|number| number.map_or(String::new(), |number| number.to_string()));
+                let _ = writeln!(text, "| *{name}* | {} |", cells.collect::<Vec<_>>().join(" | "));
+            }
+        };
+        if let Ok(device) = declaration.device() {
+            row("the device, if it never sought", &|one| Some(one.bound(device.sequential_mb_per_s() * 8.0)));
+        }
+        let published: BTreeSet<&String> =
+            declaration.experiments.iter().flat_map(|one| one.published.keys()).collect();
+        for name in published {
+            row(name, &|one| one.published.get(name).copied());
+        }
+        row("wanted of AVFS with bitrates", &|one| one.wanted);
     }
 
     fn experiment(&mut self, experiment: &Experiment, figures: &str) {
         let Self { text, declaration, points } = self;
         let _ = write!(
             text,
-            "\n### {}\n\n![{}]({figures}/{}.svg)\n\n",
+            "\n### {}\n\n{}\n![{}]({figures}/{}.svg)\n\n",
             experiment.name,
+            conditions::experiment(experiment),
             experiment.name,
             stem(declaration, experiment)
         );
@@ -198,7 +230,7 @@ impl Section<'_> {
 }
 
 fn cell(experiment: &Experiment, contender: &Contender, own: &[&Point]) -> String {
-    let Some(Carried { median, least, most }) = carried(experiment, contender, own) else {
+    let Some(Carried { median, least, most, .. }) = carried(experiment, contender, own) else {
         return "not measured".to_owned();
     };
     let mut cell = median.to_string();
@@ -326,6 +358,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_report_says_how_far_repeated_searches_differ() {
+        let declaration = smoke();
+        let searches = |found: &[u32]| {
+            let mut points = Vec::new();
+            for (repeat, number) in (0..).zip(found) {
+                points.extend((1..=2).map(|clients| point(clients, clients <= *number, repeat)));
+            }
+            conditions::agreement(&declaration, &points)
+        };
+        assert_eq!(searches(&[1]), None, "nothing was repeated");
+        let text = searches(&[1, 1, 2]).expect("it was repeated");
+        assert!(text.ends_with("0 were the same each time; the largest difference is 1."), "{text}");
+        let text = searches(&[0, 2]).expect("it was repeated");
+        assert!(text.ends_with("difference is 2. By more than one client: ext4, readers (2)."), "{text}");
+        let text = searches(&[2, 2]).expect("it was repeated");
+        assert!(text.contains("1 were the same each time; the largest difference is 0."), "{text}");
+    }
+
+    #[test]
     fn a_report_says_under_what_conditions_what_came_of_it() {
         let measured = Measured { declaration: smoke(), points: vec![point(1, true, 0), point(2, false, 0)] };
         let head = Head {
@@ -340,6 +391,10 @@ pub(crate) mod tests {
             "- Linux 7",
             "from 2026-01-02 03:04 UTC to 2026-01-02 03:04 UTC, at commit abc.",
             "| ext4 | 1 |",
+            "- **ext4**: ext4; I/O scheduler `none`, `read_ahead_kb` 8192; at most 2048 MiB dirty\n",
+            "| *the device, if it never sought* | 14 | 14 | 7 |",
+            "Each client: a player (100 Mbit/s, units of 1024 KiB, a buffer of 1000 ms).",
+            "Beside them: a copy that writes (one file at once, 2 × 1024 KiB in flight).",
             "![readers](figures/smoke-readers.svg)",
             "| ext4 | 1 | 100 | 110, 0 |",
             "| ext4 | 500, 900, 900 | – | 1.50 | 40 % |",

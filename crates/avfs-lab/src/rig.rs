@@ -6,8 +6,10 @@
 //! clears itself, and notes of what it changed of the device's settings.
 
 mod file_server;
+mod lun_process;
 
 pub use file_server::FileServer;
+pub use lun_process::LunProcess;
 
 use crate::avfs::{self, AvfsReport};
 use crate::experiment::{Contender, Declaration};
@@ -16,17 +18,18 @@ use crate::lun::Counters;
 use crate::processor::ProcessorTime;
 use rtsched_sim::device::{DeviceError, ModelSpec};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 use thiserror::Error;
 use units::{Bytes, Duration};
 
 /// What a LUN takes from its host at once.
-pub(crate) const QUEUE_DEPTH: u32 = 32;
+pub const QUEUE_DEPTH: u32 = 32;
 
 /// What a LUN may keep in memory of what the laboratory's own clients did not write: the filesystems' metadata.
 pub const LUN_MEMORY: Bytes = Bytes::from_mib(2048);
@@ -174,8 +177,9 @@ impl Rig {
         contender: &Contender,
     ) -> Result<Self, RigError> {
         let place = |what: &str| scratch.directory(&format!("{what}{number}"));
-        let lun = LunProcess::start(declaration, &place("lun")?)?;
-        let mut device = LoopDevice::attach(&lun.mountpoint.join("lun"), scratch.notes(number))?;
+        let told = ["--profile", &declaration.device, "--size-gib", &declaration.size_gib.to_string()];
+        let lun = LunProcess::start(&told.map(OsString::from), &place("lun")?)?;
+        let mut device = LoopDevice::attach(&lun.device(), scratch.notes(number))?;
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
         // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn, and the kernel
         // reads further ahead on what does.
@@ -345,8 +349,7 @@ impl Rig {
     /// # Errors
     /// When the LUN is gone.
     pub fn set_modelled(&self, modelled: bool) -> Result<(), RigError> {
-        let control = self.lun.mountpoint.join("control");
-        fs::write(&control, if modelled { "modelled" } else { "fast" }).map_err(file(&control))
+        self.lun.set_modelled(modelled)
     }
 
     /// What the LUN did so far.
@@ -354,9 +357,7 @@ impl Rig {
     /// # Errors
     /// When the LUN is gone.
     pub fn counters(&self) -> Result<Counters, RigError> {
-        let place = self.lun.mountpoint.join("counters");
-        let text = fs::read(&place).map_err(file(&place))?;
-        serde_json::from_slice(&text).map_err(|error| file(&place)(error.into()))
+        self.lun.counters()
     }
 
     /// What the machine's processors did so far; the LUN's process and this one, where the clients are, do not count.
@@ -364,7 +365,7 @@ impl Rig {
     /// # Errors
     /// When the LUN is gone.
     pub fn processor_time(&self) -> Result<ProcessorTime, RigError> {
-        let emulation = [self.lun.child.id(), std::process::id()];
+        let emulation = [self.lun.id(), std::process::id()];
         ProcessorTime::now(&emulation).map_err(file(Path::new("/proc")))
     }
 
@@ -410,46 +411,5 @@ impl Drop for Mounted {
         if !gone {
             eprintln!("avfs-lab: {said}");
         }
-    }
-}
-
-/// The LUN in a process of its own: the kernel writes to it even while the clients' process ends.
-#[derive(Debug)]
-struct LunProcess {
-    child: Child,
-    mountpoint: PathBuf,
-}
-
-impl LunProcess {
-    fn start(declaration: &Declaration, mountpoint: &Path) -> Result<Self, RigError> {
-        let own = std::env::current_exe().map_err(file(Path::new("/proc/self/exe")))?;
-        // Before everything else on this machine: a device does not wait for its host's processors.
-        let mut command = Command::new("chrt");
-        command.args(["--fifo", "50"]).arg(own).arg("lun");
-        command.args(["--profile", &declaration.device, "--size-gib", &declaration.size_gib.to_string()]);
-        let child = command.arg(mountpoint).stdin(Stdio::null()).spawn().map_err(file(mountpoint))?;
-        let mut process = Self { child, mountpoint: mountpoint.to_owned() };
-        let there = mountpoint.join("lun");
-        let mut ended = false;
-        await_until(|| {
-            ended = !matches!(process.child.try_wait(), Ok(None));
-            ended || there.exists()
-        });
-        if ended || !there.exists() {
-            Err(RigError::Absent { what: "the LUN", said: "see above".to_owned() })
-        } else {
-            Ok(process)
-        }
-    }
-}
-
-impl Drop for LunProcess {
-    fn drop(&mut self) {
-        let unmounted = run(Command::new("umount").arg(&self.mountpoint));
-        if let Err(error) = unmounted {
-            eprintln!("avfs-lab: {error}");
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
     }
 }

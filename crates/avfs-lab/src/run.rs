@@ -221,16 +221,19 @@ pub(crate) fn clients(
     // Odd parts of the golden ratio: spread, and not the same in each search.
     let position = |index: u32| (0.618_034 * f64::from(index + 1) + 0.137 * f64::from(seed)).fract();
     // Nobody may come by what he read before: it would come from memory.
-    let longest = ramp(experiment.most * experiment.at_once) + declaration.measured();
+    let longest = ramp(experiment, experiment.most * experiment.at_once) + declaration.measured();
     let spec = |directory: String, pattern: &Pattern, index: u32| ClientSpec {
         directory,
         pattern: pattern.clone(),
-        start_after: STAGGER * index,
+        start_after: STAGGER * index + pattern.delay(),
         clip: declaration.clip().max(pattern.passes(longest)),
         position: position(index),
     };
-    let counted =
-        (0..number).map(|index| spec(format!("client{index:02}"), experiment.pattern(index), index));
+    let counted = (0..number).map(|index| {
+        let pattern = experiment.pattern(index);
+        let owner = if matches!(pattern, Pattern::Chaser(_)) { index.saturating_sub(1) } else { index };
+        spec(format!("client{owner:02}"), pattern, index)
+    });
     let beside = experiment.background.iter().enumerate().map(|(index, pattern)| {
         let spec = spec(format!("beside{index:02}"), pattern, index as u32);
         let reads = matches!(pattern, Pattern::CopyFrom(_) | Pattern::RandomReader(_) | Pattern::Scrubber(_));
@@ -241,8 +244,9 @@ pub(crate) fn clients(
 }
 
 /// Until so many clients have started, and filled their buffers.
-pub(crate) fn ramp(clients: u32) -> Duration {
-    STAGGER * clients + Duration::from_secs(1)
+pub(crate) fn ramp(experiment: &Experiment, clients: u32) -> Duration {
+    let latest = (0..clients).map(|client| STAGGER * client + experiment.pattern(client).delay()).max();
+    latest.unwrap_or_default() + STAGGER + Duration::from_secs(1)
 }
 
 /// The files that the experiments of an age read, with their lengths; of what several read, the longest.
@@ -348,7 +352,7 @@ impl Volume {
         rig.await_rest()?;
         rig.set_modelled(true)?;
         let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
-        let settled = ramp(counted as u32);
+        let settled = ramp(experiment, counted as u32);
         let duration = settled + declaration.measured();
         let mut seen: Vec<Result<Mark, RigError>> = Vec::new();
         let marks = [settled, settled + declaration.measured() / 2];
@@ -437,6 +441,23 @@ mod tests {
         assert_eq!(aged, ["client00/clip.100.mov", "client02/clip.100.mov"], "two pairs, in turns");
         let (specs, counted) = clients(&declaration, &declaration.experiments[1], 1, 0);
         assert_eq!((specs.len(), counted), (2, 1), "and a copy");
+    }
+
+    #[test]
+    fn a_chaser_has_its_recorders_file_and_starts_behind_it() {
+        let mut experiment = smoke().experiments[1].clone();
+        let Pattern::Recorder(take) = experiment.client else { panic!("smoke goes on with recorders") };
+        let crate::load::StreamSpec { megabits, unit_kib, buffer_ms } = take;
+        let chaser = crate::load::ChaseSpec { megabits, unit_kib, buffer_ms, behind_ms: 4000 };
+        (experiment.in_turn_with, experiment.at_once) = (vec![Pattern::Chaser(chaser)], 2);
+        let (specs, counted) = clients(&smoke(), &experiment, 2, 0);
+        let starts: Vec<_> =
+            specs.iter().map(|one| (one.directory.as_str(), one.start_after.as_millis())).collect();
+        assert_eq!(
+            (counted, &starts[..4]),
+            (4, &[("client00", 0), ("client00", 4250), ("client02", 500), ("client02", 4750)][..])
+        );
+        assert_eq!(ramp(&experiment, 4), Duration::from_secs(6), "the last has filled its buffer");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What each kind of client does.
 
+mod chasing;
 mod editing;
 mod files;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use super::{Answer, Operation};
 use crate::histogram::Histogram;
@@ -22,6 +24,8 @@ pub enum Pattern {
     Player(StreamSpec),
     /// Plays for some time, then stops, pauses, jumps or turns, again and again.
     Editor(EditorSpec),
+    /// Plays, from its begin, the take of the recorder before it while that is being written: a growing file.
+    Chaser(ChaseSpec),
     /// Writes a take at its bitrate: a unit when one was recorded and the one before was acknowledged.
     Recorder(StreamSpec),
     /// The same with a file for each unit, as DPX or EXR.
@@ -94,6 +98,27 @@ impl EditorSpec {
     }
 }
 
+/// The figures of who chases a recorder; the first three are those of a [`StreamSpec`], and the recorder's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChaseSpec {
+    /// Mbit/s.
+    pub megabits: f64,
+    /// A unit.
+    pub unit_kib: u64,
+    /// What is played before it starts to be late, milliseconds.
+    pub buffer_ms: u64,
+    /// So long after the recorder it begins, milliseconds, at least twice the buffer: what fills the buffer must be there,
+    /// and the recorder may keep as much to itself.
+    pub behind_ms: u64,
+}
+
+impl ChaseSpec {
+    fn stream(&self) -> StreamSpec {
+        StreamSpec { megabits: self.megabits, unit_kib: self.unit_kib, buffer_ms: self.buffer_ms }
+    }
+}
+
 /// A greedy client's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,6 +183,25 @@ impl Pattern {
         self.stream().is_some()
     }
 
+    /// Mbit/s that it plays or records, if it has a rate.
+    pub fn megabits(&self) -> Option<f64> {
+        self.stream().map(|spec| spec.megabits)
+    }
+
+    /// How much later than its turn it starts.
+    pub fn delay(&self) -> Duration {
+        match self {
+            Self::Chaser(spec) => Duration::from_millis(spec.behind_ms),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether it plays what a client of another pattern records.
+    pub fn chases(&self, recorder: &Self) -> bool {
+        matches!((self, recorder), (Self::Chaser(chaser), Self::Recorder(take))
+            if chaser.megabits == take.megabits && chaser.unit_kib == take.unit_kib)
+    }
+
     /// Mbit/s that it records, if it does.
     pub fn recorded_megabits(&self) -> Option<f64> {
         match self {
@@ -186,6 +230,7 @@ impl Pattern {
             | Self::FramePlayer(spec)
             | Self::FrameRecorder(spec) => Some(*spec),
             Self::Editor(spec) => Some(spec.stream()),
+            Self::Chaser(spec) => Some(spec.stream()),
             _ => None,
         }
     }
@@ -196,13 +241,18 @@ impl Pattern {
     /// In words.
     pub fn check(&self) -> Result<(), String> {
         if let Some(spec) = self.stream() {
-            let whole = matches!(self, Self::Player(_) | Self::Recorder(_) | Self::Editor(_));
+            let whole = !matches!(self, Self::FramePlayer(_) | Self::FrameRecorder(_));
             if !(spec.megabits.is_finite() && spec.megabits > 0.0) {
                 return Err("megabits must be above zero".to_owned());
             }
             if spec.unit_kib == 0 || spec.unit_kib > 1 << 20 || (whole && !spec.unit_kib.is_multiple_of(64)) {
                 return Err("unit_kib must be a multiple of 64, or for frames 1 or more".to_owned());
             }
+        }
+        if let Self::Chaser(spec) = self
+            && spec.behind_ms < 2 * spec.buffer_ms
+        {
+            return Err("behind_ms must be at least twice buffer_ms".to_owned());
         }
         if let Self::CopyFrom(spec) | Self::CopyTo(spec) | Self::RandomReader(spec) = self {
             if spec.request_kib == 0 || !spec.request_kib.is_multiple_of(64) || spec.request_kib > 8192 {
@@ -225,10 +275,18 @@ impl Pattern {
     }
 }
 
+/// Who copies begins again with the first of so many files of each that it writes at once: what it writes over is not to
+/// lie in memory still, or it never reaches the device.
+fn takes(copy: &CopySpec, clip: Bytes) -> u64 {
+    /// Twice what may be dirty.
+    const WRITTEN: Bytes = Bytes::from_mib(4 << 10);
+    WRITTEN.as_u64().div_ceil(clip.as_u64() * u64::from(copy.files_at_once)).max(4)
+}
+
 /// One client of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSpec {
-    /// Its directory on the share.
+    /// Its directory on the share; of who chases a recorder, the recorder's.
     pub directory: String,
     /// What it does.
     pub pattern: Pattern,
@@ -325,7 +383,7 @@ struct Ended {
 
 #[derive(Debug)]
 enum Machine {
-    Stream(Stream),
+    Stream(Box<Stream>),
     Copies(Copies),
     Random(RandomReader),
     Office(Office),
@@ -346,18 +404,20 @@ impl Client {
     pub fn new(spec: &ClientSpec) -> Self {
         let name = |file: &str| format!("{}/{file}", spec.directory);
         let machine = match &spec.pattern {
-            Pattern::Player(stream) => Machine::Stream(Stream::player(spec, stream, false)),
-            Pattern::Editor(editor) => Machine::Stream(Stream::editor(spec, editor)),
-            Pattern::FramePlayer(stream) => Machine::Stream(Stream::player(spec, stream, true)),
-            Pattern::Recorder(stream) => Machine::Stream(Stream::recorder(spec, stream, false)),
-            Pattern::FrameRecorder(stream) => Machine::Stream(Stream::recorder(spec, stream, true)),
+            Pattern::Player(stream) => Machine::Stream(Box::new(Stream::player(spec, stream, false))),
+            Pattern::Editor(editor) => Machine::Stream(Box::new(Stream::editor(spec, editor))),
+            Pattern::Chaser(chaser) => Machine::Stream(Box::new(Stream::chaser(spec, chaser))),
+            Pattern::FramePlayer(stream) => Machine::Stream(Box::new(Stream::player(spec, stream, true))),
+            Pattern::Recorder(stream) => Machine::Stream(Box::new(Stream::recorder(spec, stream, false))),
+            Pattern::FrameRecorder(stream) => Machine::Stream(Box::new(Stream::recorder(spec, stream, true))),
             Pattern::CopyFrom(copy) => {
                 let files = vec![(name("clip.mov"), spec.clip)];
                 Machine::Copies(Copies::new(vec![Files::new(files, *copy, false, true)]))
             }
             Pattern::CopyTo(copy) => {
                 let takes = |number| {
-                    (0..4).map(|take| (name(&format!("copy.{number}.{take}.mov")), spec.clip)).collect()
+                    let take = |take| (name(&format!("copy.{number}.{take}.mov")), spec.clip);
+                    (0..takes(copy, spec.clip)).map(take).collect()
                 };
                 let copies =
                     (0..copy.files_at_once).map(|number| Files::new(takes(number), *copy, true, true));
@@ -408,6 +468,11 @@ impl Client {
 
     pub(super) fn completed(&mut self, now: Instant, tag: u64, answer: Result<Answer, String>) {
         self.now = now;
+        let grows = matches!(&self.machine, Machine::Stream(stream) if stream.chases());
+        let answer = match answer {
+            Ok(Answer::Beyond) if !grows => Err("the file ends before what was to be read".to_owned()),
+            answer => answer,
+        };
         let ended = Ended { now, tag, answer: self.desk.note(answer) };
         match &mut self.machine {
             Machine::Stream(stream) => stream.completed(ended, &mut self.desk),

@@ -7,8 +7,10 @@ use fuser::{
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+use parking_lot::Mutex;
 use rtsched::Direction;
 use rustix::fs::FallocateFlags;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -30,13 +32,24 @@ const LARGEST: u32 = 16 << 20;
 /// Requests that the kernel sends without waiting for answers: the device's queue is what limits them.
 const IN_FLIGHT: u16 = 1024;
 
+/// The first handle of an open `counters`; the others' are their node's number.
+const FIRST_SNAPSHOT: u64 = 16;
+
 pub(super) struct LunFilesystem {
     shared: Arc<Shared>,
+    snapshots: Mutex<Snapshots>,
+}
+
+/// The counters' text at the moment of each open: who reads it in pieces has pieces of one text.
+#[derive(Default)]
+struct Snapshots {
+    opened: u64,
+    texts: BTreeMap<u64, Vec<u8>>,
 }
 
 impl LunFilesystem {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, snapshots: Mutex::default() }
     }
 
     fn attributes(&self, node: INodeNo) -> Option<FileAttr> {
@@ -74,6 +87,16 @@ impl LunFilesystem {
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
+    }
+
+    /// The handle of the counters as they are now.
+    fn snapshot(&self) -> u64 {
+        let counters = self.shared.state.lock().keeper.counters();
+        let mut snapshots = self.snapshots.lock();
+        let handle = FIRST_SNAPSHOT + snapshots.opened;
+        snapshots.opened += 1;
+        snapshots.texts.insert(handle, serde_json::to_vec(&counters).unwrap_or_default());
+        handle
     }
 
     /// What of a range lies on the device.
@@ -148,14 +171,29 @@ impl Filesystem for LunFilesystem {
 
     fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
-        reply.opened(FileHandle(node.0), flags);
+        let handle = if node == COUNTERS { self.snapshot() } else { node.0 };
+        reply.opened(FileHandle(handle), flags);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _node: INodeNo,
+        file: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.snapshots.lock().texts.remove(&file.0);
+        reply.ok();
     }
 
     fn read(
         &self,
         _request: &Request,
         node: INodeNo,
-        _file: FileHandle,
+        file: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -177,8 +215,8 @@ impl Filesystem for LunFilesystem {
                 }
             }
             COUNTERS => {
-                let counters = self.shared.state.lock().keeper.counters();
-                let text = serde_json::to_vec(&counters).unwrap_or_default();
+                let snapshots = self.snapshots.lock();
+                let text = snapshots.texts.get(&file.0).map_or(&[][..], Vec::as_slice);
                 let from = (offset as usize).min(text.len());
                 let to = from.saturating_add(size as usize).min(text.len());
                 reply.data(&text[from..to]);

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
-/// A request that comes later than this after an answer was delivered is not taken for the host's reaction to it. Twice
-/// what the way through loop device and FUSE takes on a busy machine.
-const REACTION: Duration = Duration::from_micros(500);
+/// What is taken for a host's reaction where nobody knows better: twice what the way through loop device and FUSE takes on a
+/// busy machine. Who does nothing but ask, one request after the other, reacts at once, however long it takes here.
+pub const REACTION: Duration = Duration::from_micros(500);
 
 /// What the host asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,7 @@ struct Waiting<T> {
 
 pub(super) struct Timekeeper<T> {
     device: Device,
+    reaction: Duration,
     waiting: BTreeMap<u64, Waiting<T>>,
     next_tag: u64,
     /// The last event that the device was brought to.
@@ -103,9 +104,10 @@ pub(super) struct Timekeeper<T> {
 }
 
 impl<T> Timekeeper<T> {
-    pub(super) fn new(spec: &DeviceSpec, seed: u64) -> Self {
+    pub(super) fn new(spec: &DeviceSpec, seed: u64, reaction: Duration) -> Self {
         Self {
             device: Device::new(spec, seed),
+            reaction,
             waiting: BTreeMap::new(),
             next_tag: 0,
             reached: Instant::ZERO,
@@ -128,7 +130,7 @@ impl<T> Timekeeper<T> {
 
     fn arrival(&self, came: Instant) -> Instant {
         let arrived = match self.delivered {
-            Some((due, delivered)) if came.saturating_since(delivered) <= REACTION => due.min(came),
+            Some((due, delivered)) if came.saturating_since(delivered) <= self.reaction => due.min(came),
             _ => came,
         };
         arrived.max(self.reached)
@@ -196,15 +198,22 @@ mod tests {
         Asked { direction: Direction::Read, offset: DeviceOffset(offset), length: Bytes(length) }
     }
 
-    /// A host that answers every completion with its next request, `delay` later than due each time.
-    fn closed_loop(length: u64, delay: Duration, requests: u64) -> Duration {
-        let mut keeper = Timekeeper::new(&spec(), 1);
+    /// A host that answers every completion, which it sees `delay` later than due, with its next request, `stall` of its
+    /// number later.
+    fn closed_loop(
+        (length, requests): (u64, u64),
+        reaction: Duration,
+        delay: Duration,
+        stall: impl Fn(u64) -> Duration,
+    ) -> Duration {
+        let mut keeper = Timekeeper::new(&spec(), 1, reaction);
         let (mut now, mut due) = (Instant::ZERO, Vec::new());
         let mut places = SmallRng::seed_from_u64(7);
-        for _ in 0..requests {
+        for number in 0..requests {
             let place = places.random_range(0..spec().capacity().as_u64() / length);
+            now += stall(number);
             keeper.arrive(now, read(place * length, length), ());
-            now = keeper.next_event().expect("a request at the device ends") + delay;
+            now = now.max(keeper.next_event().expect("a request at the device ends")) + delay;
             keeper.collect(now, &mut due);
             let at = due.pop().expect("it was due").at;
             keeper.delivered(at, now);
@@ -212,17 +221,32 @@ mod tests {
         now.saturating_since(Instant::ZERO)
     }
 
+    fn never(_: u64) -> Duration {
+        Duration::ZERO
+    }
+
     /// Sleeping too long and copying answers made every cell of Table 5 slower by the delay of each request.
     #[test]
     fn delays_of_the_emulation_do_not_add_up() {
-        let exact = closed_loop(MIB, Duration::ZERO, 500);
-        let delayed = closed_loop(MIB, Duration::from_micros(500), 500);
-        assert_eq!(delayed - exact, Duration::from_micros(500), "only the last delay remains");
+        let exact = closed_loop((MIB, 500), REACTION, Duration::ZERO, never);
+        let delayed = closed_loop((MIB, 500), REACTION, REACTION, never);
+        assert_eq!(delayed - exact, REACTION, "only the last delay remains");
+    }
+
+    /// A machine that stood still now and then, for longer than a reaction takes, made small reads 3 % slower.
+    #[test]
+    fn who_does_nothing_but_ask_makes_up_for_a_machine_that_stands_still() {
+        let stall = Duration::from_millis(40);
+        let stalls = |number: u64| if number % 50 == 1 { stall } else { Duration::ZERO };
+        let exact = closed_loop((MIB, 500), REACTION, Duration::ZERO, never);
+        assert_eq!(closed_loop((MIB, 500), Duration::from_secs(10), Duration::ZERO, stalls), exact);
+        let thinks = closed_loop((MIB, 500), REACTION, Duration::ZERO, stalls);
+        assert_eq!(thinks, exact + stall * 10, "a host that thinks is not given its time back");
     }
 
     #[test]
     fn a_host_that_thinks_is_not_given_its_time_back() {
-        let mut keeper = Timekeeper::new(&spec(), 1);
+        let mut keeper = Timekeeper::new(&spec(), 1, REACTION);
         let mut due = Vec::new();
         keeper.arrive(Instant::ZERO, read(0, MIB), 'a');
         let at = keeper.next_event().expect("a request at the device ends");
@@ -237,7 +261,7 @@ mod tests {
     #[test]
     fn requests_in_flight_end_at_the_models_instants_however_late_they_are_collected() {
         let ends = |step: Duration| {
-            let mut keeper = Timekeeper::new(&spec(), 3);
+            let mut keeper = Timekeeper::new(&spec(), 3, REACTION);
             for index in 0..32 {
                 keeper.arrive(Instant::ZERO, read(index * 7919 * MIB, MIB), index);
             }
@@ -258,7 +282,7 @@ mod tests {
         let mut spec = spec();
         let rtsched_sim::device::ModelSpec::Disk(disk) = &mut spec.model else { panic!("it has arms") };
         disk.cache.as_mut().expect("it has a cache").battery = false;
-        let mut keeper = Timekeeper::new(&spec, 1);
+        let mut keeper = Timekeeper::new(&spec, 1, REACTION);
         let write = Asked { direction: Direction::Write, ..read(5000 * MIB, 8 * MIB) };
         let flush = Asked { direction: Direction::Flush, ..read(0, 0) };
         let mut due = Vec::new();
@@ -278,7 +302,7 @@ mod tests {
     fn pieces_of_one_long_read_take_as_long_as_the_whole() {
         let (length, piece) = (16 * MIB, MIB / 2);
         let time = |pieces: u64| {
-            let mut keeper = Timekeeper::new(&spec(), 5);
+            let mut keeper = Timekeeper::new(&spec(), 5, REACTION);
             for index in 0..pieces {
                 keeper.arrive(
                     Instant::ZERO,
@@ -300,7 +324,8 @@ mod tests {
         let (kib, published, _) = TABLE_5[4];
         let length = Bytes::from_kib(kib);
         let requests = 3000;
-        let seconds = closed_loop(length.as_u64(), Duration::from_micros(400), requests).as_secs_f64();
+        let delay = Duration::from_micros(400);
+        let seconds = closed_loop((length.as_u64(), requests), REACTION, delay, never).as_secs_f64();
         let modelled = (requests * length.as_u64() * 8) as f64 / seconds / 1e6;
         let cell = Cell { direction: Direction::Read, length, published, modelled };
         assert!(

@@ -128,8 +128,8 @@ pub(super) struct VirtualTransport {
     device: Option<Modelled>,
     handles: BTreeMap<u64, HandleId>,
     opened: u64,
-    /// Operations under way, and whose they are.
-    waiting: BTreeMap<Ticket, (usize, u64)>,
+    /// Operations under way, and who asked for what.
+    waiting: BTreeMap<Ticket, Ask>,
     outcomes: Vec<Outcome>,
     watch: Option<Watch>,
 }
@@ -253,7 +253,7 @@ impl VirtualTransport {
                 let Some(&handle) = self.handles.get(file) else { return done(Err(Error::BadHandle)) };
                 let (offset, length) = (*offset, *length as usize);
                 if let Some(read) = self.volume.with(|core, now| core.read(now, handle, offset, length)) {
-                    return done(read.map(drop));
+                    return Some(read.map(|data| answer_to_read(length, data.len())));
                 }
                 self.wait_for(ask, Wait::Read { handle, offset, length })
             }
@@ -271,7 +271,7 @@ impl VirtualTransport {
                         if let Some((result, _)) = ended {
                             return done(result.map(drop));
                         }
-                        self.waiting.insert(ticket, (ask.client, ask.tag));
+                        self.waiting.insert(ticket, ask.clone());
                         None
                     }
                     WriteStart::Later => {
@@ -285,7 +285,7 @@ impl VirtualTransport {
 
     fn wait_for(&mut self, ask: &Ask, operation: Wait) -> Option<Result<Answer, Error>> {
         let ticket = self.volume.begin(operation);
-        self.waiting.insert(ticket, (ask.client, ask.tag));
+        self.waiting.insert(ticket, ask.clone());
         None
     }
 
@@ -299,17 +299,25 @@ impl VirtualTransport {
         let ended: Vec<Ticket> =
             self.waiting.keys().copied().filter(|ticket| self.volume.has_ended(*ticket)).collect();
         for ticket in ended {
-            let Some((client, tag)) = self.waiting.remove(&ticket) else { continue };
-            let answer = match self.volume.ended(ticket) {
-                Some(Ended::Data(result)) => result.map(drop),
-                Some(Ended::Count(result)) => result.map(drop),
-                Some(Ended::Done(result)) => result,
+            let Some(Ask { client, tag, operation }) = self.waiting.remove(&ticket) else { continue };
+            let answer = match (self.volume.ended(ticket), operation) {
+                (Some(Ended::Data(result)), Operation::Read { length, .. }) => {
+                    result.map(|data| answer_to_read(length as usize, data.len()))
+                }
+                (Some(Ended::Data(result)), _) => result.map(|_| Answer::Done),
+                (Some(Ended::Count(result)), _) => result.map(|_| Answer::Done),
+                (Some(Ended::Done(result)), _) => result.map(|()| Answer::Done),
                 _ => Err(Error::InvalidArgument),
             };
-            let answer = answer.map(|()| Answer::Done).map_err(|error| error.to_string());
+            let answer = answer.map_err(|error| error.to_string());
             self.outcomes.push(Outcome { client, tag, answer });
         }
     }
+}
+
+/// A file that is being written may end before what was asked for.
+fn answer_to_read(asked: usize, got: usize) -> Answer {
+    if got < asked { Answer::Beyond } else { Answer::Done }
 }
 
 impl Transport for VirtualTransport {

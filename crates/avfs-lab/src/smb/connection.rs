@@ -309,6 +309,9 @@ impl Connection {
     }
 
     fn judge(&mut self, header: &Response, body: &[u8], sent: &Sent) -> Result<Answer, String> {
+        if header.status == wire::STATUS_END_OF_FILE && matches!(sent, Sent::Read { .. }) {
+            return Ok(Answer::Beyond);
+        }
         if header.status != wire::STATUS_SUCCESS {
             let what = match sent {
                 Sent::Open { .. } | Sent::Directory => "open",
@@ -332,7 +335,10 @@ impl Connection {
             }
             Sent::Read { seed, offset, length } => {
                 let got = wire::u32_at(body, HEADER + 4).unwrap_or(0);
-                if got != *length {
+                if got < *length {
+                    return Ok(Answer::Beyond);
+                }
+                if got > *length {
                     return Err(format!("read at {offset}: {got} bytes instead of {length}"));
                 }
                 if wire::u16_at(body, HEADER + 2).map(|at| at & 0xff) != Some(READ_RESPONSE as u16) {

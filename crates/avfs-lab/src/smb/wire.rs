@@ -10,6 +10,7 @@ pub(super) const WRITE_REQUEST: usize = HEADER + 48;
 
 pub(super) const STATUS_SUCCESS: u32 = 0;
 pub(super) const STATUS_PENDING: u32 = 0x0000_0103;
+pub(super) const STATUS_END_OF_FILE: u32 = 0xc000_0011;
 pub(super) const STATUS_MORE_PROCESSING: u32 = 0xc000_0016;
 
 const FLAG_RESPONSE: u32 = 1;

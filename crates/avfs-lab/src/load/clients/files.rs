@@ -297,7 +297,7 @@ impl Office {
             Some(Answer::Opened { file, .. }) => self.file = file,
             Some(Answer::Done) => {}
             // The next document is another chance.
-            None => self.step = 6,
+            Some(Answer::Beyond) | None => self.step = 6,
         }
         if self.step < 6 {
             self.step += 1;

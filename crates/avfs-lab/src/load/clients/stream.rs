@@ -3,8 +3,9 @@
 //! **State:** which units are on their way, which are there, when the next one's turn is. **Invariants:** a unit is counted
 //! late once; playing pauses until a late unit is there, so that one delay is not counted again by every unit behind it.
 
+use super::chasing::Chasing;
 use super::editing::Editing;
-use super::{ClientReport, ClientSpec, Desk, EditorSpec, Ended, StreamSpec};
+use super::{ChaseSpec, ClientReport, ClientSpec, Desk, EditorSpec, Ended, StreamSpec};
 use crate::load::{Answer, Operation};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bytes, Duration, Instant};
@@ -14,6 +15,8 @@ struct Unit {
     asked: Instant,
     file: Option<u64>,
     pieces: u64,
+    /// A piece of it lay beyond the end of the file.
+    beyond: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub(super) struct Stream {
     first: u64,
     /// Of who does not play on and on.
     editing: Option<Editing>,
+    /// Of who plays what grows.
+    chasing: Option<Chasing>,
     /// When it began to ask.
     begun: Option<Instant>,
     file: Option<u64>,
@@ -74,6 +79,7 @@ impl Stream {
             clip_units,
             first: ((clip_units as f64 * spec.position) as u64).min(clip_units - 1),
             editing: None,
+            chasing: None,
             begun: None,
             file: None,
             next: 0,
@@ -94,8 +100,18 @@ impl Stream {
         player
     }
 
+    pub(super) fn chaser(spec: &ClientSpec, chaser: &ChaseSpec) -> Self {
+        let player = Self::player(spec, &chaser.stream(), false);
+        // It begins where the take does, and the take has no end.
+        Self { chasing: Some(Chasing::new(player.period)), first: 0, clip_units: u64::MAX, ..player }
+    }
+
     pub(super) fn recorder(spec: &ClientSpec, stream: &StreamSpec, sequence: bool) -> Self {
         Self::new(spec, stream, sequence, Turn::Recorder { next_take: None, busy: false })
+    }
+
+    pub(super) fn chases(&self) -> bool {
+        self.chasing.is_some()
     }
 
     fn writes(&self) -> bool {
@@ -161,10 +177,13 @@ impl Stream {
             }
         }
         for (unit, asked) in wanted {
-            self.units.insert(unit, Unit { asked, file: self.file, pieces: 0 });
+            self.units.insert(unit, Unit { asked, file: self.file, pieces: 0, beyond: false });
             if !self.writes() {
                 self.start(unit, desk);
             }
+        }
+        while let Some(unit) = self.chasing.as_mut().and_then(|chasing| chasing.again(now)) {
+            self.start(unit, desk);
         }
         self.hand_over(desk);
     }
@@ -218,7 +237,7 @@ impl Stream {
             return;
         }
         let write = self.writes();
-        let name = self.spec.file(&self.directory, write);
+        let name = self.spec.file(&self.directory, write || self.chasing.is_some());
         self.ask(Step::OpenClip, Operation::Open { name, write }, desk);
     }
 
@@ -284,7 +303,12 @@ impl Stream {
             Step::Piece(number) => {
                 let Some(unit) = self.units.get_mut(&number) else { return };
                 unit.pieces -= 1;
+                unit.beyond |= answer == Some(Answer::Beyond);
                 if unit.pieces > 0 {
+                    return;
+                }
+                if let Some(chasing) = self.chasing.as_mut().filter(|_| std::mem::take(&mut unit.beyond)) {
+                    chasing.is_incomplete(now, number);
                     return;
                 }
                 let file = unit.file;
@@ -350,7 +374,9 @@ impl Stream {
         match &self.turn {
             Turn::Player { play_at, stalled, .. } => {
                 let plays = play_at.filter(|_| !*stalled);
-                plays.into_iter().chain(self.editing.as_ref().and_then(Editing::next_event)).min()
+                let edits = self.editing.as_ref().and_then(Editing::next_event);
+                let grows = self.chasing.as_ref().and_then(Chasing::next_event);
+                plays.into_iter().chain(edits).chain(grows).min()
             }
             Turn::Recorder { next_take, .. } => *next_take,
         }

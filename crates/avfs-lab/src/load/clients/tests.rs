@@ -4,6 +4,8 @@ use super::super::{Ask, Outcome, Transport, TransportError, run};
 use super::*;
 use std::collections::BTreeMap;
 
+const START: Instant = Instant::from_nanos(5);
+
 /// Files in virtual time: operations take a time each, one after the other.
 struct Modelled {
     now: Instant,
@@ -16,12 +18,14 @@ struct Modelled {
     deepest: usize,
     due: BTreeMap<(Instant, u64), Outcome>,
     names: Vec<String>,
+    /// Files end here, and grow by so many bytes a second from the start on.
+    grows: Option<f64>,
 }
 
 impl Modelled {
     fn new(each: Duration) -> Self {
         Self {
-            now: Instant::from_nanos(5),
+            now: START,
             free: Instant::ZERO,
             each,
             hiccup: None,
@@ -29,6 +33,7 @@ impl Modelled {
             deepest: 0,
             due: BTreeMap::new(),
             names: Vec::new(),
+            grows: None,
         }
     }
 }
@@ -49,7 +54,15 @@ impl Transport for Modelled {
                 self.names.push(name);
             }
             Operation::Close { .. } | Operation::MakeDirectory { .. } => time = Duration::ZERO,
-            Operation::Read { .. } | Operation::Write { .. } => {}
+            Operation::Read { offset, length, .. } => {
+                let end = self
+                    .grows
+                    .map_or(f64::INFINITY, |rate| rate * self.now.saturating_since(START).as_secs_f64());
+                if (offset + u64::from(length)) as f64 > end {
+                    answer = Answer::Beyond;
+                }
+            }
+            Operation::Write { .. } => {}
         }
         if let Some((number, hiccup)) = self.hiccup
             && number == self.count
@@ -205,6 +218,18 @@ fn a_jump_takes_until_its_picture_and_the_pause_does_not_count() {
     assert!(reports[0].jumps.longest_ms() > 29_000.0, "whoever still waits has waited");
 }
 
+/// A copy of one file went on at 9 Gbit/s: it wrote over what had not left memory.
+#[test]
+fn a_copy_does_not_write_over_what_may_be_in_memory_still() {
+    let gib = |files_at_once, clip_mib| {
+        let copy = CopySpec { request_kib: 1024, in_flight: 1, files_at_once };
+        let clip = Bytes::from_mib(clip_mib);
+        (takes(&copy, clip) * u64::from(files_at_once) * clip.as_u64()) as f64 / f64::from(1 << 30)
+    };
+    assert_eq!([gib(1, 256), gib(4, 256), gib(12, 256), gib(1, 4096)], [4.0, 4.0, 12.0, 16.0]);
+    assert!((4.0..4.1).contains(&gib(1, 96)));
+}
+
 #[test]
 fn laying_ends_and_each_file_has_its_length() {
     let files: Vec<_> = (0..3).map(|index| (format!("d/{index}"), Bytes::from_kib(2500))).collect();
@@ -223,4 +248,49 @@ fn an_office_saves_and_reads_documents() {
     let (_, reports) =
         late(&mut Modelled::new(Duration::from_millis(1)), &Pattern::Office { pause_ms: 100 }, 1);
     assert!((280..=300).contains(&reports[0].units), "{} documents in 30 s", reports[0].units);
+}
+
+/// A take of 100 Mbit/s, of which as much as fills the buffer is there when the chaser begins.
+#[test]
+fn a_chaser_plays_what_grows_and_is_late_when_it_grows_too_slowly() {
+    let chaser = |behind_ms| {
+        Pattern::Chaser(ChaseSpec { megabits: 100.0, unit_kib: 1024, buffer_ms: 1000, behind_ms })
+    };
+    let play = |rate: f64, behind_ms| {
+        let mut transport = Modelled::new(Duration::from_millis(5));
+        transport.grows = Some(rate * 1e6 / 8.0);
+        let spec = ClientSpec {
+            directory: "recorder".to_owned(),
+            pattern: chaser(behind_ms),
+            start_after: chaser(behind_ms).delay(),
+            clip: Bytes::from_mib(1),
+            position: 0.4,
+        };
+        spec.pattern.check().expect("it can be carried out");
+        assert_eq!(spec.needs(), [], "it is recorded");
+        let reports = run(&mut transport, &mut [Client::new(&spec)], Duration::from_secs(30), |_, _| {});
+        assert_eq!(transport.names, ["recorder/take.100.mov"]);
+        reports.expect("it never fails").remove(0)
+    };
+    let clean = play(100.0, 2000);
+    assert_eq!((clean.late, clean.errors), (0, 0));
+    // 28 s less the second that fills its buffer, which took 60 ms.
+    assert!((330..=334).contains(&clean.units), "{} units of 84 ms", clean.units);
+    let slow = play(90.0, 2000);
+    assert!(slow.late > 0 && slow.errors == 0, "{} late, {:?}", slow.late, slow.first_error);
+    let far = play(95.0, 8000);
+    assert_eq!(far.late, 0, "it has not caught up yet");
+}
+
+/// What others read has its length.
+#[test]
+fn who_does_not_chase_must_not_meet_the_end_of_a_file() {
+    let mut transport = Modelled::new(Duration::from_millis(5));
+    transport.grows = Some(1e6);
+    let reports =
+        run(&mut transport, &mut clients(&Pattern::Player(SPEC), 1), Duration::from_secs(2), |_, _| {});
+    let report = &reports.expect("it never fails")[0];
+    assert!(
+        report.errors > 0 && report.first_error.as_ref().is_some_and(|error| error.contains("the file ends"))
+    );
 }
