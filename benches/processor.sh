@@ -3,6 +3,7 @@
 # laboratory, on the modelled LUN, cold, each client at 100 Mbit/s in requests of 1 MiB.
 # usage: processor.sh [SECONDS] [CLIENTS…]      (default: 30 1 4 10)
 # Environment: KINDS     what to compare (default: avfs xfs)
+#              ROUNDS    of each point, in which the kinds take turns; the table has their medians (default: 3)
 #              PATTERNS  player, recorder or both (default: both)
 #              SHARE     further settings of the share of AVFS, such as "aio read size = 0\n"
 #              PERF      a directory: `perf record` of each run goes there, and costs time itself
@@ -18,7 +19,9 @@ counts=("${@:2}")
 ((${#counts[@]})) || counts=(1 4 10)
 read -ra kinds <<<"${KINDS:-avfs xfs}"
 read -ra patterns <<<"${PATTERNS:-player recorder}"
+ROUNDS=${ROUNDS:-3}
 MEGABITS=100
+declare -A devices
 
 need_packages samba samba-vfs-modules xfsprogs python3
 [ -n "${AVFS_ISOLATED:-}" ] || build_avfs
@@ -53,16 +56,16 @@ remove_groups() {
 }
 on_exit remove_groups
 
-# attach_device: sets DEVICE to a loop device over a new LUN.
+# attach_device KIND: makes a loop device over a new LUN.
 attach_device() {
-	mkdir -p "$SCRATCH/lun"
-	chrt --fifo 50 "$LAB" lun --profile raid5-table5 --size-gib 32 "$SCRATCH/lun" &
-	local lun=$!
-	on_exit umount "$SCRATCH/lun"
-	for _ in {1..100}; do [ ! -e "$SCRATCH/lun/lun" ] || break; sleep 0.1; done
-	kill -0 $lun
-	echo fast >"$SCRATCH/lun/control"
-	DEVICE=$(losetup --find --show --direct-io=on "$SCRATCH/lun/lun")
+	local lun=$SCRATCH/lun-$1
+	mkdir "$lun"
+	chrt --fifo 50 "$LAB" lun --profile raid5-table5 --size-gib 32 "$lun" &
+	on_exit umount "$lun"
+	for _ in {1..100}; do [ ! -e "$lun/lun" ] || break; sleep 0.1; done
+	echo fast >"$lun/control"
+	DEVICE=$(losetup --find --show --direct-io=on "$lun/lun")
+	devices[$1]=$DEVICE
 	on_exit losetup --detach "$DEVICE"
 	QUEUE=/sys/block/$(basename "$DEVICE")/queue
 	BDI=/sys/block/$(basename "$DEVICE")/bdi
@@ -80,7 +83,7 @@ put_back() { echo "$2" >"$1"; }
 
 # prepare KIND: formats and tunes, see crates/avfs-lab/experiments/contenders.toml.
 prepare() {
-	mkdir -p "$SCRATCH/$1"
+	mkdir "$SCRATCH/$1"
 	case $1 in
 	avfs) mkfs.avfs --force "$DEVICE" >/dev/null ;;
 	xfs)
@@ -202,7 +205,8 @@ PYTHON
 # measure KIND: lays what PATTERN reads, with CLIENTS, and then measures on a volume with cold caches.
 measure() {
 	local kind=$1 smbd daemon player watcher
-	echo fast >"$SCRATCH/lun/control"
+	DEVICE=${devices[$1]}
+	echo fast >"$SCRATCH/lun-$kind/control"
 	if [ "$PATTERN" = player ]; then
 		serve "$kind"
 		play --seconds 0 >/dev/null
@@ -212,7 +216,7 @@ measure() {
 	echo 3 >/proc/sys/vm/drop_caches
 	open_volume "$kind"
 	serve "$kind"
-	echo modelled >"$SCRATCH/lun/control"
+	echo modelled >"$SCRATCH/lun-$kind/control"
 	play --laid --seconds "$SECONDS_EACH" >"$SCRATCH/played" 2>"$SCRATCH/playing" &
 	player=$!
 	until [ -s "$SCRATCH/playing" ]; do sleep 0.01; done
@@ -248,27 +252,31 @@ PYTHON
 	rm -rf "$SCRATCH/$kind/share"/*
 }
 
+# table: of each point the median of its rounds.
 table() {
-	awk '
-	{ total[$1, $2, $3] = $6; point = $2 " " $3; if (!(point in seen)) { seen[point]; order[++points] = point } kinds[$1] }
+	sort -k1,3 -k6n "$SCRATCH/figures" | awk '
+	{ point = $3 " " $2 ($3 > 1 ? "s" : ""); rounds[$1, point]++; total[$1, point, rounds[$1, point]] = $6; points[point] }
+	function median(kind, point) { return total[kind, point, int((rounds[kind, point] + 1) / 2)] }
 	END {
-		if (!("avfs" in kinds && "xfs" in kinds)) exit
 		print "| s/GB | AVFS | XFS tuned | ratio |\n|---|---|---|---|"
-		for (i = 1; i <= points; i++) {
-			split(order[i], p, " ")
-			a = total["avfs", p[1], p[2]]; x = total["xfs", p[1], p[2]]
-			printf "| %s %s%s | %.3f | %.3f | %.2f |\n", p[2], p[1], (p[2] > 1 ? "s" : ""), a, x, a / x
+		for (point in points) {
+			a = median("avfs", point); x = median("xfs", point)
+			printf "| %s | %.3f | %.3f | %s |\n", point, a, x, (x > 0 ? sprintf("%.2f", a / x) : "-") | "sort -k3 -k2n"
 		}
-	}' "$SCRATCH/figures"
+	}'
 }
 
-attach_device
-say "kind pattern clients GB late s/GB: smbd-user smbd-system daemon-user daemon-system kernel (loop)"
 for kind in "${kinds[@]}"; do
+	attach_device "$kind"
 	prepare "$kind"
-	for PATTERN in "${patterns[@]}"; do
-		for CLIENTS in "${counts[@]}"; do measure "$kind"; done
-	done
-	unmount_volume "$SCRATCH/$kind"
 done
+say "kind pattern clients GB late s/GB: smbd-user smbd-system daemon-user daemon-system kernel (loop)"
+for PATTERN in "${patterns[@]}"; do
+	for CLIENTS in "${counts[@]}"; do
+		for ((round = 0; round < ROUNDS; round++)); do
+			for kind in "${kinds[@]}"; do measure "$kind"; done
+		done
+	done
+done
+for kind in "${kinds[@]}"; do unmount_volume "$SCRATCH/$kind"; done
 table

@@ -1,11 +1,11 @@
 //! The life of a mounted volume, from mount(2) to the last byte on the device.
 
 use crate::control::{self, Answer, Control, Info, Request};
+use crate::device;
 use crate::errno::Errors;
-use crate::fuse::Fuse;
-use crate::invalidate::KernelPages;
 use crate::mount::{self, DeviceNumber};
 use crate::ring;
+use crate::server::Server;
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use parking_lot::Mutex;
@@ -20,10 +20,6 @@ use std::sync::mpsc;
 use std::thread;
 use units::Ino;
 
-/// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
-/// holds its thread.
-const MIN_THREADS: usize = 4;
-
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -32,8 +28,8 @@ pub enum Transport {
     Auto,
     /// Through io_uring, or not at all.
     Ring,
-    /// Through `/dev/fuse`, read by fuser.
-    Fuser,
+    /// Through `/dev/fuse`.
+    Device,
 }
 
 impl FromStr for Transport {
@@ -43,8 +39,8 @@ impl FromStr for Transport {
         match text {
             "auto" => Ok(Self::Auto),
             "ring" => Ok(Self::Ring),
-            "fuser" => Ok(Self::Fuser),
-            _ => Err(format!("`{text}` is none of auto, ring, fuser")),
+            "device" => Ok(Self::Device),
+            _ => Err(format!("`{text}` is none of auto, ring, device")),
         }
     }
 }
@@ -93,7 +89,7 @@ pub enum MountError {
 /// The threads that serve the kernel's requests.
 enum Session {
     Ring(ring::Session),
-    Fuser(fuser::BackgroundSession),
+    Device(device::Session),
 }
 
 impl Session {
@@ -101,7 +97,14 @@ impl Session {
     fn join(self) -> io::Result<()> {
         match self {
             Self::Ring(session) => session.join(),
-            Self::Fuser(session) => session.join(),
+            Self::Device(session) => session.join(),
+        }
+    }
+
+    fn server(&self) -> &Server {
+        match self {
+            Self::Ring(session) => session.server(),
+            Self::Device(session) => session.server(),
         }
     }
 }
@@ -132,7 +135,7 @@ impl Mounted {
         mount::raise_pages_limit();
         let start = |ring| Self::start_with(volume, source, directory, flags, ring);
         let ring = match transport {
-            Transport::Fuser => return start(false),
+            Transport::Device => return start(false),
             Transport::Ring | Transport::Auto => {
                 ring::enable().map_err(MountError::Ring).and_then(|()| start(true))
             }
@@ -182,12 +185,12 @@ impl Mounted {
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
         let session = if ring {
             let session = ring::Session::start(volume, Arc::clone(&errors), connection);
-            let session = session.map_err(MountError::Ring)?;
-            session.show_root(directory).map_err(MountError::NoAnswer)?;
-            Session::Ring(session)
+            Session::Ring(session.map_err(MountError::Ring)?)
         } else {
-            Session::Fuser(serve_with_fuser(volume, Arc::clone(&errors), connection)?)
+            let session = device::Session::start(volume, Arc::clone(&errors), connection);
+            Session::Device(session.map_err(MountError::Handshake)?)
         };
+        session.server().show_root(directory).map_err(MountError::NoAnswer)?;
 
         // The first request, to the end: what mount(8) waits for.
         rustix::fs::statvfs(directory).map_err(|error| MountError::NoAnswer(error.into()))?;
@@ -282,23 +285,6 @@ impl Mounted {
         drop(self.control);
         ended.and(closed)
     }
-}
-
-fn serve_with_fuser(
-    volume: &Arc<Volume>,
-    errors: Arc<Errors>,
-    connection: OwnedFd,
-) -> Result<fuser::BackgroundSession, MountError> {
-    let mut config = fuser::Config::default();
-    config.n_threads =
-        Some(thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS)));
-    config.clone_fd = true;
-    let fuse = Fuse::new(Arc::clone(volume), errors);
-    let session = fuser::Session::from_fd(fuse, connection, fuser::SessionACL::All, config)
-        .map_err(MountError::Handshake)?;
-    let pages = KernelPages::start(session.notifier()).map_err(MountError::Thread)?;
-    volume.set_invalidator(Arc::new(pages));
-    session.spawn().map_err(MountError::Thread)
 }
 
 fn answer(
