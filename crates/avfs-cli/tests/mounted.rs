@@ -508,7 +508,7 @@ fn requests_come_the_way_that_was_asked_for() {
     succeed(rig.mount(&format!("log={}", log.display())));
     let said = fs::read_to_string(&log).unwrap();
     assert_eq!(said.contains("requests arrive through io_uring"), !through_device(), "{said}");
-    refuse(rig.mount("transport=pigeon"), 1, "`pigeon` is none of auto, ring, device");
+    refuse(rig.mount("transport=pigeon"), 1, "`pigeon` is none of device, ring");
 }
 
 #[test]
