@@ -273,6 +273,7 @@ impl<'a> Request<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io::Read;
 
     proptest! {
         #[test]
@@ -281,6 +282,30 @@ mod tests {
                 let rest = request.operation.len() + request.payload.len();
                 prop_assert_eq!(size_of::<abi::InHeader>() + rest, bytes.len());
             }
+        }
+    }
+
+    #[test]
+    fn the_data_of_a_write_begin_with_a_page_and_the_largest_fits() {
+        let mut incoming = Incoming::new();
+        let room = incoming.room();
+        assert!(room[HEADER_BYTES..].as_ptr().addr().is_multiple_of(PAGE));
+        assert!(room.len() - HEADER_BYTES >= MAX_REQUEST_BYTES as usize);
+    }
+
+    /// writev(2) takes 1024 pieces, the header among them.
+    #[test]
+    fn a_reply_of_any_number_of_pieces_is_whole() {
+        for count in [0, 1, 1023, 1024, 3000] {
+            let (mut reader, writer) = io::pipe().unwrap();
+            let bytes: Vec<u8> = (0..count).map(|number| number as u8).collect();
+            let pieces: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+            Device::new(writer.into()).write(-5, 7, &pieces).unwrap();
+            let mut written = Vec::new();
+            reader.read_to_end(&mut written).unwrap();
+            let (header, body) = abi::OutHeader::read_from_prefix(&written).unwrap();
+            assert_eq!((header.len as usize, header.error, header.unique), (written.len(), -5, 7));
+            assert_eq!(body, bytes);
         }
     }
 
