@@ -12,6 +12,7 @@ use crate::protocol::{MAX_BACKGROUND, MAX_REQUEST_BYTES};
 use crate::reply::{Pieces, Reply, Route};
 use crate::server::{Server, node};
 use avfs_core::volume::Volume;
+use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::io::Errno;
 use std::any::Any;
 use std::io::{self, IoSlice};
@@ -58,23 +59,29 @@ pub(crate) enum Rings {
 const MAX_PIECES: usize = 1024;
 
 const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
 /// Of a WRITE.
 const HEADER_BYTES: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
 
 /// Memory that a request is read into, placed so that the data of a write begin with a page: the kernel then copies page to
-/// page. What was touched once stays resident.
+/// page. It looks each of them up before it copies, which takes it least in a huge page. What was touched once stays
+/// resident.
 struct Incoming {
-    memory: Vec<u8>,
+    memory: MmapMut,
     start: usize,
 }
 
 impl Incoming {
-    fn new() -> Self {
+    fn new() -> io::Result<Self> {
         // The header's page, the data, and what aligning takes.
-        let memory = vec![0; MAX_REQUEST_BYTES as usize + 2 * PAGE];
-        let start =
-            memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr() + PAGE - HEADER_BYTES;
-        Self { memory, start }
+        let length = PAGE + MAX_REQUEST_BYTES as usize + HUGE_PAGE;
+        let memory = MmapOptions::new().len(length).map_anon()?;
+        if let Err(error) = memory.advise(Advice::HugePage) {
+            tracing::debug!(%error, "requests are read into small pages");
+        }
+        let address = memory.as_ptr().addr();
+        let start = address.next_multiple_of(HUGE_PAGE) - address + PAGE - HEADER_BYTES;
+        Ok(Self { memory, start })
     }
 
     fn room(&mut self) -> &mut [u8] {
@@ -110,7 +117,7 @@ impl Device {
     /// # Errors
     /// When the kernel does not offer rings that are wanted, or speaks another protocol; nothing was agreed then.
     pub(crate) fn handshake(&self, rings: Rings) -> io::Result<()> {
-        let mut buffer = Incoming::new();
+        let mut buffer = Incoming::new()?;
         let request = self.read(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
         if request.header.opcode != opcode::INIT {
             return Err(io::Error::other(format!(
@@ -178,7 +185,7 @@ impl Device {
     /// # Errors
     /// What read(2) says.
     pub(crate) fn serve(self: &Arc<Self>, server: &Server) -> io::Result<()> {
-        let mut buffer = Incoming::new();
+        let mut buffer = Incoming::new()?;
         while let Some(request) = self.read(&mut buffer)? {
             let reply = Reply::new(request.header.unique, Route::Device(Arc::clone(self)));
             server.handle(&request.header, request.operation, request.payload, reply);
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_data_of_a_write_begin_with_a_page_and_the_largest_fits() {
-        let mut incoming = Incoming::new();
+        let mut incoming = Incoming::new().unwrap();
         let room = incoming.room();
         assert!(room[HEADER_BYTES..].as_ptr().addr().is_multiple_of(PAGE));
         assert!(room.len() - HEADER_BYTES >= MAX_REQUEST_BYTES as usize);
