@@ -26,11 +26,7 @@ declare -A devices
 
 need_packages samba samba-vfs-modules xfsprogs python3
 [ -n "${AVFS_ISOLATED:-}" ] || build_avfs
-# The kernel's threads cannot be seen from a process namespace: its /proc is kept open from outside.
-if [ -z "${HOST_PROC:-}" ]; then
-	exec {HOST_PROC}</proc
-	export HOST_PROC
-fi
+keep_host_proc
 isolate "$@"
 scratch
 install_commands
