@@ -59,6 +59,14 @@ isolate() {
 		bash "$0" "$@"
 }
 
+# keep_host_proc: before `isolate`, keeps the /proc of outside open as descriptor HOST_PROC. From a process namespace the
+# kernel's threads cannot be seen.
+keep_host_proc() {
+	[ -z "${HOST_PROC:-}" ] || return 0
+	exec {HOST_PROC}</proc
+	export HOST_PROC
+}
+
 # let_go_of_other_mounts: volumes that were mounted before live on in a new namespace, after they are unmounted elsewhere.
 let_go_of_other_mounts() {
 	local target

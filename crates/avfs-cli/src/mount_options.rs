@@ -179,12 +179,11 @@ mod tests {
 
     #[test]
     fn values_are_read() {
-        let options =
-            parse("config=/etc/avfs.toml,cache_size=512M,log=/var/log/avfs,transport=fuser,remount");
+        let options = parse("config=/etc/avfs.toml,cache_size=512M,log=/var/log/avfs,transport=ring,remount");
         assert_eq!(options.config, Some("/etc/avfs.toml".into()));
         assert_eq!(options.cache_size, Some(Bytes::from_mib(512)));
         assert_eq!(options.log, Some("/var/log/avfs".into()));
-        assert_eq!((options.transport, parse("rw").transport), (Transport::Fuser, Transport::Auto));
+        assert_eq!((options.transport, parse("rw").transport), (Transport::Ring, Transport::Device));
         assert!(options.remount);
     }
 
@@ -195,6 +194,6 @@ mod tests {
         assert!(MountOptions::parse("rw,stripe=4", true).is_ok());
         assert!(MountOptions::parse("cache_size=lots", false).unwrap_err().starts_with("cache_size: `lots`"));
         let refused = MountOptions::parse("transport=pigeon", false).unwrap_err();
-        assert_eq!(refused, "transport: `pigeon` is none of auto, ring, fuser");
+        assert_eq!(refused, "transport: `pigeon` is none of device, ring");
     }
 }

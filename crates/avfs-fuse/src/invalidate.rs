@@ -19,12 +19,6 @@ pub trait Notify: Send + 'static {
     fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()>;
 }
 
-impl Notify for fuser::Notifier {
-    fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()> {
-        self.inval_inode(fuser::INodeNo(ino.0), offset, length)
-    }
-}
-
 struct Stale {
     ino: Ino,
     offset: u64,

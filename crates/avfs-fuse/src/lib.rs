@@ -8,20 +8,24 @@
 //! **Invariants:** each request is answered exactly once; no thread that reads requests waits for the device; the
 //! volume is shut down once, after the kernel has let go of it.
 //!
-//! Two transports carry the requests: [`ring`] over io_uring, with the protocol in [`abi`], where the kernel has it,
-//! and [`fuse`] over `/dev/fuse`, with the protocol in the crate fuser, everywhere. [`protocol`], [`errno`],
-//! [`invalidate`], [`mount`], [`control`] and `application` know nothing of either.
+//! Two transports carry the requests: `device` over `/dev/fuse`, everywhere, and [`ring`] over io_uring, where the
+//! kernel has it. From either `decode` reads a request in the protocol of [`abi`], `server` calls the volume, `reply`
+//! brings the answer back. [`protocol`], [`errno`], [`invalidate`], [`mount`], [`control`] and `application` know
+//! nothing of either.
 
 pub mod abi;
 mod application;
 pub mod control;
+mod decode;
+mod device;
 pub mod errno;
-pub mod fuse;
 pub mod invalidate;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;
+mod reply;
 pub mod ring;
+mod server;
 pub mod signals;
 
 pub use mounted::{MountError, Mounted, Transport};

@@ -1,11 +1,11 @@
 //! The life of a mounted volume, from mount(2) to the last byte on the device.
 
 use crate::control::{self, Answer, Control, Info, Request};
+use crate::device;
 use crate::errno::Errors;
-use crate::fuse::Fuse;
-use crate::invalidate::KernelPages;
 use crate::mount::{self, DeviceNumber};
 use crate::ring;
+use crate::server::Server;
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use parking_lot::Mutex;
@@ -20,20 +20,14 @@ use std::sync::mpsc;
 use std::thread;
 use units::Ino;
 
-/// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
-/// holds its thread.
-const MIN_THREADS: usize = 4;
-
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Through io_uring where the kernel has it, through `/dev/fuse` elsewhere.
+    /// Through `/dev/fuse`: media cost least.
     #[default]
-    Auto,
-    /// Through io_uring, or not at all.
+    Device,
+    /// Through io_uring: small requests take a third of the time.
     Ring,
-    /// Through `/dev/fuse`, read by fuser.
-    Fuser,
 }
 
 impl FromStr for Transport {
@@ -41,10 +35,9 @@ impl FromStr for Transport {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "auto" => Ok(Self::Auto),
             "ring" => Ok(Self::Ring),
-            "fuser" => Ok(Self::Fuser),
-            _ => Err(format!("`{text}` is none of auto, ring, fuser")),
+            "device" => Ok(Self::Device),
+            _ => Err(format!("`{text}` is none of device, ring")),
         }
     }
 }
@@ -93,7 +86,7 @@ pub enum MountError {
 /// The threads that serve the kernel's requests.
 enum Session {
     Ring(ring::Session),
-    Fuser(fuser::BackgroundSession),
+    Device(device::Session),
 }
 
 impl Session {
@@ -101,7 +94,14 @@ impl Session {
     fn join(self) -> io::Result<()> {
         match self {
             Self::Ring(session) => session.join(),
-            Self::Fuser(session) => session.join(),
+            Self::Device(session) => session.join(),
+        }
+    }
+
+    fn server(&self) -> &Server {
+        match self {
+            Self::Ring(session) => session.server(),
+            Self::Device(session) => session.server(),
         }
     }
 }
@@ -130,29 +130,9 @@ impl Mounted {
         transport: Transport,
     ) -> Result<Self, MountError> {
         mount::raise_pages_limit();
-        let start = |ring| Self::start_with(volume, source, directory, flags, ring);
-        let ring = match transport {
-            Transport::Fuser => return start(false),
-            Transport::Ring | Transport::Auto => {
-                ring::enable().map_err(MountError::Ring).and_then(|()| start(true))
-            }
-        };
-        match ring {
-            Err(MountError::Ring(error)) if transport == Transport::Auto => {
-                tracing::info!("requests arrive through /dev/fuse: {error}");
-                start(false)
-            }
-            started => started,
+        if transport == Transport::Ring {
+            ring::enable().map_err(MountError::Ring)?;
         }
-    }
-
-    fn start_with(
-        volume: &Arc<Volume>,
-        source: &Path,
-        directory: &Path,
-        flags: MountFlags,
-        ring: bool,
-    ) -> Result<Self, MountError> {
         let connection = mount::mount(source, directory, flags).map_err(|error| MountError::Mount {
             directory: mount::printable(directory),
             hint: match error.raw_os_error() {
@@ -163,7 +143,7 @@ impl Mounted {
             },
             error,
         })?;
-        let served = Self::serve(volume, connection, directory, ring);
+        let served = Self::serve(volume, connection, directory, transport);
         if served.is_err()
             && let Err(error) = mount::unmount(directory, UnmountFlags::DETACH)
         {
@@ -176,18 +156,19 @@ impl Mounted {
         volume: &Arc<Volume>,
         connection: OwnedFd,
         directory: &Path,
-        ring: bool,
+        transport: Transport,
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let session = if ring {
-            let session = ring::Session::start(volume, Arc::clone(&errors), connection);
-            let session = session.map_err(MountError::Ring)?;
-            session.show_root(directory).map_err(MountError::NoAnswer)?;
-            Session::Ring(session)
-        } else {
-            Session::Fuser(serve_with_fuser(volume, Arc::clone(&errors), connection)?)
-        };
+        let session = match transport {
+            Transport::Device => device::Session::start(volume, Arc::clone(&errors), connection)
+                .map(Session::Device)
+                .map_err(MountError::Handshake),
+            Transport::Ring => ring::Session::start(volume, Arc::clone(&errors), connection)
+                .map(Session::Ring)
+                .map_err(MountError::Ring),
+        }?;
+        session.server().show_root(directory).map_err(MountError::NoAnswer)?;
 
         // The first request, to the end: what mount(8) waits for.
         rustix::fs::statvfs(directory).map_err(|error| MountError::NoAnswer(error.into()))?;
@@ -282,23 +263,6 @@ impl Mounted {
         drop(self.control);
         ended.and(closed)
     }
-}
-
-fn serve_with_fuser(
-    volume: &Arc<Volume>,
-    errors: Arc<Errors>,
-    connection: OwnedFd,
-) -> Result<fuser::BackgroundSession, MountError> {
-    let mut config = fuser::Config::default();
-    config.n_threads =
-        Some(thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS)));
-    config.clone_fd = true;
-    let fuse = Fuse::new(Arc::clone(volume), errors);
-    let session = fuser::Session::from_fd(fuse, connection, fuser::SessionACL::All, config)
-        .map_err(MountError::Handshake)?;
-    let pages = KernelPages::start(session.notifier()).map_err(MountError::Thread)?;
-    volume.set_invalidator(Arc::new(pages));
-    session.spawn().map_err(MountError::Thread)
 }
 
 fn answer(

@@ -1,35 +1,28 @@
 //! FUSE over io_uring: requests that are served on the processor of the client that makes them.
 //!
-//! **For:** the second transport beside [`crate::fuse`]. A reply through `/dev/fuse` wakes a thread on another
+//! **For:** the second transport beside [`crate::device`]. A request through `/dev/fuse` wakes a thread on another
 //! processor and costs about 29 µs there and back; here a thread on each processor waits in a ring of its own, and the
-//! kernel switches to it directly: about 8 µs. **Excludes:** decisions about files: [`server`] passes everything to
-//! the volume. **State:** each ring's thread owns its queue; the connection is shared.
+//! kernel switches to it directly: about 8 µs. **Excludes:** decisions about files: [`crate::server`] passes everything
+//! to the volume. **State:** each ring's thread owns its queue; the connection is shared.
 //!
 //! **Invariants:** a request is answered once, on whatever thread; a reply made elsewhere is handed to the ring's
 //! thread, because a ring belongs to one. No thread waits for the device. When the kernel ends the connection, the
 //! threads end by themselves.
 //!
-//! The way of a request: [`queue`] takes it from the ring, [`decode`] reads it, [`server`] calls the volume, [`reply`]
-//! brings the answer back. What rings do not carry arrives at [`device`].
+//! What rings do not carry arrives at [`crate::device`].
 
-mod decode;
-mod device;
-mod queue;
-mod reply;
-mod server;
+pub(crate) mod queue;
 
+use crate::device::{self, Device, Rings};
 use crate::errno::Errors;
 use crate::invalidate::KernelPages;
-use crate::mount;
+use crate::server::Server;
 use avfs_core::volume::Volume;
-use device::Device;
 use queue::{Queue, Shared};
 use rustix::thread::CpuSet;
-use server::Server;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -88,7 +81,7 @@ impl Session {
             started.push(Ring::start(&device, &server, processor, entries)?);
         }
         let pages = KernelPages::start(Arc::clone(&device))?;
-        device.handshake()?;
+        device.handshake(Rings::Wanted)?;
         volume.set_invalidator(Arc::new(pages));
         let mut rings = Vec::new();
         for Ring { shared, thread, begin } in started {
@@ -102,19 +95,9 @@ impl Session {
         Ok(Self { server, thread, rings })
     }
 
-    /// Shows the volume at `directory`, where it is mounted, through a directory of the mount instead of the mount's
-    /// own root. The kernel makes that one before it hears, in the answer to INIT, that this filesystem has ACLs, and
-    /// from then on asks for its ACL each time: whoever does not own the root would make a request at every step
-    /// through it, and no walk of a path could go without locks. A directory looked up afterwards is like any other.
-    /// Where the kernel cannot do that, the mount stays as it was.
-    ///
-    /// # Errors
-    /// When nothing is mounted any more.
-    pub fn show_root(&self, directory: &Path) -> io::Result<()> {
-        self.server.name_root(true);
-        let shown = mount::replace_with_child(directory, server::ROOT_NAME);
-        self.server.name_root(false);
-        shown
+    /// What answers.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
@@ -122,12 +105,11 @@ impl Session {
     /// # Errors
     /// When reading from the connection failed.
     pub fn join(self) -> io::Result<()> {
-        let panicked = |_| io::Error::other("a thread that served requests panicked");
-        let ended = self.thread.join().map_err(panicked).flatten();
+        let ended = device::join(self.thread);
         let mut joined = Ok(());
         for (shared, thread) in self.rings {
             shared.end();
-            joined = joined.and(thread.join().map_err(panicked));
+            joined = joined.and(thread.join().map_err(device::panicked));
         }
         ended.and(joined)
     }

@@ -129,6 +129,9 @@ enum Command {
         /// Length of each client's clip, MiB; it is made first.
         #[arg(long, default_value_t = 256)]
         clip_mib: u64,
+        /// The clips are there, from a run before this one with as many clients, as long ones, and 0 seconds.
+        #[arg(long)]
+        laid: bool,
     },
 }
 
@@ -207,8 +210,9 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Report { declarations, results, out } => {
             report(&declarations, &results, &out.join("lab-report.md"), "lab")
         }
-        Command::Play { place, clients, pattern, seconds, clip_mib } => {
-            play(&place, clients, &pattern, Duration::try_from_secs_f64(seconds)?, Bytes::from_mib(clip_mib))
+        Command::Play { place, clients, pattern, seconds, clip_mib, laid } => {
+            let duration = Duration::try_from_secs_f64(seconds)?;
+            play(&place, clients, &pattern, duration, Bytes::from_mib(clip_mib), laid)
         }
     }
 }
@@ -330,6 +334,7 @@ fn play(
     pattern: &str,
     duration: Duration,
     clip: Bytes,
+    laid: bool,
 ) -> Result<(), Box<dyn Error>> {
     #[derive(serde::Deserialize)]
     struct Given {
@@ -354,13 +359,17 @@ fn play(
         let server = server.to_socket_addrs()?.next().ok_or("the host has no address")?;
         Ok(Box::new(SmbTransport::connect(server, share, clients)?))
     };
-    let mut laying = vec![Client::laying(specs.iter().flat_map(ClientSpec::needs).collect())];
-    let laid = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_, _| {})?;
-    if let Some(error) = &laid[0].first_error {
-        return Err(format!("the clips cannot be made: {error}").into());
+    if !laid {
+        let mut laying = vec![Client::laying(specs.iter().flat_map(ClientSpec::needs).collect())];
+        let reports = load::run(connect(1)?.as_mut(), &mut laying, Duration::from_secs(3600), |_, _| {})?;
+        if let Some(error) = &reports[0].first_error {
+            return Err(format!("the clips cannot be made: {error}").into());
+        }
     }
     let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
-    for report in load::run(connect(specs.len())?.as_mut(), &mut clients, duration, |_, _| {})? {
+    let mut transport = connect(specs.len())?;
+    eprintln!("connected");
+    for report in load::run(transport.as_mut(), &mut clients, duration, |_, _| {})? {
         println!("{}", serde_json::to_string(&report)?);
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! only emulate; and what servers and the kernel's own threads spent, whatever else is at work. **State:** none. **Invariants:** everything is counted in the kernel's clock ticks.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::io;
 
 /// Processor time up to a moment, in ticks.
@@ -43,56 +44,86 @@ impl ProcessorTime {
     }
 }
 
+/// Names a descriptor of the `/proc` outside this process namespace: from inside the kernel's threads cannot be seen.
+const HOST_PROC: &str = "HOST_PROC";
+/// PF_KTHREAD among the flags of a process, see linux/sched.h.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
 /// Ticks of everything that serves files, by process: servers with what they started, and the kernel's threads, which write
 /// back for a filesystem of the kernel. One rule for filesystems in the kernel and outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServingTime(BTreeMap<u32, u64>);
+pub struct ServingTime {
+    servers: BTreeMap<u32, u64>,
+    kernel: BTreeMap<u32, u64>,
+}
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    parent: u32,
+    is_kernel_thread: bool,
+    ticks: u64,
+}
 
 impl ServingTime {
-    /// Up to now.
+    /// Up to now. `servers` are numbers in this process namespace.
     ///
     /// # Errors
     /// When `/proc` cannot be listed.
     pub fn now(servers: &[u32]) -> io::Result<Self> {
-        let mut processes = BTreeMap::new();
-        for entry in std::fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // One that has just ended is none.
-            let text = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-            if let Some(process) = parent_and_ticks(&text) {
-                processes.insert(number, process);
-            }
+        let inside = processes("/proc")?;
+        match env::var(HOST_PROC) {
+            Ok(outside) => Ok(Self::of(&inside, &processes(&format!("/proc/self/fd/{outside}"))?, servers)),
+            Err(_) => Ok(Self::of(&inside, &inside, servers)),
         }
-        Ok(Self::of(&processes, servers))
     }
 
-    /// `processes`: parent and ticks of each.
-    fn of(processes: &BTreeMap<u32, (u32, u64)>, servers: &[u32]) -> Self {
+    /// `processes` have the servers among them, `outside` the kernel's threads.
+    fn of(processes: &BTreeMap<u32, Process>, outside: &BTreeMap<u32, Process>, servers: &[u32]) -> Self {
         let serves = |number: u32| {
             // A process' parents have been there before it, so this ends.
-            std::iter::successors(Some(number), |number| processes.get(number).map(|(parent, _)| *parent))
-                .any(|number| number == KERNEL_THREADS || servers.contains(&number))
+            std::iter::successors(Some(number), |number| processes.get(number).map(|process| process.parent))
+                .any(|number| servers.contains(&number))
         };
-        let serving = processes.iter().filter(|(number, _)| serves(**number));
-        Self(serving.map(|(number, (_, ticks))| (*number, *ticks)).collect())
+        let ticks = |(number, process): (&u32, &Process)| (*number, process.ticks);
+        Self {
+            servers: processes.iter().filter(|(number, _)| serves(**number)).map(ticks).collect(),
+            kernel: outside.iter().filter(|(_, process)| process.is_kernel_thread).map(ticks).collect(),
+        }
     }
 
     /// Seconds of all processors together since `before`. What ended meanwhile does not count.
     pub fn seconds_since(&self, before: &Self) -> f64 {
-        let spent = |(number, ticks): (&u32, &u64)| ticks.saturating_sub(*before.0.get(number).unwrap_or(&0));
-        let ticks: u64 = self.0.iter().map(spent).sum();
+        let spent = |now: &BTreeMap<u32, u64>, before: &BTreeMap<u32, u64>| -> u64 {
+            now.iter().map(|(number, ticks)| ticks.saturating_sub(*before.get(number).unwrap_or(&0))).sum()
+        };
+        let ticks = spent(&self.servers, &before.servers) + spent(&self.kernel, &before.kernel);
         ticks as f64 / rustix::param::clock_ticks_per_second() as f64
     }
 }
 
-/// The kernel's threads are children of this process.
-const KERNEL_THREADS: u32 = 2;
+/// All processes of a `/proc`, by their numbers in its namespace.
+fn processes(proc: &str) -> io::Result<BTreeMap<u32, Process>> {
+    let mut processes = BTreeMap::new();
+    for entry in std::fs::read_dir(proc)? {
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // One that has just ended is none.
+        let text = std::fs::read_to_string(format!("{proc}/{number}/stat")).unwrap_or_default();
+        if let Some(process) = process(&text) {
+            processes.insert(number, process);
+        }
+    }
+    Ok(processes)
+}
 
-/// A process' parent and its ticks, from `/proc/PID/stat`.
-fn parent_and_ticks(text: &str) -> Option<(u32, u64)> {
+/// From `/proc/PID/stat`, see proc_pid_stat(5).
+fn process(text: &str) -> Option<Process> {
     let (_, behind) = text.rsplit_once(')')?;
-    Some((behind.split_whitespace().nth(1)?.parse().ok()?, process_ticks(text)?))
+    let mut fields = behind.split_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    Some(Process { parent, is_kernel_thread: flags & KERNEL_THREAD != 0, ticks: process_ticks(text)? })
 }
 
 /// All ticks and busy ones of `/proc/stat`, see proc_stat(5).
@@ -123,29 +154,42 @@ mod tests {
         let process = "7 (a ) (b) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 0 0 20 0 1 0 99";
         assert_eq!(process_ticks(process), Some(42));
         assert_eq!(process_ticks("7 (a) S 1"), None);
-        assert_eq!(parent_and_ticks(process), Some((1, 42)));
+        let user = Process { parent: 1, is_kernel_thread: false, ticks: 42 };
+        assert_eq!(super::process(process), Some(user));
+        let worker = "9 (kworker/0:1) I 2 0 0 0 -1 69238880 0 0 0 0 3 4 0 0 20 0 1 0 5";
+        assert_eq!(super::process(worker), Some(Process { parent: 2, is_kernel_thread: true, ticks: 7 }));
     }
 
     #[test]
     fn servers_their_children_and_the_kernel_serve_and_nobody_else_does() {
-        let processes = |ticks: u64| {
+        let one = |parent, is_kernel_thread, ticks| Process { parent, is_kernel_thread, ticks };
+        // 2 is a process of this namespace like any other, and 50 outside another one than here.
+        let inside = |ticks: u64| {
             BTreeMap::from([
-                (1, (0, ticks)),
-                (KERNEL_THREADS, (0, 10)),
-                (9, (KERNEL_THREADS, 20 + ticks)),
-                (50, (1, 30 + ticks)),
-                (51, (50, 40 + 2 * ticks)),
-                (60, (1, 500 * ticks)),
+                (1, one(0, false, ticks)),
+                (2, one(1, false, 900 * ticks)),
+                (50, one(1, false, 30 + ticks)),
+                (51, one(50, false, 40 + 2 * ticks)),
+                (60, one(1, false, 500 * ticks)),
             ])
         };
-        let before = ServingTime::of(&processes(0), &[50]);
-        assert_eq!(before.0.keys().copied().collect::<Vec<_>>(), [2, 9, 50, 51]);
-        let mut later = processes(100);
+        let outside = |ticks: u64| {
+            BTreeMap::from([
+                (2, one(0, true, 10)),
+                (9, one(2, true, 20 + ticks)),
+                (50, one(2, true, 5 + 4 * ticks)),
+                (70, one(1, false, 700 * ticks)),
+            ])
+        };
+        let before = ServingTime::of(&inside(0), &outside(0), &[50]);
+        assert_eq!(before.servers.keys().copied().collect::<Vec<_>>(), [50, 51]);
+        assert_eq!(before.kernel.keys().copied().collect::<Vec<_>>(), [2, 9, 50]);
+        let (mut later, mut kernel) = (inside(100), outside(100));
         // One that began meanwhile, and one that ended.
-        later.insert(52, (51, 7));
-        later.remove(&9);
+        later.insert(52, one(51, false, 7));
+        kernel.remove(&9);
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        assert_eq!(ServingTime::of(&later, &[50]).seconds_since(&before) * ticks, 307.0);
+        assert_eq!(ServingTime::of(&later, &kernel, &[50]).seconds_since(&before) * ticks, 707.0);
     }
 
     #[test]
@@ -162,6 +206,6 @@ mod tests {
         assert!(own.all >= own.busy && own.busy > 0);
         assert!(ProcessorTime::now(&[u32::MAX]).is_err(), "no such process");
         let serving = ServingTime::now(&[std::process::id()]).expect("it is Linux");
-        assert!(serving.0.contains_key(&std::process::id()));
+        assert!(serving.servers.contains_key(&std::process::id()));
     }
 }

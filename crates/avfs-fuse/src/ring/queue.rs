@@ -7,9 +7,9 @@
 //! if the request brought one, or written through the one [`Slot`] of the request, if not: never both. Headers are
 //! touched by the ring's thread alone.
 
-use super::reply::{Reply, Route};
 use crate::abi::{self, ring_command};
 use crate::protocol::MAX_REQUEST_BYTES;
+use crate::reply::{Reply, Route};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
@@ -41,10 +41,10 @@ const IDLE: Duration = Duration::from_secs(10);
 const SQE_LEN_OFFSET: usize = 24;
 
 /// What serves a request: its header, the structure of its operation, its payload.
-pub(super) type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
+pub(crate) type Handler<'a> = dyn Fn(&abi::InHeader, &[u8], &[u8], Reply) + 'a;
 
 /// What a reply carries beside its errno.
-pub(super) enum Body {
+pub(crate) enum Body {
     /// These bytes.
     Copied(SmallVec<[u8; size_of::<abi::CreateOut>()]>),
     /// As many bytes, which the slot's room has already.
@@ -127,7 +127,7 @@ impl Drop for Memory {
 }
 
 /// What the ring's thread shares with those who reply.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     memory: Memory,
     replies: Mutex<Vec<Commit>>,
     wake: OwnedFd,
@@ -142,14 +142,14 @@ impl Shared {
     }
 
     /// The connection is gone: the thread ends when the kernel has let go of all entries.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.wake();
     }
 }
 
 /// The way back of one request into its entry.
-pub(super) struct Slot {
+pub(crate) struct Slot {
     shared: Arc<Shared>,
     entry: usize,
     /// The request brought no payload: its place is this slot's.
@@ -158,7 +158,7 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Where the kernel takes the reply from, if that place is free.
-    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let payload = self.shared.memory.payload(self.entry);
         // SAFETY: PAYLOAD_BYTES from there are within the mapping, which `shared` keeps. Nobody else touches them: the
         // entry is ours until this slot is committed, there is one slot for a request, and the handler was given no
@@ -167,7 +167,7 @@ impl Slot {
     }
 
     /// Sends the reply: passes it to the ring's thread. `errno` is positive, or 0 for success.
-    pub(super) fn commit(self, unique: u64, errno: i32, body: Body) {
+    pub(crate) fn commit(self, unique: u64, errno: i32, body: Body) {
         let first = {
             let mut replies = self.shared.replies.lock();
             replies.push(Commit { entry: self.entry, unique, errno, body });
@@ -198,7 +198,7 @@ struct Entry {
 }
 
 /// A ring of one processor, used on the thread that makes it.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     processor: u16,
     shared: Arc<Shared>,
@@ -215,7 +215,7 @@ impl Queue {
     ///
     /// # Errors
     /// When the kernel gives no ring, memory or eventfd.
-    pub(super) fn new(device: impl AsFd, processor: u16, entries: usize) -> io::Result<Self> {
+    pub(crate) fn new(device: impl AsFd, processor: u16, entries: usize) -> io::Result<Self> {
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -233,7 +233,7 @@ impl Queue {
         Ok(Self { uring, processor, shared, entries, wake_armed: false, answers: Vec::new(), large: false })
     }
 
-    pub(super) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
@@ -241,7 +241,7 @@ impl Queue {
     ///
     /// # Panics
     /// When the kernel refuses the ring itself: clients of this processor could never be answered.
-    pub(super) fn run(mut self, handler: &Handler<'_>) {
+    pub(crate) fn run(mut self, handler: &Handler<'_>) {
         self.register();
         loop {
             self.send_replies();

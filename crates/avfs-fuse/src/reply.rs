@@ -1,12 +1,21 @@
-//! Where the answer to a request goes: back into its ring's entry, or by write(2) to `/dev/fuse`.
+//! Where the answer to a request goes: back into its ring's entry, or by writev(2) to `/dev/fuse`.
 
-use super::device::Device;
-use super::queue::{Body, Slot};
+use crate::device::Device;
+use crate::ring::queue::{Body, Slot};
+use smallvec::SmallVec;
+use std::io::IoSlice;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
+/// Data are copied into a ring in pieces of this size: for larger ones the C library's memcpy may go past the processor's
+/// cache, where the kernel finds them for the copy that follows.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Pieces of a reply, most of which have one.
+pub(crate) type Pieces<'a> = SmallVec<[IoSlice<'a>; 4]>;
+
 /// The way back to the kernel.
-pub(super) enum Route {
+pub(crate) enum Route {
     /// The request came through a ring.
     Ring(Slot),
     /// It was read from `/dev/fuse`.
@@ -14,39 +23,39 @@ pub(super) enum Route {
 }
 
 /// One request's reply. Sent once, from any thread; dropped without, it says EIO, so that nobody waits for ever.
-pub(super) struct Reply {
+pub(crate) struct Reply {
     unique: u64,
     route: Option<Route>,
 }
 
 impl Reply {
-    pub(super) fn new(unique: u64, route: Route) -> Self {
+    pub(crate) fn new(unique: u64, route: Route) -> Self {
         Self { unique, route: Some(route) }
     }
 
     /// Done, and nothing more to say.
-    pub(super) fn ok(self) {
+    pub(crate) fn ok(self) {
         self.bytes(&[]);
     }
 
     /// Not done. `errno` is positive.
-    pub(super) fn error(mut self, errno: i32) {
+    pub(crate) fn error(mut self, errno: i32) {
         self.finish(errno, Body::Copied(<_>::default()));
     }
 
     /// Done, with a structure of the protocol.
-    pub(super) fn value(self, value: &(impl IntoBytes + Immutable)) {
+    pub(crate) fn value(self, value: &(impl IntoBytes + Immutable)) {
         self.bytes(value.as_bytes());
     }
 
     /// Done, with bytes, of which a copy is kept.
-    pub(super) fn bytes(mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(mut self, bytes: &[u8]) {
         self.finish(0, Body::Copied(bytes.into()));
     }
 
     /// Done, with up to `capacity` bytes that `write` puts where the kernel takes them from, without a copy between
     /// if the request brought no payload. `write` gives back how many there are, or an errno.
-    pub(super) fn fill(mut self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+    pub(crate) fn fill(mut self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
         let room = match &mut self.route {
             Some(Route::Ring(slot)) => slot.room().and_then(|room| room.get_mut(..capacity)),
             _ => None,
@@ -70,8 +79,29 @@ impl Reply {
         self.finish(errno, body);
     }
 
+    /// Done, with what lies in `pieces`. The kernel takes it from there where the request came from `/dev/fuse`; a ring
+    /// has a place of its own, and needs a copy.
+    pub(crate) fn pieces(mut self, pieces: &[IoSlice<'_>]) {
+        if let Some(Route::Device(device)) = &self.route {
+            device.reply(self.unique, 0, pieces);
+            self.route = None;
+            return;
+        }
+        self.fill(pieces.iter().map(|piece| piece.len()).sum(), |room| {
+            let mut rest = room;
+            for piece in pieces {
+                let (place, behind) = rest.split_at_mut(piece.len());
+                for (to, from) in place.chunks_mut(COPY_BYTES).zip(piece.chunks(COPY_BYTES)) {
+                    to.copy_from_slice(from);
+                }
+                rest = behind;
+            }
+            Ok(pieces.iter().map(|piece| piece.len()).sum())
+        });
+    }
+
     /// The operation has no answer.
-    pub(super) fn none(mut self) {
+    pub(crate) fn none(mut self) {
         if let Some(Route::Ring(_)) = self.route {
             self.finish(0, Body::Copied(<_>::default()));
         }
@@ -82,7 +112,7 @@ impl Reply {
         match self.route.take() {
             Some(Route::Ring(slot)) => slot.commit(self.unique, errno, body),
             Some(Route::Device(device)) => match &body {
-                Body::Copied(bytes) => device.reply(self.unique, errno, bytes),
+                Body::Copied(bytes) => device.reply(self.unique, errno, &[IoSlice::new(bytes)]),
                 // Only a ring has a place.
                 Body::InPlace(_) => device.reply(self.unique, libc::EIO, &[]),
             },

@@ -1,29 +1,31 @@
 //! Decoded requests to calls of the volume, outcomes to replies. Knows neither rings nor `/dev/fuse`.
 
-use super::decode::{Malformed, Operation};
-use super::reply::Reply;
 use crate::abi::{self, SetattrValid};
 use crate::application;
+use crate::decode::{Malformed, Operation};
 use crate::errno::Errors;
+use crate::mount;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
+use crate::reply::{Pieces, Reply};
 use avfs_core::Error;
 use avfs_core::types::{
     Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
     SetAttributes, SetTime,
 };
 use avfs_core::volume::{Done, Volume};
+use std::io::{self, IoSlice};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use units::{Ino, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Read data are copied in pieces of this size: for larger ones the C library's memcpy goes past the processor's cache,
-/// where the kernel finds them for the copy that follows.
-const COPY_BYTES: usize = 256 << 10;
+/// Holes of a file that is read.
+static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// Under this name the volume's root can be found in the root of the mount, while it is being mounted: see
-/// [`Session::show_root`](super::Session::show_root).
-pub(super) const ROOT_NAME: &str = "volume";
+/// [`Server::show_root`].
+const ROOT_NAME: &str = "volume";
 /// The kernel's number for it then; as the root of the mount it has another.
 const ROOT_NODE: u64 = u64::MAX;
 
@@ -33,12 +35,12 @@ fn ino(node: u64) -> Ino {
 }
 
 /// The kernel's number for an inode that it has looked up.
-pub(super) fn node(ino: Ino) -> u64 {
+pub(crate) fn node(ino: Ino) -> u64 {
     if ino == Ino::ROOT { ROOT_NODE } else { ino.0 }
 }
 
 /// Answers requests with a volume.
-pub(super) struct Server {
+pub(crate) struct Server {
     volume: Arc<Volume>,
     errors: Arc<Errors>,
     /// Whether [`ROOT_NAME`] is answered.
@@ -46,18 +48,28 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
         Self { volume, errors, root_is_named: AtomicBool::new(false) }
     }
 
-    /// From now on [`ROOT_NAME`] is answered, or not.
-    pub(super) fn name_root(&self, named: bool) {
-        self.root_is_named.store(named, Ordering::Relaxed);
+    /// Shows the volume at `directory`, where it is mounted, through a directory of the mount instead of the mount's
+    /// own root. The kernel makes that one before it hears, in the answer to INIT, that this filesystem has ACLs, and
+    /// from then on asks for its ACL each time: whoever does not own the root would make a request at every step
+    /// through it, and no walk of a path could go without locks. A directory looked up afterwards is like any other.
+    /// Where the kernel cannot do that, the mount stays as it was.
+    ///
+    /// # Errors
+    /// When nothing is mounted any more.
+    pub(crate) fn show_root(&self, directory: &Path) -> io::Result<()> {
+        self.root_is_named.store(true, Ordering::Relaxed);
+        let shown = mount::replace_with_child(directory, ROOT_NAME);
+        self.root_is_named.store(false, Ordering::Relaxed);
+        shown
     }
 
     /// Answers a request, now or later. `operation` is at least the structure of the operation, `payload` what follows
     /// it; neither is used after this returns.
-    pub(super) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
+    pub(crate) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
         let node = ino(header.nodeid);
         let caller = Caller { uid: header.uid, gid: header.gid };
         let volume = &self.volume;
@@ -384,26 +396,21 @@ impl Listing<'_> {
     }
 }
 
-/// Answers a read with a copy of what lies in the cache.
+/// Answers a read from the cache's memory.
 fn send(reply: Reply, data: &ReadData) {
-    reply.fill(data.len(), |room| {
-        let mut rest = room;
-        for slice in &data.slices {
-            let (ReadSlice::Buffer { length, .. } | ReadSlice::Zeros(length)) = slice;
-            let (place, behind) = rest.split_at_mut(*length);
-            match slice {
-                ReadSlice::Buffer { buffer, start, length } => {
-                    let bytes = buffer.bytes(*start, *length);
-                    for (to, from) in place.chunks_mut(COPY_BYTES).zip(bytes.chunks(COPY_BYTES)) {
-                        to.copy_from_slice(from);
-                    }
-                }
-                ReadSlice::Zeros(_) => place.fill(0),
+    let mut pieces = Pieces::new();
+    for slice in &data.slices {
+        match slice {
+            ReadSlice::Buffer { buffer, start, length } => {
+                pieces.push(IoSlice::new(buffer.bytes(*start, *length)))
             }
-            rest = behind;
+            ReadSlice::Zeros(length) => {
+                let parts = (0..*length).step_by(ZEROS.len());
+                pieces.extend(parts.map(|at| IoSlice::new(&ZEROS[..ZEROS.len().min(length - at)])));
+            }
         }
-        Ok(data.len())
-    });
+    }
+    reply.pieces(&pieces);
 }
 
 fn file_type(kind: FileKind) -> u32 {

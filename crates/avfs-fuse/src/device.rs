@@ -1,0 +1,327 @@
+//! `/dev/fuse`: the handshake, and requests that threads read and answer.
+//!
+//! **For:** the transport that costs large reads one copy, from the cache's memory to the client's. With rings, which have a
+//! place of their own between, only what these do not carry arrives here (FORGET, INTERRUPT), and notifications leave.
+//! **Excludes:** decisions about files: [`crate::server`] passes everything to the volume. **State:** each thread owns
+//! the buffer that it reads requests into. **Invariant:** no thread waits for the device.
+
+use crate::abi::{self, InitFlags, opcode};
+use crate::errno::Errors;
+use crate::invalidate::{KernelPages, Notify};
+use crate::protocol::{MAX_BACKGROUND, MAX_REQUEST_BYTES};
+use crate::reply::{Pieces, Reply, Route};
+use crate::server::{Server, node};
+use avfs_core::volume::Volume;
+use memmap2::{Advice, MmapMut, MmapOptions};
+use rustix::io::Errno;
+use std::any::Any;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use units::Ino;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
+/// holds its thread.
+const MIN_THREADS: usize = 4;
+
+/// What the kernel is asked for, where it has it.
+///
+/// Left out on purpose: POSIX_LOCKS and FLOCK_LOCKS (locks of one host belong in its kernel), WRITEBACK_CACHE (the
+/// kernel's pages would hide writes from the scheduler), ATOMIC_O_TRUNC (truncation comes as SETATTR), and what
+/// the decoder does not know: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+const WANTED: InitFlags = InitFlags::ASYNC_READ
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::BIG_WRITES)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::EXPORT_SUPPORT)
+    .union(InitFlags::POSIX_ACL)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::DIRECT_IO_ALLOW_MMAP)
+    .union(InitFlags::INIT_EXT);
+
+/// How the requests are to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rings {
+    /// From rings.
+    Wanted,
+    /// All from `/dev/fuse`.
+    Unwanted,
+}
+
+/// More than writev(2) takes at once.
+const MAX_PIECES: usize = 1024;
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+/// Of a WRITE.
+const HEADER_BYTES: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
+
+/// Memory that a request is read into, placed so that the data of a write begin with a page: the kernel then copies page to
+/// page. It looks each of them up before it copies, which takes it least in a huge page. What was touched once stays
+/// resident.
+struct Incoming {
+    memory: MmapMut,
+    start: usize,
+}
+
+impl Incoming {
+    fn new() -> io::Result<Self> {
+        // The header's page, the data, and what aligning takes.
+        let length = PAGE + MAX_REQUEST_BYTES as usize + HUGE_PAGE;
+        let memory = MmapOptions::new().len(length).map_anon()?;
+        if let Err(error) = memory.advise(Advice::HugePage) {
+            tracing::debug!(%error, "requests are read into small pages");
+        }
+        let address = memory.as_ptr().addr();
+        let start = address.next_multiple_of(HUGE_PAGE) - address + PAGE - HEADER_BYTES;
+        Ok(Self { memory, start })
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..]
+    }
+}
+
+/// A connection to the kernel.
+pub(crate) struct Device(OwnedFd);
+
+impl Device {
+    pub(crate) fn new(connection: OwnedFd) -> Self {
+        Self(connection)
+    }
+
+    /// Reads one request. `None`: the filesystem is unmounted.
+    fn read<'a>(&self, buffer: &'a mut Incoming) -> io::Result<Option<Request<'a>>> {
+        let room = buffer.room();
+        let length = loop {
+            match rustix::io::read(&self.0, &mut *room) {
+                Ok(length) => break length,
+                // NOENT: the request was given up while it was read.
+                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        Request::split(&room[..length]).map(Some).ok_or_else(|| io::Error::other("a request is too short"))
+    }
+
+    /// Agrees with the kernel on what both can do.
+    ///
+    /// # Errors
+    /// When the kernel does not offer rings that are wanted, or speaks another protocol; nothing was agreed then.
+    pub(crate) fn handshake(&self, rings: Rings) -> io::Result<()> {
+        let mut buffer = Incoming::new()?;
+        let request = self.read(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        if request.header.opcode != opcode::INIT {
+            return Err(io::Error::other(format!(
+                "the first request is {}, not INIT",
+                request.header.opcode
+            )));
+        }
+        let (offer, _) = abi::InitIn::read_from_prefix(request.operation)
+            .map_err(|_| io::Error::other("the kernel's INIT is too short"))?;
+        if offer.major != abi::KERNEL_VERSION {
+            return Err(io::Error::other(format!("the kernel speaks FUSE {}", offer.major)));
+        }
+        let offered = InitFlags::from_bits_retain(u64::from(offer.flags2) << 32 | u64::from(offer.flags));
+        let wanted = match rings {
+            Rings::Unwanted => WANTED,
+            Rings::Wanted if offered.contains(InitFlags::OVER_IO_URING) => WANTED | InitFlags::OVER_IO_URING,
+            Rings::Wanted => {
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
+            }
+        };
+        for (name, _) in (wanted - offered).iter_names() {
+            tracing::info!(capability = name, "this kernel does not have");
+        }
+        let agreed = (wanted & offered).bits();
+        let answer = abi::InitOut {
+            major: abi::KERNEL_VERSION,
+            minor: abi::KERNEL_MINOR_VERSION,
+            max_readahead: offer.max_readahead,
+            flags: agreed as u32,
+            flags2: (agreed >> 32) as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            max_write: MAX_REQUEST_BYTES,
+            time_gran: 1,
+            max_pages: (MAX_REQUEST_BYTES / 4096) as u16,
+            ..Default::default()
+        };
+        self.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])
+    }
+
+    fn write(&self, error: i32, unique: u64, body: &[IoSlice<'_>]) -> io::Result<()> {
+        let length = body.iter().map(|piece| piece.len()).sum::<usize>() + size_of::<abi::OutHeader>();
+        let header = abi::OutHeader { len: length as u32, error, unique };
+        let header = IoSlice::new(header.as_bytes());
+        if body.len() < MAX_PIECES {
+            let pieces: Pieces<'_> = std::iter::once(header).chain(body.iter().copied()).collect();
+            rustix::io::writev(&self.0, &pieces)?;
+        } else {
+            let gathered = body.iter().map(|piece| &**piece).collect::<Vec<_>>().concat();
+            rustix::io::writev(&self.0, &[header, IoSlice::new(&gathered)])?;
+        }
+        Ok(())
+    }
+
+    /// Answers a request that was read here.
+    pub(crate) fn reply(&self, unique: u64, errno: i32, body: &[IoSlice<'_>]) {
+        if let Err(error) = self.write(-errno, unique, body) {
+            // The client gave up, or the filesystem is unmounted.
+            tracing::debug!(%error, unique, "nobody waits for this reply");
+        }
+    }
+
+    /// Serves what arrives here until the filesystem is unmounted.
+    ///
+    /// # Errors
+    /// What read(2) says.
+    pub(crate) fn serve(self: &Arc<Self>, server: &Server) -> io::Result<()> {
+        let mut buffer = Incoming::new()?;
+        while let Some(request) = self.read(&mut buffer)? {
+            let reply = Reply::new(request.header.unique, Route::Device(Arc::clone(self)));
+            server.handle(&request.header, request.operation, request.payload, reply);
+        }
+        Ok(())
+    }
+}
+
+/// A connection whose requests all come from `/dev/fuse`.
+pub(crate) struct Session {
+    server: Arc<Server>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Session {
+    /// Starts to serve a connection that was just mounted, and becomes the volume's invalidator.
+    ///
+    /// # Errors
+    /// When the kernel speaks another protocol, or threads cannot be had.
+    pub(crate) fn start(volume: &Arc<Volume>, errors: Arc<Errors>, connection: OwnedFd) -> io::Result<Self> {
+        let device = Arc::new(Device::new(connection));
+        let server = Arc::new(Server::new(Arc::clone(volume), errors));
+        let pages = KernelPages::start(Arc::clone(&device))?;
+        device.handshake(Rings::Unwanted)?;
+        volume.set_invalidator(Arc::new(pages));
+        let count = thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS));
+        let threads = (0..count).map(|number| {
+            let (device, server) = (Arc::clone(&device), Arc::clone(&server));
+            thread::Builder::new().name(format!("avfs-fuse-{number}")).spawn(move || device.serve(&server))
+        });
+        let threads = threads.collect::<io::Result<_>>()?;
+        tracing::info!(threads = count, "requests arrive through /dev/fuse");
+        Ok(Self { server, threads })
+    }
+
+    /// What answers.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Waits until the filesystem is unmounted and no thread serves it any more.
+    ///
+    /// # Errors
+    /// When reading from the connection failed.
+    pub(crate) fn join(self) -> io::Result<()> {
+        self.threads.into_iter().map(join).fold(Ok(()), Result::and)
+    }
+}
+
+/// Waits for a thread that serves requests.
+pub(crate) fn join(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+    thread.join().map_err(panicked).flatten()
+}
+
+pub(crate) fn panicked(_: Box<dyn Any + Send>) -> io::Error {
+    io::Error::other("a thread that served requests panicked")
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Notify for Arc<Device> {
+    fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()> {
+        let range = abi::InvalInodeOut { ino: node(ino), offset, length };
+        match self.write(abi::NOTIFY_INVAL_INODE, 0, &[IoSlice::new(range.as_bytes())]) {
+            // The kernel does not know the inode: it has no pages of it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+/// A request as read(2) gives it: header, structure and payload in one piece.
+struct Request<'a> {
+    header: abi::InHeader,
+    operation: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    fn split(bytes: &'a [u8]) -> Option<Self> {
+        let (header, body) = abi::InHeader::read_from_prefix(bytes).ok()?;
+        let (operation, payload) = body.split_at_checked(abi::operation_size(header.opcode).unwrap_or(0))?;
+        Some(Self { header, operation, payload })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Read;
+
+    proptest! {
+        #[test]
+        fn a_request_is_split_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(request) = Request::split(&bytes) {
+                let rest = request.operation.len() + request.payload.len();
+                prop_assert_eq!(size_of::<abi::InHeader>() + rest, bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_data_of_a_write_begin_with_a_page_and_the_largest_fits() {
+        let mut incoming = Incoming::new().unwrap();
+        let room = incoming.room();
+        assert!(room[HEADER_BYTES..].as_ptr().addr().is_multiple_of(PAGE));
+        assert!(room.len() - HEADER_BYTES >= MAX_REQUEST_BYTES as usize);
+    }
+
+    /// writev(2) takes 1024 pieces, the header among them.
+    #[test]
+    fn a_reply_of_any_number_of_pieces_is_whole() {
+        for count in [0, 1, 1023, 1024, 3000] {
+            let (mut reader, writer) = io::pipe().unwrap();
+            let bytes: Vec<u8> = (0..count).map(|number| number as u8).collect();
+            let pieces: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+            Device::new(writer.into()).write(-5, 7, &pieces).unwrap();
+            let mut written = Vec::new();
+            reader.read_to_end(&mut written).unwrap();
+            let (header, body) = abi::OutHeader::read_from_prefix(&written).unwrap();
+            assert_eq!((header.len as usize, header.error, header.unique), (written.len(), -5, 7));
+            assert_eq!(body, bytes);
+        }
+    }
+
+    #[test]
+    fn a_body_is_split_after_the_structure_of_its_operation() {
+        let header = abi::InHeader { opcode: opcode::MKDIR, ..Default::default() };
+        let bytes = [header.as_bytes(), &[1; 8], b"name\0"].concat();
+        let request = Request::split(&bytes).unwrap();
+        assert_eq!((request.operation, request.payload), (&[1; 8][..], &b"name\0"[..]));
+        assert!(Request::split(&bytes[..47]).is_none());
+    }
+}
