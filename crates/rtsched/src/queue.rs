@@ -47,6 +47,8 @@ pub(crate) struct Waiting {
     pub(crate) part: Part,
     /// It was asked for as real time, whatever it is served as.
     pub(crate) is_wanted_in_time: bool,
+    /// Somebody who is no stream waits for it, and it is short: it has its place among what is wanted.
+    pub(crate) is_picture: bool,
     /// The command that held the device when it arrived; none is named 0.
     pub(crate) found_at_device: Option<NonZeroU64>,
 }
@@ -72,6 +74,7 @@ impl Waiting {
             owner: None,
             part: Part::Other,
             is_wanted_in_time: request.class == Class::RealTime,
+            is_picture: false,
             found_at_device: found_at_device.and_then(|DispatchId(id)| NonZeroU64::new(id)),
         }
     }
@@ -89,12 +92,13 @@ impl Waiting {
         (self.request.class == Class::RealTime).then(|| self.key())
     }
 
-    /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be
-    /// promised.
-    /// By when real time is wanted, if that is before it is due.
+    /// By when real time is wanted, if that is before it is due; and a picture.
     pub(crate) fn wish(&self) -> Option<Instant> {
-        let wish = self.request.deadline.filter(|wish| *wish < self.deadline)?;
-        (self.request.class == Class::RealTime).then_some(wish)
+        match self.request.class {
+            Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
+            Class::BestEffort => self.is_picture.then_some(self.deadline),
+            _ => None,
+        }
     }
 
     /// By when it is wanted.
@@ -102,6 +106,8 @@ impl Waiting {
         self.request.deadline.map_or(self.deadline, |wish| wish.min(self.deadline))
     }
 
+    /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be
+    /// promised.
     fn wish_key(&self) -> Option<Key> {
         Some((self.wish()?, self.sequence))
     }

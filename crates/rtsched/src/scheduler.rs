@@ -22,7 +22,7 @@ use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
-use units::{DeviceOffset, Duration, Instant};
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub struct Scheduler {
     arm: DeviceOffset,
     /// Where the last long write ended.
     written_to: DeviceOffset,
+    /// When pictures would have had what they had, had they had no more than their part.
+    pictures: Instant,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
     tightest: Option<(Duration, Instant)>,
     /// The last command that was preferred to an earlier deadline, and when.
@@ -55,6 +57,11 @@ pub struct Scheduler {
     /// Kept for their memory.
     pub(crate) specs: Vec<StreamSpec>,
 }
+
+/// What somebody looks at, and waits for, is no longer than this: a request over a network.
+const PICTURE: Bytes = Bytes::from_mib(1);
+/// Pictures have one of so many parts of the device's time before others.
+const PICTURES_PART: u32 = 5;
 
 impl Scheduler {
     /// An idle scheduler.
@@ -74,6 +81,7 @@ impl Scheduler {
             journal: Journal::new(config.event_capacity),
             arm: DeviceOffset(0),
             written_to: DeviceOffset(0),
+            pictures: Instant::ZERO,
             tightest: None,
             preferred: None,
             next_sequence: 0,
@@ -108,12 +116,25 @@ impl Scheduler {
         }
         self.price(&mut waiting);
         if request.class == Class::RealTime && self.shortest.is_some() {
-            let demoted =
-                Waiting { deadline: now + self.config.best_effort_latency, ..self.demoted(waiting) };
+            let demoted = self.demoted(waiting);
+            let wanted = self.picture(now, &demoted, deadline);
+            let deadline = wanted.unwrap_or(now + self.config.best_effort_latency);
+            let demoted = Waiting { deadline, is_picture: wanted.is_some(), ..demoted };
             self.insert_if_it_fits(now, waiting, demoted);
         } else {
             self.insert(now, waiting);
         }
+    }
+
+    /// By when a request without a promise is wanted, if somebody searches, and waits for a picture. Many of them are no search:
+    /// so that they have no more than their part, they are wanted later.
+    fn picture(&mut self, now: Instant, waiting: &Waiting, wanted: Instant) -> Option<Instant> {
+        if waiting.part != Part::Other || waiting.request.length > PICTURE {
+            return None;
+        }
+        let wanted = wanted.max(self.pictures);
+        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
+        Some(wanted)
     }
 
     fn latency(&self, class: Class) -> Duration {
@@ -458,7 +479,11 @@ impl Scheduler {
                 let wish = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
                 Waiting { request: Request { deadline: Some(wish), ..before.request }, ..before }
             }
-            _ => Waiting { deadline: deadline.min(before.deadline), ..before },
+            _ => {
+                let wanted = self.picture(now, &before, deadline);
+                let is_picture = before.is_picture || wanted.is_some();
+                Waiting { deadline: wanted.unwrap_or(deadline).min(before.deadline), is_picture, ..before }
+            }
         };
         let is_excess = waiting.part == Part::Excess;
         if is_excess {

@@ -178,3 +178,50 @@ fn what_is_promoted_is_due_when_it_is_wanted_not_when_it_would_have_starved() {
         assert_eq!((dispatch.requests[0].0, dispatch.reason), (first, Reason::EarliestDeadline));
     }
 }
+
+/// A picture that somebody waits for, who is no stream: what it wants cannot be promised.
+fn picture(id: u64, length: Bytes, wanted: Instant) -> Request {
+    request(id, Class::RealTime, id << 41, length, Some(wanted))
+}
+
+/// Who searched beside ten players waited for five seconds for each picture: players filled their memory first, seconds
+/// before they came to it.
+#[test]
+fn a_picture_has_its_turn_among_what_is_wanted() {
+    let longest = Bytes::from_mib(1);
+    for (length, milliseconds, first) in
+        [(longest, 1, 2), (longest, 3, 1), (longest + Bytes::from_kib(4), 1, 1)]
+    {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(2)));
+        lab.enqueue(picture(2, length, lab.now + Duration::from_millis(milliseconds)));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first, "{length} within {milliseconds} ms");
+    }
+}
+
+/// Random reads of a database would have had every second access.
+#[test]
+fn many_pictures_are_no_search_and_have_their_part() {
+    let mut lab = lab();
+    let _reservation = admit_without_lead(&mut lab, 1);
+    let wish = Duration::from_millis(500);
+    lab.enqueue(wanted(1, 1, 1 << 40, wish));
+    for id in 2..100 {
+        lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+    }
+    let mut before = 0;
+    loop {
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+        if dispatch.requests[0].0 == 1 {
+            break;
+        }
+        before += dispatch.requests.len();
+        lab.scheduler.complete(lab.now, dispatch.id);
+    }
+    // A fifth of the time until then, at an access each.
+    let access = lab::DISK.of(Bytes::from_kib(64));
+    let most = wish.as_nanos() / access.as_nanos() / 5 + 1;
+    assert!(before > 0 && before as u128 <= u128::from(most), "{before} of at most {most}");
+}

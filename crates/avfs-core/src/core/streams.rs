@@ -12,6 +12,9 @@ use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
+/// What a client waits for is to be there so soon, if no promise is in its way.
+const WAITED_FOR: Duration = Duration::from_millis(200);
+
 /// How requests of a file are ranked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranking {
@@ -316,6 +319,18 @@ impl Core {
                 && range.start < block.start + start + length
             {
                 self.outbox.promotions.push((tag, need.class, deadline));
+            }
+        }
+    }
+
+    /// A client waits until nothing of the file is on its way any more.
+    pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
+        let deadline = now.monotonic + WAITED_FOR;
+        for (&tag, (purpose, _)) in &self.in_flight {
+            if let Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } = purpose
+                && *other == ino
+            {
+                self.outbox.promotions.push((tag, Class::RealTime, deadline));
             }
         }
     }

@@ -202,13 +202,15 @@ impl VirtualTransport {
         })
     }
 
+    /// A file that is there is to be emptied before it is opened for writing: time passes meanwhile, for everybody.
+    fn to_be_emptied(&mut self, name: &str) -> Option<Ino> {
+        let ino = self.find(name).ok()?;
+        self.volume.core().attributes(ino).is_ok_and(|attributes| attributes.size > 0).then_some(ino)
+    }
+
     fn open(&mut self, name: &str, write: bool) -> Result<Answer, Error> {
         let (ino, handle) = match self.find(name) {
-            Ok(ino) if write => {
-                self.volume
-                    .set_attributes(ino, SetAttributes { size: Some(0), ..SetAttributes::default() })?;
-                (ino, self.volume.open(ino)?)
-            }
+            Ok(ino) if write => (ino, self.volume.open(ino)?),
             Ok(ino) => (ino, self.volume.with(|core, _| core.open(ino, OpenFlags::READ))?.handle),
             Err(Error::NotFound) if write => {
                 let (directory, file) = name.rsplit_once('/').unwrap_or(("", name));
@@ -240,7 +242,13 @@ impl VirtualTransport {
     fn begin(&mut self, ask: &Ask) -> Option<Result<Answer, Error>> {
         let done = |result: Result<(), Error>| Some(result.map(|()| Answer::Done));
         match &ask.operation {
-            Operation::Open { name, write } => Some(self.open(name, *write)),
+            Operation::Open { name, write } => match self.to_be_emptied(name).filter(|_| *write) {
+                Some(ino) => {
+                    let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
+                    self.wait_for(ask, Wait::SetAttributes { ino, changes })
+                }
+                None => Some(self.open(name, *write)),
+            },
             Operation::MakeDirectory { name } => done(self.make_directory(name).map(drop)),
             Operation::Close { file } => {
                 let handle = self.handles.remove(file);
@@ -301,6 +309,9 @@ impl VirtualTransport {
         for ticket in ended {
             let Some(Ask { client, tag, operation }) = self.waiting.remove(&ticket) else { continue };
             let answer = match (self.volume.ended(ticket), operation) {
+                (Some(Ended::Attributes(emptied)), Operation::Open { name, write }) => {
+                    emptied.and_then(|_| self.open(&name, write))
+                }
                 (Some(Ended::Data(result)), Operation::Read { length, .. }) => {
                     result.map(|data| answer_to_read(length as usize, data.len()))
                 }
