@@ -95,7 +95,7 @@ impl Run {
                     let start = view.start + Duration::from_nanos(self.cost);
                     let after = View { start, turns: floors.turns(queue), ..*view };
                     let own_slack = own.map_or(i64::MAX, |own| between(after.start, own));
-                    if extra > own_slack.min(after.slack_of_all(queue)) {
+                    if extra > own_slack.min(after.slack_at_least(queue)) {
                         let slack = own_slack.min(after.slack(queue, self.class, neighbour));
                         // Where a deadline is lost whatever is done, a merge that takes less time than it saves
                         // shortens the overload.

@@ -298,6 +298,11 @@ impl Queue {
         self.real_time.slack(end, start, expected, i64::MIN)
     }
 
+    /// See [`Deadlines::slack_at_least`].
+    pub(crate) fn slack_at_least(&self, start: Instant, expected: Option<&Expected>) -> i64 {
+        self.real_time.slack_at_least(start, expected)
+    }
+
     /// The same, but of less than `enough` it says only that it is less.
     pub(crate) fn slack_if(
         &self,
