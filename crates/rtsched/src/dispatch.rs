@@ -37,9 +37,9 @@ pub(crate) struct View {
 /// The request to go next. `None`: nothing waits.
 pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
-    // Who leaves all promises whole need not be asked which ones are in front of it.
-    let of_all = view.slack_of_all(queue);
-    let bears = |slot| signed(queue.get(slot).whole) <= of_all || view.bears(queue, slot);
+    // Who leaves all promises whole need not be asked which ones are in front of it, and mostly it is seen at once.
+    let at_least = view.slack_at_least(queue);
+    let bears = |slot| signed(queue.get(slot).whole) <= at_least || view.bears(queue, slot);
 
     // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
     let claim = view.turns.iter().filter(|turn| turn.claim <= view.start).min_by_key(|turn| turn.claim);
@@ -126,25 +126,40 @@ impl View {
         self.slack_before(queue, Some(class), waiting.guaranteed_key(), i64::MIN)
     }
 
-    /// Nanoseconds for which something may go before everything that is promised: never more than
+    /// Nanoseconds for which something may at least go before everything that is promised: never more than
     /// [`slack`](Self::slack), and at hand, because no part of the queue is looked for.
-    pub(crate) fn slack_of_all(&self, queue: &Queue) -> i64 {
-        self.slack_before(queue, None, None, i64::MIN)
+    pub(crate) fn slack_at_least(&self, queue: &Queue) -> i64 {
+        let kept = self.kept(queue, None);
+        let deadlines = queue.slack_at_least(self.start, self.expected.as_ref());
+        self.within_turns(None, None, deadlines.saturating_sub(kept))
     }
 
     /// Until some promise before `end` breaks, but those to the class itself. Of less than `enough` it is only said that
     /// it is less.
     fn slack_before(&self, queue: &Queue, class: Option<Class>, end: Option<Key>, enough: i64) -> i64 {
-        let others = || self.turns.iter().filter(|turn| Some(turn.class) != class);
-        let accrued: u64 = queue
-            .last_guaranteed()
-            .map_or(0, |last| others().map(|other| other.accrued(self.start, last)).sum());
-        let kept = signed(accrued.saturating_add(self.cushion));
+        let kept = self.kept(queue, class);
         let deadlines = queue.slack_if(end, self.start, self.expected.as_ref(), enough.saturating_add(kept));
+        self.within_turns(class, end, deadlines.saturating_sub(kept))
+    }
+
+    /// The turns of all classes but one.
+    fn turns_but(&self, class: Option<Class>) -> impl Iterator<Item = &Turn> {
+        self.turns.iter().filter(move |turn| Some(turn.class) != class)
+    }
+
+    /// Nanoseconds that are kept before any deadline: the cushion, and what classes but this one may demand.
+    fn kept(&self, queue: &Queue, class: Option<Class>) -> i64 {
+        let last = queue.last_guaranteed();
+        let accrued = |last| self.turns_but(class).map(|turn| turn.accrued(self.start, last)).sum();
+        signed(last.map_or(0, accrued).saturating_add(self.cushion))
+    }
+
+    /// What is left of so much slack before `end` by the turns of classes but this one.
+    fn within_turns(&self, class: Option<Class>, end: Option<Key>, slack: i64) -> i64 {
         // A class whose turn is later than this deadline waits for it in any order.
         let earlier = |turn: &&Turn| end.is_none_or(|(deadline, _)| deadline > turn.due);
-        let turns = others().filter(earlier).map(|turn| between(self.start, turn.due) - signed(turn.cost));
-        turns.fold(deadlines.saturating_sub(kept), i64::min)
+        let turns = self.turns_but(class).filter(earlier);
+        turns.map(|turn| between(self.start, turn.due) - signed(turn.cost)).fold(slack, i64::min)
     }
 }
 

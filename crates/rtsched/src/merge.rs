@@ -13,13 +13,13 @@ use crate::dispatch::{View, between, signed};
 use crate::queue::{Part, Queue, Waiting};
 use crate::request::{Class, Direction};
 use crate::service::ServiceModel;
-use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration};
 
 /// What a command is made of, in ascending order of offset.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    pub(crate) members: VecDeque<Waiting>,
+    pub(crate) members: Vec<Waiting>,
     pub(crate) class: Class,
     pub(crate) offset: DeviceOffset,
     pub(crate) length: Bytes,
@@ -40,7 +40,7 @@ pub(crate) struct Limits {
 impl Run {
     pub(crate) const fn new() -> Self {
         Self {
-            members: VecDeque::new(),
+            members: Vec::new(),
             class: Class::Idle,
             offset: DeviceOffset(0),
             length: Bytes::ZERO,
@@ -64,12 +64,13 @@ impl Run {
         (self.class, self.offset) = (first.request.class, first.request.offset);
         self.length = first.request.length;
         self.cost = service.nanos(direction, first.request.offset, first.request.length);
-        self.members.push_back(first);
+        self.members.push(first);
         if direction == Direction::Flush || !queue.may_have_neighbours(self.offset, first.end()) {
             return;
         }
         // Its own promises end with the command, too.
         let mut own = first.guaranteed_key().map(|(due, _)| due);
+        let mut before = 0;
         for ending in [false, true] {
             loop {
                 let end = DeviceOffset(self.offset.0.saturating_add(self.length.0));
@@ -95,7 +96,7 @@ impl Run {
                     let start = view.start + Duration::from_nanos(self.cost);
                     let after = View { start, turns: floors.turns(queue), ..*view };
                     let own_slack = own.map_or(i64::MAX, |own| between(after.start, own));
-                    if extra > own_slack.min(after.slack_of_all(queue)) {
+                    if extra > own_slack.min(after.slack_at_least(queue)) {
                         let slack = own_slack.min(after.slack(queue, self.class, neighbour));
                         // Where a deadline is lost whatever is done, a merge that takes less time than it saves
                         // shortens the overload.
@@ -109,12 +110,13 @@ impl Run {
                 self.class = self.class.min(neighbour.request.class);
                 (self.offset, self.length, self.cost) = (offset, length, cost);
                 own = own.into_iter().chain(neighbour.guaranteed_key().map(|(due, _)| due)).min();
-                if ending {
-                    self.members.push_front(neighbour);
-                } else {
-                    self.members.push_back(neighbour);
-                }
+                self.members.push(neighbour);
+                before += usize::from(ending);
             }
         }
+        // Those before it were found from there downwards.
+        let behind = self.members.len() - before;
+        self.members[behind..].reverse();
+        self.members.rotate_right(before);
     }
 }

@@ -160,6 +160,22 @@ impl Deadlines {
         after(near.near.min(first).min(far))
     }
 
+    /// Never more than what all entries leave, see [`slack`](Self::slack), and at hand. Without anything `expected` it is
+    /// that. Else each entry counts as one before the horizon and as one behind it; and what those before it take is no
+    /// more than the time until the last of them, less what that one leaves.
+    pub(crate) fn slack_at_least(&self, start: Instant, expected: Option<&Expected>) -> i64 {
+        let Margin { near, far, .. } = self.index.total();
+        if near == i64::MAX {
+            return near;
+        }
+        let least = expected.map_or(near, |Expected { horizon, demand }| {
+            let until = self.near.until(*horizon);
+            let far = far + (until - self.far.spent(*horizon));
+            near.min(near.min(until).min(far) - demand)
+        });
+        least - self.near.spent(start)
+    }
+
     /// Gives every entry a new cost and the order new shares, in O(n): for the rare moment at which the service
     /// model or the reservations changed.
     pub(crate) fn revise(&mut self, near: Usable, far: Usable, cost: impl Fn(u32) -> u64) {
@@ -253,6 +269,9 @@ mod tests {
                 let known = tree.slack(end, start, expected.as_ref(), enough);
                 prop_assert!(known == slack || (known < enough && slack < enough));
             }
+            let of_all = slack_by_definition(&model, usable, None, start, expected);
+            prop_assert!(tree.slack_at_least(start, expected.as_ref()) <= of_all);
+            prop_assert_eq!(tree.slack_at_least(start, None), tree.slack(None, start, None, i64::MIN));
             // After a revision, too.
             let usable = (Usable::holding_back(held.0 / 2), Usable::holding_back(held.1));
             tree.revise(usable.0, usable.1, |slot| u64::from(slot) + 1);

@@ -153,6 +153,8 @@ pub(crate) struct Streams {
     ahead: Index<(i64, StreamSlot), Releases>,
     /// Active streams that may ask at any moment, by x less that moment.
     idle: Index<(i64, StreamSlot), Releases>,
+    /// Of all in either order: they change seldom and are asked for with every request.
+    totals: [Releases; 2],
     /// Active streams with excess, by when the oldest of it will be within the rate.
     eligible: Index<(Instant, StreamSlot)>,
     admitted: u64,
@@ -174,6 +176,7 @@ impl Streams {
             names: Names::default(),
             ahead: Index::new(),
             idle: Index::new(),
+            totals: [Releases::EMPTY; 2],
             eligible: Index::new(),
             admitted: 0,
         }
@@ -268,7 +271,7 @@ impl Streams {
     pub(crate) fn place(&mut self, slot: StreamSlot, since: Instant) {
         self.displace(slot);
         let Some(held) = self.held_of(slot).copied().filter(|held| held.state == StreamState::Active) else {
-            return;
+            return self.sum_up();
         };
         let lead = nanos(held.terms.deadline).saturating_sub(nanos(held.terms.period));
         let place = if held.next_release > since || held.wanted.is_some() {
@@ -286,6 +289,11 @@ impl Streams {
         if let Some(held) = self.held_of_mut(slot) {
             held.place = Some(place);
         }
+        self.sum_up();
+    }
+
+    fn sum_up(&mut self) {
+        self.totals = [self.ahead.total(), self.idle.total()];
     }
 
     /// Takes a stream out of the releases to come.
@@ -304,6 +312,7 @@ impl Streams {
     /// Gives a stream's reservation up.
     pub(crate) fn forget(&mut self, slot: StreamSlot) -> Option<Held> {
         self.displace(slot);
+        self.sum_up();
         self.set_eligible(slot, None);
         self.get_mut(slot).held.take()
     }
@@ -311,14 +320,16 @@ impl Streams {
     /// Streams whose virtual release is over may ask at any moment from `since` on.
     pub(crate) fn settle(&mut self, since: Instant) {
         let now = signed(since);
-        while let Some((_, slot)) = self.ahead.find(|releases| releases.release <= now) {
+        while self.totals[0].release <= now
+            && let Some((_, slot)) = self.ahead.find(|releases| releases.release <= now)
+        {
             self.place(slot, since);
         }
     }
 
     /// What active streams may still ask for, when idle ones ask at `since`: the first deadline and Φ there.
     pub(crate) fn expected(&self, since: Instant) -> Option<Expected> {
-        let (ahead, idle) = (self.ahead.total(), self.idle.total());
+        let [ahead, idle] = self.totals;
         let since = signed(since);
         let horizon = ahead.soonest.min(idle.soonest.saturating_add(since));
         if horizon == i64::MAX {
@@ -338,7 +349,7 @@ impl Streams {
 
     /// The active streams' share of the device's time in millionths, rounded up.
     pub(crate) fn millionths(&self) -> u64 {
-        let share = self.ahead.total().share + self.idle.total().share;
+        let share = self.totals.iter().map(|releases| releases.share).sum::<i64>();
         (u128::from(share.unsigned_abs()) * 1_000_000).div_ceil(1 << SHARE_SHIFT) as u64
     }
 
