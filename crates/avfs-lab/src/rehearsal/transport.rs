@@ -203,7 +203,7 @@ impl VirtualTransport {
     }
 
     /// A file that is there is to be emptied before it is opened for writing: time passes meanwhile, for everybody.
-    fn to_be_emptied(&mut self, name: &str) -> Option<Ino> {
+    fn file_to_empty(&mut self, name: &str) -> Option<Ino> {
         let ino = self.find(name).ok()?;
         self.volume.core().attributes(ino).is_ok_and(|attributes| attributes.size > 0).then_some(ino)
     }
@@ -242,7 +242,7 @@ impl VirtualTransport {
     fn begin(&mut self, ask: &Ask) -> Option<Result<Answer, Error>> {
         let done = |result: Result<(), Error>| Some(result.map(|()| Answer::Done));
         match &ask.operation {
-            Operation::Open { name, write } => match self.to_be_emptied(name).filter(|_| *write) {
+            Operation::Open { name, write } => match self.file_to_empty(name).filter(|_| *write) {
                 Some(ino) => {
                     let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
                     self.wait_for(ask, Wait::SetAttributes { ino, changes })
