@@ -223,5 +223,5 @@ fn many_pictures_are_no_search_and_have_their_part() {
     // A fifth of the time until then, at an access each.
     let access = lab::DISK.of(Bytes::from_kib(64));
     let most = wish.as_nanos() / access.as_nanos() / 5 + 1;
-    assert!(before > 0 && before as u128 <= u128::from(most), "{before} of at most {most}");
+    assert!(before > 0 && before as u128 <= most, "{before} of at most {most}");
 }
