@@ -210,7 +210,7 @@ impl SimVolume {
             }
             self.finished.extend(outbox.finished.into_iter().map(|(ticket, outcome, _)| (ticket, outcome)));
             // What is promised makes the core want more.
-            for promise in self.engine.take_promises() {
+            for promise in self.engine.take_promises(self.clock) {
                 self.core.promised(at(self.clock), promise);
                 wanted = true;
             }

@@ -463,7 +463,7 @@ impl Worker {
         self.statistics.queued = self.scheduler.queued();
         self.statistics.in_flight = self.scheduler.in_flight();
         *self.shared.statistics.lock() = self.statistics;
-        self.streams.promises(&mut self.scheduler, &mut self.promises);
+        self.streams.promises(&mut self.scheduler, now(), &mut self.promises);
         self.shared.delivery.push(&mut self.completions, &mut self.promises);
     }
 }

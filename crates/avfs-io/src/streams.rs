@@ -9,7 +9,10 @@ use rtsched::{
     Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
 };
 use std::collections::BTreeMap;
-use units::Instant;
+use units::{Duration, Instant};
+
+/// Who waits is asked for again so often: what the device takes is learned, and streams without requests are away.
+const ASKED_AGAIN: Duration = Duration::from_secs(2);
 
 /// What is known of a declared stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub(crate) struct Streams {
     admitted: BTreeMap<StreamId, Admitted>,
     /// First come, first admitted.
     waiting: Vec<(StreamId, StreamSpec, Rejected)>,
+    /// When those who wait are asked for again.
+    next_asking: Instant,
     /// Events that the scheduler had dropped when it was asked last.
     events_lost: u64,
 }
@@ -72,28 +77,53 @@ impl Streams {
             }
             (Some(Admitted { reservation, .. }), None) => {
                 scheduler.release(now, reservation);
-                for (stream, spec, _) in std::mem::take(&mut self.waiting) {
-                    self.admit(scheduler, now, stream, spec);
-                }
+                self.admit_waiting(scheduler, now);
             }
         }
     }
 
     fn admit(&mut self, scheduler: &mut Scheduler, now: Instant, stream: StreamId, spec: StreamSpec) {
+        if !self.try_to_admit(scheduler, now, stream, spec)
+            && let Some((.., rejected)) = self.waiting.last()
+        {
+            tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+        }
+    }
+
+    fn try_to_admit(
+        &mut self,
+        scheduler: &mut Scheduler,
+        now: Instant,
+        stream: StreamId,
+        spec: StreamSpec,
+    ) -> bool {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
                 self.admitted.insert(stream, Admitted { reservation, rejected: None });
+                true
             }
             Err(rejected) => {
-                tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+                if self.waiting.is_empty() {
+                    self.next_asking = now + ASKED_AGAIN;
+                }
                 self.waiting.push((stream, spec, rejected));
+                false
             }
+        }
+    }
+
+    fn admit_waiting(&mut self, scheduler: &mut Scheduler, now: Instant) {
+        for (stream, spec, _) in std::mem::take(&mut self.waiting) {
+            self.try_to_admit(scheduler, now, stream, spec);
         }
     }
 
     /// Appends what has become of promises since the last call; some may be as they were. Of streams that ended, and
     /// whose owner knows that, one may be missing where very much happened.
-    pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, promises: &mut Vec<Promise>) {
+    pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, now: Instant, promises: &mut Vec<Promise>) {
+        if !self.waiting.is_empty() && now >= self.next_asking {
+            self.admit_waiting(scheduler, now);
+        }
         while let Some(event) = scheduler.pop_event() {
             let (Event::Admitted { stream, .. }
             | Event::Resized { stream, .. }
@@ -146,7 +176,7 @@ mod tests {
     /// What was said of each stream last.
     fn told(declared: &mut Streams, scheduler: &mut Scheduler) -> BTreeMap<u64, Option<Terms>> {
         let mut promises = Vec::new();
-        declared.promises(scheduler, &mut promises);
+        declared.promises(scheduler, Instant::ZERO, &mut promises);
         promises.iter().map(|promise| (promise.stream.0, promise.terms)).collect()
     }
 
@@ -168,6 +198,26 @@ mod tests {
             declared.declare(&mut scheduler, now, StreamId(3), None);
             assert_eq!(told(&mut declared, &mut scheduler)[&3], None);
             assert!(told(&mut declared, &mut scheduler).is_empty());
+        }
+    }
+
+    /// The thirteenth of thirteen players was refused for a hundredth of the device, and was never asked for again until
+    /// somebody left.
+    #[test]
+    fn who_finds_no_room_is_asked_for_again_though_nobody_leaves() {
+        let config = Config::default();
+        let (timeout, nanosecond) = (config.reservation_timeout, Duration::from_nanos(1));
+        for (after, admitted) in [(timeout - nanosecond, false), (timeout, true)] {
+            let mut scheduler = Scheduler::new(config.clone());
+            let mut declared = Streams::default();
+            let spec = StreamSpec::reader(Bitrate::from_megabits(1000));
+            for id in 1..=2 {
+                declared.declare(&mut scheduler, Instant::ZERO, StreamId(id), Some(spec));
+            }
+            assert_eq!(streams(&declared, &scheduler), [(1, true), (2, false)]);
+            // The first one has stopped, and lets its reservation lie.
+            declared.promises(&mut scheduler, Instant::ZERO + after, &mut Vec::new());
+            assert_eq!(streams(&declared, &scheduler), [(1, true), (2, admitted)]);
         }
     }
 

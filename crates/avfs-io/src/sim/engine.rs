@@ -135,9 +135,9 @@ impl SimEngine {
 
     /// What has become of promises since the last call, see
     /// [`CompletionSink::promised`](crate::CompletionSink::promised).
-    pub fn take_promises(&mut self) -> Vec<Promise> {
+    pub fn take_promises(&mut self, now: Instant) -> Vec<Promise> {
         let mut promises = Vec::new();
-        self.streams.promises(&mut self.scheduler, &mut promises);
+        self.streams.promises(&mut self.scheduler, now, &mut promises);
         promises
     }
 
