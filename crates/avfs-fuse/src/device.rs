@@ -8,7 +8,7 @@
 use crate::abi::{self, InitFlags, opcode};
 use crate::errno::Errors;
 use crate::invalidate::{KernelPages, Notify};
-use crate::protocol::{MAX_BACKGROUND, MAX_REQUEST_BYTES};
+use crate::protocol::{HUGE_PAGE, MAX_BACKGROUND, MAX_REQUEST_BYTES};
 use crate::reply::{Pieces, Reply, Route};
 use crate::server::{Server, node};
 use avfs_core::volume::Volume;
@@ -59,7 +59,6 @@ pub(crate) enum Rings {
 const MAX_PIECES: usize = 1024;
 
 const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
 /// Of a WRITE.
 const HEADER_BYTES: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
 
@@ -152,7 +151,7 @@ impl Device {
             congestion_threshold: MAX_BACKGROUND / 4 * 3,
             max_write: MAX_REQUEST_BYTES,
             time_gran: 1,
-            max_pages: (MAX_REQUEST_BYTES / 4096) as u16,
+            max_pages: (MAX_REQUEST_BYTES as usize / PAGE) as u16,
             ..Default::default()
         };
         self.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])

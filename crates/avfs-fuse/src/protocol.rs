@@ -12,6 +12,8 @@ pub const CACHE_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// Largest write and read in one request, in bytes.
 pub const MAX_REQUEST_BYTES: u32 = 16 << 20;
+/// Memory that requests move through is placed in pages of this size.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Requests the kernel keeps in flight on its own account (readahead, asynchronous direct I/O). Each client of a
 /// file server has about ten; a hundred clients should not wait for one another here.

@@ -67,7 +67,11 @@ impl Streams {
         self.waiting.retain(|&(waiting, ..)| waiting != stream);
         match (self.admitted.remove(&stream), spec) {
             (None, None) => {}
-            (None, Some(spec)) => self.admit(scheduler, now, stream, spec),
+            (None, Some(spec)) => {
+                if let Err(rejected) = self.admit(scheduler, now, stream, spec) {
+                    tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+                }
+            }
             (Some(Admitted { mut reservation, .. }), Some(spec)) => {
                 let rejected = scheduler.change(now, &mut reservation, spec.rate).err();
                 if let Some(rejected) = rejected {
@@ -82,39 +86,32 @@ impl Streams {
         }
     }
 
-    fn admit(&mut self, scheduler: &mut Scheduler, now: Instant, stream: StreamId, spec: StreamSpec) {
-        if !self.try_to_admit(scheduler, now, stream, spec)
-            && let Some((.., rejected)) = self.waiting.last()
-        {
-            tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
-        }
-    }
-
-    fn try_to_admit(
+    fn admit(
         &mut self,
         scheduler: &mut Scheduler,
         now: Instant,
         stream: StreamId,
         spec: StreamSpec,
-    ) -> bool {
+    ) -> Result<(), Rejected> {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
                 self.admitted.insert(stream, Admitted { reservation, rejected: None });
-                true
+                Ok(())
             }
             Err(rejected) => {
                 if self.waiting.is_empty() {
                     self.next_asking = now + ASKED_AGAIN;
                 }
                 self.waiting.push((stream, spec, rejected));
-                false
+                Err(rejected)
             }
         }
     }
 
+    /// Asks for all who wait. That one waits on was told when it began to.
     fn admit_waiting(&mut self, scheduler: &mut Scheduler, now: Instant) {
         for (stream, spec, _) in std::mem::take(&mut self.waiting) {
-            self.try_to_admit(scheduler, now, stream, spec);
+            let _ = self.admit(scheduler, now, stream, spec);
         }
     }
 

@@ -15,6 +15,11 @@ use units::{Bytes, Duration, Instant};
 /// How often a stream that cannot have a request as early as it wants is tried with half of that.
 const ADVANCES: u32 = 4;
 
+/// What somebody looks at, and waits for, is no longer than this: a request over a network.
+const PICTURE: Bytes = Bytes::from_mib(1);
+/// Pictures have one of so many parts of the device's time before others.
+const PICTURES_PART: u32 = 5;
+
 impl Scheduler {
     /// Reckons a request's costs.
     pub(crate) fn price(&self, waiting: &mut Waiting) {
@@ -44,6 +49,17 @@ impl Scheduler {
         waiting.part = if is_held { Part::Excess } else { Part::Other };
         self.price(&mut waiting);
         waiting
+    }
+
+    /// By when a request without a promise is wanted, if somebody searches, and waits for a picture. Many of them are no search:
+    /// so that they have no more than their part, they are wanted later.
+    pub(crate) fn picture(&mut self, now: Instant, waiting: &Waiting, wanted: Instant) -> Option<Instant> {
+        if waiting.part != Part::Other || waiting.request.length > PICTURE {
+            return None;
+        }
+        let wanted = wanted.max(self.pictures);
+        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
+        Some(wanted)
     }
 
     /// Whether a stream is active and may ask for its next request now.

@@ -22,7 +22,7 @@ use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
-use units::{Bytes, DeviceOffset, Duration, Instant};
+use units::{DeviceOffset, Duration, Instant};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct Scheduler {
     /// Where the last long write ended.
     written_to: DeviceOffset,
     /// When pictures would have had what they had, had they had no more than their part.
-    pictures: Instant,
+    pub(crate) pictures: Instant,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
     tightest: Option<(Duration, Instant)>,
     /// The last command that was preferred to an earlier deadline, and when.
@@ -57,11 +57,6 @@ pub struct Scheduler {
     /// Kept for their memory.
     pub(crate) specs: Vec<StreamSpec>,
 }
-
-/// What somebody looks at, and waits for, is no longer than this: a request over a network.
-const PICTURE: Bytes = Bytes::from_mib(1);
-/// Pictures have one of so many parts of the device's time before others.
-const PICTURES_PART: u32 = 5;
 
 impl Scheduler {
     /// An idle scheduler.
@@ -124,17 +119,6 @@ impl Scheduler {
         } else {
             self.insert(now, waiting);
         }
-    }
-
-    /// By when a request without a promise is wanted, if somebody searches, and waits for a picture. Many of them are no search:
-    /// so that they have no more than their part, they are wanted later.
-    fn picture(&mut self, now: Instant, waiting: &Waiting, wanted: Instant) -> Option<Instant> {
-        if waiting.part != Part::Other || waiting.request.length > PICTURE {
-            return None;
-        }
-        let wanted = wanted.max(self.pictures);
-        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
-        Some(wanted)
     }
 
     fn latency(&self, class: Class) -> Duration {
@@ -479,10 +463,12 @@ impl Scheduler {
                 let wish = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
                 Waiting { request: Request { deadline: Some(wish), ..before.request }, ..before }
             }
+            // It has its turn, and its part of the time, already.
+            _ if before.is_picture => before,
             _ => {
                 let wanted = self.picture(now, &before, deadline);
-                let is_picture = before.is_picture || wanted.is_some();
-                Waiting { deadline: wanted.unwrap_or(deadline).min(before.deadline), is_picture, ..before }
+                let deadline = wanted.unwrap_or(deadline).min(before.deadline);
+                Waiting { deadline, is_picture: wanted.is_some(), ..before }
             }
         };
         let is_excess = waiting.part == Part::Excess;

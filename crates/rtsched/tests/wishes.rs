@@ -3,7 +3,7 @@
 mod lab;
 
 use lab::{Lab, request};
-use rtsched::{Class, Config, Reason, Request, Reservation, StreamId, StreamSpec};
+use rtsched::{Class, Config, Reason, Request, RequestId, Reservation, StreamId, StreamSpec};
 use units::{Bitrate, Bytes, Duration, Instant};
 
 const HD: Bitrate = Bitrate::from_megabits(100);
@@ -224,4 +224,26 @@ fn many_pictures_are_no_search_and_have_their_part() {
     let access = lab::DISK.of(Bytes::from_kib(64));
     let most = wish.as_nanos() / access.as_nanos() / 5 + 1;
     assert!(before > 0 && before as u128 <= most, "{before} of at most {most}");
+}
+
+/// Who empties a file hastens all of its writes whenever one has ended. Each time they would have taken their part of the time
+/// again, and who searches would have waited for it.
+#[test]
+fn a_picture_that_is_hastened_again_does_not_take_its_part_again() {
+    for times in [1, 100] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(500)));
+        lab.enqueue(request(2, Class::BestEffort, 1 << 42, Bytes::from_kib(64), None));
+        for _ in 0..times {
+            lab.scheduler.promote(lab.now, RequestId(2), Class::RealTime, lab.now + Duration::from_millis(1));
+        }
+        lab.enqueue(picture(3, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+        let order = [0; 3].map(|_| {
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+            lab.scheduler.complete(lab.now, dispatch.id);
+            dispatch.requests[0].0
+        });
+        assert_eq!(order, [2, 3, 1], "hastened {times} times");
+    }
 }

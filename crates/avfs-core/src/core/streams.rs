@@ -2,6 +2,7 @@
 
 use super::file::{Declared, FileState};
 use super::sequence::SequenceId;
+use super::writeback::WRITTEN_WITHIN;
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
@@ -11,9 +12,6 @@ use avfs_io::{DeclaredStream, Promise};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
-
-/// What a client waits for is to be there so soon, if no promise is in its way.
-const WAITED_FOR: Duration = Duration::from_millis(200);
 
 /// How requests of a file are ranked.
 #[derive(Clone, Copy, Debug)]
@@ -325,7 +323,7 @@ impl Core {
 
     /// A client waits until nothing of the file is on its way any more.
     pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
-        let deadline = now.monotonic + WAITED_FOR;
+        let deadline = now.monotonic + WRITTEN_WITHIN;
         for (&tag, (purpose, _)) in &self.in_flight {
             if let Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } = purpose
                 && *other == ino

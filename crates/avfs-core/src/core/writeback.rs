@@ -20,8 +20,8 @@ use units::{Bytes, Duration, Ino, Now};
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 /// Files from this length on take their space from a window of their own.
 pub(super) const STREAM_SIZE: u64 = 1 << 20;
-/// A client that waits for its data to be durable should not wait longer than this for the device's turn.
-const FSYNC_LATENCY: Duration = Duration::from_millis(200);
+/// A client that waits until its data are written should not wait longer than this for the device's turn.
+pub(super) const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// With fewer requests on their way, writing for the sake of memory or of a waiting client goes on...
 const FEW_REQUESTS: usize = 32;
@@ -419,7 +419,7 @@ impl Core {
         let file = self.files.get_mut(&ino)?;
         let epoch = file.epoch;
         file.epoch += 1;
-        self.write_back(now, ino, 0..u64::MAX, Some(FSYNC_LATENCY), |_| true);
+        self.write_back(now, ino, 0..u64::MAX, Some(WRITTEN_WITHIN), |_| true);
         Some(epoch)
     }
 
@@ -442,7 +442,7 @@ impl Core {
         }
         if file.exclusive == 0 {
             for id in behind {
-                self.write_block(now, ino, id, Some(FSYNC_LATENCY));
+                self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
             }
         }
         false
@@ -525,7 +525,7 @@ impl Core {
         file.write_after_load = file.loads > 0;
         let complete = self.cache.get(id).is_some_and(|block| block.loading.is_empty());
         if complete && file.exclusive == 0 {
-            self.write_block(now, ino, id, Some(FSYNC_LATENCY));
+            self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
         }
     }
 }

@@ -8,7 +8,7 @@
 //! touched by the ring's thread alone.
 
 use crate::abi::{self, ring_command};
-use crate::protocol::MAX_REQUEST_BYTES;
+use crate::protocol::{HUGE_PAGE, MAX_REQUEST_BYTES};
 use crate::reply::{Reply, Route};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -28,7 +28,6 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 /// The kernel demands room for its largest request.
 const PAYLOAD_BYTES: usize = MAX_REQUEST_BYTES as usize;
 const HEADER_STRIDE: usize = 512;
-const HUGE_PAGE: usize = 2 << 20;
 /// Names the read of the eventfd among the answers; entries are named by their index.
 const WAKE: u64 = u64::MAX;
 /// A payload up to this size stays resident.

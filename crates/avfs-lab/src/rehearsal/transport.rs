@@ -242,7 +242,7 @@ impl VirtualTransport {
     fn begin(&mut self, ask: &Ask) -> Option<Result<Answer, Error>> {
         let done = |result: Result<(), Error>| Some(result.map(|()| Answer::Done));
         match &ask.operation {
-            Operation::Open { name, write } => match self.file_to_empty(name).filter(|_| *write) {
+            Operation::Open { name, write } => match write.then(|| self.file_to_empty(name)).flatten() {
                 Some(ino) => {
                     let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
                     self.wait_for(ask, Wait::SetAttributes { ino, changes })
