@@ -7,7 +7,9 @@
 //! measurement ends, however slow the device is.
 //!
 //! Each stage has a part of the time. What is wanted is the average that a command holds the device for when there is always
-//! another one ([`ServiceTime`]), so a stage keeps the device busy with as many commands as suit it, and divides. Writes begin
+//! another one ([`ServiceTime`]), so a stage keeps the device busy with as many commands as suit it, and divides. Where reads
+//! come one by one, each is timed by itself, and the longest and the shortest tenth are left out: what a busy host is late
+//! with is not the device's, and a two-hundredth more would refuse a stream that the device carries. Writes begin
 //! with the longest, and of each length the first half of the time is not counted: it fills a write-back cache with writes
 //! of that length, and what is counted then are the platters. A cache that takes longer to fill is not seen through; then
 //! writes come out faster than reads, which [`Measured::has_unfilled_cache`] tells.
@@ -28,10 +30,16 @@ const SEQUENTIAL: Bytes = Bytes::from_mib(16);
 const FLUSHED: Bytes = Bytes::from_kib(4);
 /// Zones in which is read sequentially: those of the scheduler's service model.
 pub const ZONES: usize = 8;
+/// Commands of these at the device at once, at least: when one ends, the next one is there.
+const SEQUENTIAL_DEPTH: u32 = 2;
 /// Bytes at the device at once, but for one command.
 const IN_FLIGHT: Bytes = Bytes::from_mib(128);
 /// A stage counts as many commands at least, however long they take.
 const COUNTED_MIN: u32 = 3;
+/// One of so many single reads is left out at either end.
+const TRIMMED: usize = 10;
+/// As many thousandths may the longest reads at random differ from what the rate of sequential ones says of them.
+const AGREEING_PERMILLE: u128 = 20;
 /// Parts of the time, percent: of the reads of each length, of a zone; where there are writes, of each length, in their order,
 /// and of flushes.
 const READ_ALONE: u32 = 20;
@@ -147,8 +155,10 @@ struct Running {
     counted: u32,
     /// What the counted commands took together.
     took: Duration,
-    /// When the last flush began.
-    flush_since: Instant,
+    /// What reads took that were alone at the device.
+    alone: Vec<Duration>,
+    /// When the last command was given to the device.
+    last_issued: Instant,
     /// Where the next sequential read begins.
     next: DeviceOffset,
 }
@@ -185,7 +195,8 @@ impl Calibration {
             counted_since: None,
             counted: 0,
             took: Duration::ZERO,
-            flush_since: now,
+            alone: Vec::new(),
+            last_issued: now,
             next: match stage.kind {
                 Kind::Sequential(zone) => self.zone_start(zone),
                 Kind::Random(..) | Kind::Flush => DeviceOffset(0),
@@ -209,17 +220,12 @@ impl Calibration {
         if running.issued == 0 {
             running.since = now;
         }
-        let depth = match running.stage.kind {
-            Kind::Random(_, length) => {
-                self.plan.depth.min(u32::try_from(IN_FLIGHT.0 / length.0).unwrap_or(u32::MAX))
-            }
-            Kind::Sequential(_) => self.plan.depth.min((IN_FLIGHT.0 / SEQUENTIAL.0) as u32),
-            Kind::Flush => 1,
-        };
-        if running.is_over || running.issued - running.completed >= depth.max(1) {
+        let depth = running.stage.kind.depth(&self.plan);
+        if running.is_over || running.issued - running.completed >= depth {
             return None;
         }
         running.issued += 1;
+        running.last_issued = now;
         let command = match running.stage.kind {
             Kind::Random(direction, length) => {
                 let places = self.plan.device_size.0 / length.0;
@@ -235,7 +241,6 @@ impl Calibration {
                 Command { direction: Direction::Read, offset, length: SEQUENTIAL }
             }
             Kind::Flush if running.issued.is_multiple_of(2) => {
-                running.flush_since = now;
                 Command { direction: Direction::Flush, offset: DeviceOffset(0), length: Bytes::ZERO }
             }
             Kind::Flush => {
@@ -251,7 +256,7 @@ impl Calibration {
     pub fn completed(&mut self, now: Instant) {
         let Some(running) = &mut self.current else { return };
         running.completed += 1;
-        running.count(now);
+        running.count(now, &self.plan);
         if running.is_over && running.completed == running.issued {
             self.finish_stage();
             self.begin_next(now);
@@ -259,8 +264,11 @@ impl Calibration {
     }
 
     fn finish_stage(&mut self) {
-        let Some(running) = &self.current else { return };
-        let time = running.took / running.counted.max(1);
+        let Some(running) = &mut self.current else { return };
+        let time = match trimmed_mean(&mut running.alone) {
+            Some(time) => time,
+            None => running.took / running.counted.max(1),
+        };
         match running.stage.kind {
             Kind::Random(direction, length) => {
                 self.points.push(Point { direction, length, time, count: running.counted });
@@ -278,24 +286,63 @@ impl Calibration {
         if !self.is_finished() {
             return None;
         }
-        let line = |direction| {
+        let points = |direction| {
             let points = self.points.iter().filter(|point| point.direction == direction);
-            let points: Vec<_> = points.map(|point| (point.length, point.time)).collect();
-            ServiceTime::through(&points)
+            points.map(|point| (point.length, point.time)).collect::<Vec<_>>()
         };
         Some(Measured {
-            read: line(Direction::Read)?,
-            write: line(Direction::Write),
+            read: read_line(&points(Direction::Read), self.sequential_rate())?,
+            write: ServiceTime::through(&points(Direction::Write)),
             flush: self.flush,
             points: self.points.clone(),
             zones: self.zones,
         })
     }
+
+    /// Bytes a second of sequential reads, of the zones in the middle: one in which the host was busy does not count.
+    fn sequential_rate(&self) -> Bytes {
+        let mut zones = self.zones;
+        zones.sort_unstable();
+        Bytes(zones[ZONES / 2 - 1].0.midpoint(zones[ZONES / 2].0))
+    }
+}
+
+/// The line through reads at random. Of the longest there are few, whose turns and seeks hardly average out; how fast the device
+/// reads is known better from sequential ones, if what it takes for the longest says the same.
+fn read_line(points: &[(Bytes, Duration)], sequential: Bytes) -> Option<ServiceTime> {
+    let agrees = |line: &ServiceTime| {
+        let longest = points.iter().max_by_key(|(length, _)| *length);
+        longest.is_some_and(|&(length, time)| {
+            line.of(length).abs_diff(time).as_nanos() * 1000 <= time.as_nanos() * AGREEING_PERMILLE
+        })
+    };
+    ServiceTime::with_rate(points, sequential).filter(agrees).or_else(|| ServiceTime::through(points))
+}
+
+/// The mean of all but the shortest and the longest; `None` of nothing.
+fn trimmed_mean(times: &mut [Duration]) -> Option<Duration> {
+    times.sort_unstable();
+    let trimmed = times.len() / TRIMMED;
+    let kept = &times[trimmed..times.len() - trimmed];
+    let count = u32::try_from(kept.len()).ok().filter(|&count| count > 0)?;
+    Some(kept.iter().sum::<Duration>() / count)
+}
+
+impl Kind {
+    /// Commands at the device at once.
+    fn depth(self, plan: &Plan) -> u32 {
+        let (depth, length) = match self {
+            Self::Random(_, length) => (plan.depth, length),
+            Self::Sequential(_) => (plan.depth.max(SEQUENTIAL_DEPTH), SEQUENTIAL),
+            Self::Flush => return 1,
+        };
+        depth.min(u32::try_from(IN_FLIGHT.0 / length.0).unwrap_or(u32::MAX)).max(1)
+    }
 }
 
 impl Running {
     /// Takes a completion into account.
-    fn count(&mut self, now: Instant) {
+    fn count(&mut self, now: Instant, plan: &Plan) {
         let elapsed = now.saturating_since(self.since);
         if self.is_over || elapsed < self.stage.warm_up {
             return;
@@ -303,10 +350,14 @@ impl Running {
         match self.stage.kind {
             // The write is what it is for; of a pair, the flush is counted.
             Kind::Flush if self.completed.is_multiple_of(2) => {
-                self.took += now.saturating_since(self.flush_since);
+                self.took += now.saturating_since(self.last_issued);
                 self.counted += 1;
             }
             Kind::Flush => return,
+            Kind::Random(Direction::Read, _) if self.stage.kind.depth(plan) == 1 => {
+                self.alone.push(now.saturating_since(self.last_issued));
+                self.counted += 1;
+            }
             Kind::Random(..) | Kind::Sequential(_) => match self.counted_since {
                 None => self.counted_since = Some(now),
                 Some(since) => {

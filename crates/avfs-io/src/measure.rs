@@ -63,7 +63,8 @@ pub fn measure(device: Arc<FileDevice>, writes: bool, duration: Duration) -> Res
     let depth = if geometry.rotational { 1 } else { FLASH_DEPTH };
     let plan = Plan { device_size, depth, writes, duration };
     let memory = Scratch::new(LONGEST).map_err(MeasureError::Memory)?;
-    let config = Config { queue_depth: depth, max_merge: Bytes::ZERO, learning: false, ..Config::default() };
+    // As many as the measurement gives: it has its own reasons.
+    let config = Config { max_merge: Bytes::ZERO, learning: false, ..Config::default() };
     let (sender, completions) = mpsc::channel();
     let engine = Engine::start(device, memory.pool().clone(), config, Arc::new(Ends(Mutex::new(sender))))?;
     let mut calibration = Calibration::new(plan);

@@ -112,7 +112,7 @@ pub(crate) struct Others {
     /// The floors' shares of their base together.
     pub(crate) floors_percent: u32,
     /// What streams may take at most.
-    pub(crate) streams_max_percent: u32,
+    pub(crate) streams_max_permille: u32,
     /// Percent of the device's time that have to be free beside all.
     pub(crate) margin_percent: u32,
     /// The longest command of a class without guarantees, nanoseconds.
@@ -137,7 +137,7 @@ impl Others {
     /// farther out the span that settles it.
     fn share_max(&self) -> u128 {
         let part = |percent: u32| u128::from(percent) * BILLION / 100;
-        let max = part(self.streams_max_percent.clamp(1, 99));
+        let max = u128::from(self.streams_max_permille.clamp(10, 999)) * BILLION / 1000;
         let floors = match self.floor_base {
             FloorBase::Device => part(self.floors_percent.min(99)),
             FloorBase::Remainder => 0,
@@ -344,7 +344,7 @@ mod tests {
     const NOTHING: Others = Others {
         floor_base: FloorBase::Device,
         floors_percent: 0,
-        streams_max_percent: 99,
+        streams_max_permille: 990,
         margin_percent: 0,
         longest: 0,
         blocking_percent: 0,
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn the_share_of_streams_is_bounded_exactly() {
         // 98 % of the time for streams that take 7 of 100 ms each, or a little more.
-        let all = Others { streams_max_percent: 98, ..NOTHING };
+        let all = Others { streams_max_permille: 980, ..NOTHING };
         let tasks = |cost| [Task::new(100_000_000, 1_000_000_000, cost); 14];
         assert_eq!(fits(&tasks(7_000_000), true, all), Ok(()));
         let over = fits(&tasks(7_000_001), true, all);
@@ -460,7 +460,7 @@ mod tests {
     fn memory_carries_exactly_so_many_streams() {
         let reader = StreamSpec::reader(Bitrate::from_megabits(100));
         let config = Config::default();
-        let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
+        let others = Others { streams_max_permille: 980, blocking_percent: 12, ..NOTHING };
         // 12 × (16 ms + 64 MiB / 170 MB/s) are 92 % of the 5.37 s that 64 MiB play; the thirteenth goes beyond 98 %.
         let (count, memory, why) = admitted(reader, &config, others);
         assert_eq!(count, 12);
@@ -485,7 +485,7 @@ mod tests {
         // With memory for eight streams of the longest requests, the ninth makes all of them a step shorter. As short as
         // they can be, they would take all of the time, and the tenth would find none.
         let reader = StreamSpec::reader(Bitrate::from_megabits(100));
-        let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
+        let others = Others { streams_max_permille: 980, blocking_percent: 12, ..NOTHING };
         let mut admission = Admission::new(&Config::default());
         let longest = admission.sizing(&service(), &Config::default());
         let terms = |sizing: Sizing, config: &Config| sizing.terms(&reader, config).unwrap();
@@ -566,7 +566,7 @@ mod tests {
         // 800 Mbit/s play 64 MiB in 0.7 s, the others in 5.4 s. With 0.8 s for its requests it would be refused although
         // half of the time is free, because one request of the others holds the device for as long.
         let config = Config::default();
-        let others = Others { streams_max_percent: 98, blocking_percent: 12, ..NOTHING };
+        let others = Others { streams_max_permille: 980, blocking_percent: 12, ..NOTHING };
         let specs = [100, 100, 100, 800].map(|megabits| StreamSpec::reader(Bitrate::from_megabits(megabits)));
         let mut admission = Admission::new(&config);
         let sizing = admission.choose(&specs, true, true, &service(), &config, others).unwrap();

@@ -35,11 +35,12 @@ pub struct Config {
     pub best_effort_floor_percent: u32,
     /// The same for idle work that is older than its deadline.
     pub idle_floor_percent: u32,
-    /// Percent of the device's time that admitted streams may take together, 1..=99.
-    pub streams_max_percent: u32,
-    /// The same while none of them writes, 1..=99: reads take what they are reckoned to take, and less when they are served
-    /// in sweeps; what a write takes, a cache may have to be paid later.
-    pub readers_max_percent: u32,
+    /// Thousandths of the device's time that admitted streams may take together, 10..=999.
+    pub streams_max_permille: u32,
+    /// The same while none of them writes: reads take what they are reckoned to take, and less when they are served in
+    /// sweeps; what a write takes, a cache may have to be paid later. What is left has only to outweigh that some accesses
+    /// take longer than others, and a measurement is off by some thousandths.
+    pub readers_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
     /// What a stream's request plays for at least, where its length is left to the admission and no short deadline
@@ -114,8 +115,8 @@ impl Default for Config {
             metadata_floor_percent: 10,
             best_effort_floor_percent: 5,
             idle_floor_percent: 1,
-            streams_max_percent: 98,
-            readers_max_percent: 99,
+            streams_max_permille: 980,
+            readers_max_permille: 995,
             buffer_memory: Bytes::from_mib(4096),
             request_time: Duration::from_millis(700),
             request_time_max: Duration::from_secs(8),

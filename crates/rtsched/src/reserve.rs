@@ -280,10 +280,10 @@ impl Scheduler {
         Others {
             floor_base: self.config.floor_base,
             floors_percent: self.floors.total_percent(),
-            streams_max_percent: if is_read_only {
-                self.config.readers_max_percent
+            streams_max_permille: if is_read_only {
+                self.config.readers_max_permille
             } else {
-                self.config.streams_max_percent
+                self.config.streams_max_permille
             },
             margin_percent,
             longest,
