@@ -6,7 +6,7 @@
 use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
 use avfs_io::Geometry;
-use rtsched::ServiceTime;
+use rtsched::{Measured, ServiceTime};
 use units::Bytes;
 
 /// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
@@ -39,8 +39,11 @@ pub(crate) fn scheduler_config(
         read: read.unwrap_or(default.read),
         write: write.unwrap_or(default.write),
         flush: flush.map_or(default.flush, |access| ServiceTime { access, ..default.flush }),
-        // What is known of reads alone is a better start, but says nothing about what caches lend.
-        calibrated: write.is_some(),
+        measured: match (read, write) {
+            (_, Some(_)) => Measured::All,
+            (Some(_), None) => Measured::Reads,
+            (None, None) => Measured::Nothing,
+        },
         ..default
     }
 }
@@ -105,7 +108,10 @@ mod tests {
     fn what_was_measured_is_where_the_scheduler_begins() {
         let default = rtsched::Config::default();
         let nothing = told("", true);
-        assert_eq!((nothing.read, nothing.write, nothing.calibrated), (default.read, default.write, false));
+        assert_eq!(
+            (nothing.read, nothing.write, nothing.measured),
+            (default.read, default.write, Measured::Nothing)
+        );
 
         let reads = "[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n";
         let line = |millis, megabytes: u64| ServiceTime {
@@ -113,11 +119,11 @@ mod tests {
             bytes_per_second: Bytes(megabytes * 1_000_000),
         };
         let known = told(reads, true);
-        assert_eq!((known.read, known.write, known.calibrated), (line(9, 200), default.write, false));
+        assert_eq!((known.read, known.write, known.measured), (line(9, 200), default.write, Measured::Reads));
 
         let all = format!("{reads}write_access = \"7 ms\"\nwrite_rate = \"150 MB/s\"\nflush = \"2 ms\"\n");
         let known = told(&all, true);
-        assert_eq!((known.read, known.write, known.calibrated), (line(9, 200), line(7, 150), true));
+        assert_eq!((known.read, known.write, known.measured), (line(9, 200), line(7, 150), Measured::All));
         assert_eq!(known.flush.of(Bytes::ZERO), Duration::from_millis(2));
     }
 

@@ -16,6 +16,17 @@ pub enum FloorBase {
     Remainder,
 }
 
+/// What was measured of a device under sustained load, and is trusted for longer than what was guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Measured {
+    /// Neither.
+    Nothing,
+    /// What reads take.
+    Reads,
+    /// Writes and flushes, too. What writes are faster than that is taken for a loan: a cache's, which has to be paid back.
+    All,
+}
+
 /// What an administrator may set. Values out of range count as the nearest one in range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -92,9 +103,8 @@ pub struct Config {
     pub write_times: Option<[Duration; 9]>,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
-    /// The values above were measured under sustained load. Then they are trusted for longer, and what writes are faster
-    /// than that is taken for a loan: a cache's, which has to be paid back.
-    pub calibrated: bool,
+    /// Which of the values above were measured under sustained load.
+    pub measured: Measured,
     /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
     /// case is known.
     pub learning: bool,
@@ -137,7 +147,7 @@ impl Default for Config {
             write: disk_array,
             write_times: None,
             flush: disk_array,
-            calibrated: false,
+            measured: Measured::Nothing,
             learning: true,
             event_capacity: 1024,
         }

@@ -11,7 +11,7 @@
 //! rarely.
 
 use crate::bend::Bend;
-use crate::config::Config;
+use crate::config::{Config, Measured};
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
 use crate::request::Direction;
@@ -51,13 +51,19 @@ pub(crate) struct ServiceModel {
 
 impl ServiceModel {
     pub(crate) fn of(config: &Config) -> Self {
-        let &Config { read, write, write_times, flush, device_size, learning, calibrated, .. } = config;
-        let confidence = if calibrated { CONFIDENCE_MEASURED } else { CONFIDENCE_GUESSED };
+        let &Config { read, write, write_times, flush, device_size, learning, measured, .. } = config;
+        let confidence = |is_measured| if is_measured { CONFIDENCE_MEASURED } else { CONFIDENCE_GUESSED };
+        let (reads, writes) =
+            (confidence(measured >= Measured::Reads), confidence(measured == Measured::All));
         let ends = config.read_ends.filter(|_| device_size > Bytes::ZERO);
         let bend = write_times.map(|times| Bend::new(write, times));
-        let lines = [(read, ends, None), (write, None, bend), (flush, None, None)];
-        let lines = lines.map(|(start, ends, bend)| Lines::new(start, ends, bend, confidence));
-        Self { lines, span: NO_SPAN, loan: calibrated.then(Loan::default), device_size, learning }
+        let lines = [
+            Lines::new(read, ends, None, reads),
+            Lines::new(write, None, bend, writes),
+            Lines::new(flush, None, None, writes),
+        ];
+        let loan = (measured == Measured::All).then(Loan::default);
+        Self { lines, span: NO_SPAN, loan, device_size, learning }
     }
 
     fn figures(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> Figures {
@@ -395,21 +401,37 @@ mod tests {
         [Direction::Read, Direction::Write].map(|direction| model.nanos_anywhere(direction, SIZES[2]))
     }
 
+    /// A calibration measured the reads alone, and what it found counted for no more than a guess: the first reads of a start,
+    /// one of them slow, made the device a fiftieth slower, and the thirteenth player was refused.
+    #[test]
+    fn reads_that_were_measured_are_trusted_though_nothing_is_known_of_writes() {
+        let off = |measured| {
+            let mut model = ServiceModel::of(&Config { measured, ..config(DISK) });
+            observe(&mut model, SIZES[1], DISK.of(SIZES[1]) * 5 / 4);
+            for _ in 1..8 {
+                observe(&mut model, SIZES[2], DISK.of(SIZES[2]) * 51 / 50);
+            }
+            off_by(&model, DISK, Bytes::from_mib(32))
+        };
+        assert_eq!([Measured::Reads, Measured::All].map(off), [1.0; 2]);
+        assert!(off(Measured::Nothing) > 1.01);
+    }
+
     #[test]
     fn a_cache_lends_time_and_is_paid_back_by_later_commands() {
-        for calibrated in [true, false] {
-            let mut model = ServiceModel::of(&Config { calibrated, ..config(DISK) });
+        for (measured, is_lent) in [(Measured::All, true), (Measured::Nothing, false)] {
+            let mut model = ServiceModel::of(&Config { measured, ..config(DISK) });
             let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
             let mut now = Instant::ZERO;
             // 200 writes take half of what they should, and then 100 reads twice of it.
             for _ in 0..200 {
                 command(&mut model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
             }
-            assert_eq!(prices(&model) == start, calibrated);
+            assert_eq!(prices(&model) == start, is_lent);
             for _ in 0..100 {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
             }
-            assert_eq!(prices(&model) == start, calibrated);
+            assert_eq!(prices(&model) == start, is_lent);
             // Nothing is owed any more: what is slow now is the device. It shows when the span of five seconds is over.
             for _ in 0..80 {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
@@ -420,7 +442,7 @@ mod tests {
 
     #[test]
     fn idle_time_pays_back_too() {
-        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         for _ in 0..200 {
@@ -435,7 +457,7 @@ mod tests {
 
     #[test]
     fn what_is_faster_for_longer_than_any_cache_lends_is_faster() {
-        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         let mut write_for = |model: &mut ServiceModel, time: Duration| {
@@ -454,7 +476,7 @@ mod tests {
     fn a_cache_does_not_hide_that_the_device_is_slower() {
         // A tenth of the time is writes, which the cache takes at once, and everything takes half as long again as it
         // should: the cache can owe some seconds, but not a minute.
-        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         for round in 0..1000 {
@@ -474,7 +496,7 @@ mod tests {
     #[test]
     fn nor_that_reads_are_faster() {
         // What reads do not take is nobody's loan, however much a copy writes beside them.
-        let mut model = ServiceModel::of(&Config { calibrated: true, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         let mut reads_for = |model: &mut ServiceModel, percent: u32, rounds: usize| {
@@ -497,7 +519,12 @@ mod tests {
         let size = Bytes(8 << 40);
         let read_ends = Some([Bytes(210_000_000), Bytes(130_000_000)]);
         let model = |read_ends| {
-            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) })
+            ServiceModel::of(&Config {
+                device_size: size,
+                read_ends,
+                measured: Measured::All,
+                ..config(DISK)
+            })
         };
         let nanos = |model: &ServiceModel, zone: u64| {
             model.nanos(Direction::Read, DeviceOffset(zone << 40), SIZES[3])
@@ -519,8 +546,12 @@ mod tests {
         let size = Bytes(8 << 40);
         let ends = [Bytes(210_000_000), Bytes(130_000_000)];
         let read_ends = Some(ends);
-        let model =
-            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) });
+        let model = ServiceModel::of(&Config {
+            device_size: size,
+            read_ends,
+            measured: Measured::All,
+            ..config(DISK)
+        });
         for sixteenth in 0..=16 {
             // The rate changes evenly, and here the time: between two middles that is off by 5·5/135², beyond by 5·15/130².
             let rate = Bytes(ends[0].0 - 5_000_000 * sixteenth);
@@ -536,8 +567,12 @@ mod tests {
         // Streams in the innermost zone make short seeks among themselves, and take as long as they should.
         let size = Bytes(8 << 40);
         let read_ends = Some([Bytes(250_000_000), Bytes(90_000_000)]);
-        let mut model =
-            ServiceModel::of(&Config { device_size: size, read_ends, calibrated: true, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config {
+            device_size: size,
+            read_ends,
+            measured: Measured::All,
+            ..config(DISK)
+        });
         let outside = model.nanos(Direction::Read, DeviceOffset(0), SIZES[3]);
         let inside = DeviceOffset(size.0 - 1);
         let rate = Bytes(100_000_000);
