@@ -40,6 +40,7 @@ mod budget;
 mod config;
 mod device;
 mod dispatch;
+mod due;
 mod event;
 mod fit;
 mod health;
