@@ -113,23 +113,29 @@ impl<S: Summary> Node<S> {
     }
 
     fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
-        self.high.copy_within(at..KEYS - 1, at + 1);
-        self.low.copy_within(at..KEYS - 1, at + 1);
-        self.links.copy_within(at..FANOUT - 1, at + 1);
-        self.sums.copy_within(at..FANOUT - 1, at + 1);
+        for from in (at..self.len().min(FANOUT - 1)).rev() {
+            self.copy(from, from + 1);
+        }
         self.set_key(at, key);
         (self.links[at], self.sums[at]) = (link, sum);
         self.len += 1;
     }
 
+    /// All parts of an entry in one loop: moving one part after the other guesses wrong how many there are for each of them.
+    fn copy(&mut self, from: usize, to: usize) {
+        self.high[to] = self.high[from];
+        self.low[to] = self.low[from];
+        self.links[to] = self.links[from];
+        self.sums[to] = self.sums[from];
+    }
+
     fn remove(&mut self, at: usize, count: usize) {
-        self.high.copy_within(at + count.., at);
-        self.low.copy_within(at + count.., at);
-        self.links.copy_within(at + count.., at);
-        self.sums.copy_within(at + count.., at);
+        let len = self.len().min(FANOUT);
+        for from in at + count..len {
+            self.copy(from, from - count);
+        }
+        self.vacate(len - count..len);
         self.len -= count as u32;
-        let end = self.len();
-        self.vacate(end..end + count);
     }
 
     /// Moves the entries from `at` on behind those of `other`.
@@ -414,32 +420,44 @@ impl<S: Summary> Tree<S> {
 
     /// The last entry before `key`, and the first one at or behind it.
     pub(crate) fn around(&self, key: u128) -> (Option<Entry>, Option<Entry>) {
-        let (mut at, mut before, mut next) = (self.root, None, None);
+        let mut at = self.root;
         if at == NIL {
             return (None, None);
         }
-        for height in (0..self.height).rev() {
+        for _ in 0..self.height {
             let node = self.node(at);
-            let index = node.child(key);
-            if index > 0 {
-                before = Some((node.links[index - 1], height));
-            }
-            if index + 1 < node.len() {
-                next = Some((node.links[index + 1], height));
-            }
-            at = node.links[index];
+            at = node.links[node.child(key)];
         }
         let node = self.node(at);
         let rank = node.rank(key);
-        let before = match rank {
-            0 => before.map(|(at, height)| self.last_below(at, height)),
-            _ => Some(node.entry(rank - 1)),
-        };
-        let next = match rank == node.len() {
-            true => next.map(|(at, height)| self.first_below(at, height)),
-            false => Some(node.entry(rank)),
-        };
+        // Mostly both are in one leaf.
+        let before = if rank > 0 { Some(node.entry(rank - 1)) } else { self.before_leaf(key) };
+        let next = if rank < node.len() { Some(node.entry(rank)) } else { self.behind_leaf(key) };
         (before, next)
+    }
+
+    /// The last entry before the leaf that has `key`, or would.
+    fn before_leaf(&self, key: u128) -> Option<Entry> {
+        let (mut at, mut before) = (self.root, None);
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let index = node.child(key);
+            before = index.checked_sub(1).map(|index| (node.links[index], height)).or(before);
+            at = node.links[index];
+        }
+        before.map(|(at, height)| self.last_below(at, height))
+    }
+
+    /// The first entry behind the leaf that has `key`, or would.
+    fn behind_leaf(&self, key: u128) -> Option<Entry> {
+        let (mut at, mut behind) = (self.root, None);
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let index = node.child(key);
+            behind = node.links[..node.len()].get(index + 1).map(|link| (*link, height)).or(behind);
+            at = node.links[index];
+        }
+        behind.map(|(at, height)| self.first_below(at, height))
     }
 
     /// The summary of all entries.
