@@ -76,8 +76,7 @@ impl Due {
         let gone = &mut self.gone[class as usize];
         if *gone > 0 {
             let digits = &self.digits;
-            let has_gone =
-                |key: Key, slot: Slot| digits[slot as usize] != key.1 as u8 || !waits(slot, key.1);
+            let has_gone = |key: Key, slot: Slot| digits[slot as usize] != key.1 as u8 || !waits(slot, key.1);
             *gone -= self.orders[class as usize].remove_leading(has_gone);
         }
     }

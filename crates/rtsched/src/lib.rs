@@ -49,6 +49,7 @@ mod line;
 mod lists;
 mod loan;
 mod merge;
+mod node;
 mod policing;
 mod queue;
 mod request;
