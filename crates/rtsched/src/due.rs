@@ -50,7 +50,8 @@ impl Due {
         self.clear_front(class, waits);
     }
 
-    /// Takes a request out that goes to the device and never comes back. Of its class, `waiting` others wait.
+    /// Takes a request out that goes to the device and never comes back. Of its class, `waiting` others wait. O(log n) on
+    /// average: when the first goes, so do those behind it who have gone before.
     pub(crate) fn release(
         &mut self,
         class: Class,

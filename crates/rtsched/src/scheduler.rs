@@ -180,7 +180,7 @@ impl Scheduler {
 
     /// The next command for the device, or `None` when the device has enough, is to write first what it has taken (until
     /// [`next_wakeup`](Self::next_wakeup)), or nothing waits. O(log n) for each
-    /// request it serves.
+    /// request it serves; on average, because those who have gone are cleared away when the one before them goes.
     pub fn dispatch(&mut self, now: Instant) -> Option<Dispatch> {
         let mut dispatch = Dispatch::empty();
         self.dispatch_into(now, &mut dispatch).then_some(dispatch)
