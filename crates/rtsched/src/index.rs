@@ -94,6 +94,11 @@ impl<K: Key, S: Summary> Index<K, S> {
         self.tree.remove(key.pack())
     }
 
+    /// Removes the entries in front of the first that is not `gone`. Says how many.
+    pub(crate) fn remove_leading(&mut self, gone: impl Fn(K, u32) -> bool) -> usize {
+        self.tree.remove_leading(|(key, slot)| gone(K::unpack(key), slot))
+    }
+
     /// The first entry.
     pub(crate) fn first(&self) -> Option<(K, u32)> {
         self.tree.first().map(unpack)
@@ -188,7 +193,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_sorted_map_with_sums(
-            steps in prop::collection::vec((0_u8..5, 0_u32..400, -9_i64..9), 1..900),
+            steps in prop::collection::vec((0_u8..6, 0_u32..400, -9_i64..9), 1..900),
             ascending in any::<bool>(),
         ) {
             let mut index = Index::<u32, Prefix>::new();
@@ -197,6 +202,12 @@ mod tests {
                 // A queue: filled behind, emptied in front; or anything anywhere.
                 let key = if ascending { number as u32 } else { key };
                 match what {
+                    5 => {
+                        let count = index.remove_leading(|leading, _| leading < key / 4);
+                        let before = model.len();
+                        model.retain(|leading, _| *leading >= key / 4);
+                        prop_assert_eq!(count, before - model.len());
+                    }
                     0..3 => {
                         if model.insert(key, value).is_none() {
                             index.insert(key, value as u32, of(value));

@@ -106,7 +106,7 @@ impl Run {
                         }
                     }
                 }
-                let neighbour = queue.remove(slot);
+                let neighbour = queue.release(slot);
                 self.class = self.class.min(neighbour.request.class);
                 (self.offset, self.length, self.cost) = (offset, length, cost);
                 own = own.into_iter().chain(neighbour.guaranteed_key().map(|(due, _)| due)).min();

@@ -6,6 +6,7 @@
 //! use is in the names and in the deadline order exactly once, in the offset order exactly once unless it is a flush,
 //! which has no place, and in one list of its stream if it has one. Steady state allocates nothing.
 
+use crate::due::Due;
 use crate::index::Index;
 use crate::lists::Lists;
 pub(crate) use crate::lists::Part;
@@ -168,6 +169,11 @@ impl Name {
     }
 }
 
+/// Whether the request of some arrival waits in some slot.
+fn waits_in(slots: &[Option<Waiting>]) -> impl Fn(Slot, u64) -> bool {
+    |slot, sequence| slots[slot as usize].as_ref().is_some_and(|waiting| waiting.sequence == sequence)
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
@@ -175,8 +181,7 @@ pub(crate) struct Queue {
     free: Vec<Slot>,
     names: HashTable<Name>,
     real_time: Deadlines,
-    /// By class; that of real time is empty.
-    others: [Index<Key>; 4],
+    others: Due,
     /// Of real time, those that are wanted before they are due, by when.
     wishes: Index<Key>,
     /// By class: offset, then arrival.
@@ -194,7 +199,7 @@ impl Queue {
             free: Vec::new(),
             names: HashTable::new(),
             real_time: Deadlines::new(near, far),
-            others: [const { Index::new() }; 4],
+            others: Due::new(),
             wishes: Index::new(),
             places: [const { Index::new() }; 4],
             lists: Lists::new(),
@@ -230,7 +235,7 @@ impl Queue {
         let class = waiting.request.class;
         match class {
             Class::RealTime => self.real_time.insert(waiting.key(), slot, waiting.cost),
-            _ => self.others[class as usize].insert(waiting.key(), slot, ()),
+            _ => self.others.insert(class, waiting.key(), slot),
         }
         if let Some(wish) = waiting.wish_key() {
             self.wishes.insert(wish, slot, ());
@@ -255,7 +260,31 @@ impl Queue {
         slot
     }
 
+    /// Takes a request out that may come back.
     pub(crate) fn remove(&mut self, slot: Slot) -> Waiting {
+        let waiting = self.take(slot);
+        match waiting.request.class {
+            Class::RealTime => self.real_time.remove(waiting.key()),
+            class => self.others.remove(class, waiting.key(), waits_in(&self.slots)),
+        }
+        waiting
+    }
+
+    /// Takes a request out that goes to the device.
+    pub(crate) fn release(&mut self, slot: Slot) -> Waiting {
+        let waiting = self.take(slot);
+        match waiting.request.class {
+            Class::RealTime => self.real_time.remove(waiting.key()),
+            class => {
+                let count = self.counts[class as usize];
+                self.others.release(class, waiting.key(), count, waits_in(&self.slots));
+            }
+        }
+        waiting
+    }
+
+    /// Takes a request out of everything but the deadline order.
+    fn take(&mut self, slot: Slot) -> Waiting {
         let waiting = self.slots[slot as usize].take().expect("removed once");
         self.free.push(slot);
         let hash = Name::spread(Name::scatter(waiting.request.id));
@@ -263,12 +292,6 @@ impl Queue {
             name.remove();
         }
         let class = waiting.request.class;
-        match class {
-            Class::RealTime => self.real_time.remove(waiting.key()),
-            _ => {
-                self.others[class as usize].remove(waiting.key());
-            }
-        }
         if let Some(wish) = waiting.wish_key() {
             self.wishes.remove(wish);
         }
@@ -304,11 +327,10 @@ impl Queue {
 
     /// The request of a class that is due first.
     pub(crate) fn first(&self, class: Class) -> Option<Slot> {
-        let first = match class {
-            Class::RealTime => self.real_time.first(),
-            _ => self.others[class as usize].first(),
-        };
-        first.map(|(_, slot)| slot)
+        match class {
+            Class::RealTime => self.real_time.first().map(|(_, slot)| slot),
+            _ => self.others.first(class),
+        }
     }
 
     /// The real-time request that is wanted first, of those that are wanted before they are due.

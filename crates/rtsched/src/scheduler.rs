@@ -180,7 +180,7 @@ impl Scheduler {
 
     /// The next command for the device, or `None` when the device has enough, is to write first what it has taken (until
     /// [`next_wakeup`](Self::next_wakeup)), or nothing waits. O(log n) for each
-    /// request it serves.
+    /// request it serves; on average, because those who have gone are cleared away when the one before them goes.
     pub fn dispatch(&mut self, now: Instant) -> Option<Dispatch> {
         let mut dispatch = Dispatch::empty();
         self.dispatch_into(now, &mut dispatch).then_some(dispatch)
@@ -288,7 +288,7 @@ impl Scheduler {
     /// Takes the chosen request out of the queue, and its neighbours, as the next command, which may take `least`
     /// nanoseconds at any rate.
     fn take(&mut self, slot: Slot, least: u64, blocking: u64, view: &View) {
-        let first = self.queue.remove(slot);
+        let first = self.queue.release(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
         let promised = first.owner.filter(|_| first.part == Part::Charged);
         let promised = promised.and_then(|owner| self.streams.held_of(owner));

@@ -8,127 +8,9 @@
 //! Nodes are merged only when that leaves them room, and may be as small as one entry: a queue that is filled behind
 //! and emptied in front then touches each node's neighbours never.
 
+pub(crate) use crate::node::{Entry, Summary};
+use crate::node::{FANOUT, NIL, Node, VACANT};
 use alloc::vec::Vec;
-
-/// What a range of entries amounts to: a monoid.
-pub(crate) trait Summary: Copy {
-    /// Of no entry.
-    const EMPTY: Self;
-    /// Of these entries and `later` ones behind them.
-    fn then(self, later: Self) -> Self;
-}
-
-impl Summary for () {
-    const EMPTY: Self = ();
-    fn then(self, (): Self) -> Self {}
-}
-
-const NIL: u32 = u32::MAX;
-
-/// Keys of a node: four cache lines of them.
-const KEYS: usize = 16;
-/// Entries of a node: one less, so that behind the last of them there always is a [`VACANT`] key.
-const FANOUT: usize = KEYS - 1;
-/// Greater than every key.
-const VACANT: u128 = u128::MAX;
-
-/// A leaf's links are slots, an inner node's are nodes; an inner node's key is at most the least in its subtree. Keys,
-/// links and length are five cache lines, of which nothing else is read to find a place.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Node<S> {
-    /// Those behind the entries are [`VACANT`], so that a search need not know how many there are.
-    keys: [u128; KEYS],
-    links: [u32; FANOUT],
-    len: u32,
-    /// Those behind the entries are empty, so that a sum need not know it either.
-    sums: [S; FANOUT],
-}
-
-impl<S: Summary> Node<S> {
-    const NEW: Self = Self { keys: [VACANT; KEYS], links: [NIL; FANOUT], len: 0, sums: [S::EMPTY; FANOUT] };
-
-    fn of(key: u128, link: u32, sum: S) -> Self {
-        let mut node = Self::NEW;
-        (node.keys[0], node.links[0], node.sums[0], node.len) = (key, link, sum, 1);
-        node
-    }
-
-    fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// The number of leading entries whose key is `low`: first of whole cache lines, then in the next one. Both are
-    /// counted and not searched, because nobody can predict which way a search turns, and none asks how many entries
-    /// there are.
-    fn count(&self, low: impl Fn(u128) -> bool) -> usize {
-        const LINE: usize = 4;
-        let (lines, _) = self.keys.as_chunks::<LINE>();
-        let count = |keys: &[u128]| keys.iter().map(|key| usize::from(low(*key))).sum::<usize>();
-        let whole = count(&[lines[0][LINE - 1], lines[1][LINE - 1], lines[2][LINE - 1]]);
-        whole * LINE + count(&lines[whole])
-    }
-
-    /// The number of entries before `key`.
-    fn rank(&self, key: u128) -> usize {
-        self.count(|other| other < key)
-    }
-
-    /// The only child that may have `key`.
-    fn child(&self, key: u128) -> usize {
-        self.count(|other| other <= key).saturating_sub(1)
-    }
-
-    fn insert(&mut self, at: usize, key: u128, link: u32, sum: S) {
-        self.keys.copy_within(at..KEYS - 1, at + 1);
-        self.links.copy_within(at..FANOUT - 1, at + 1);
-        self.sums.copy_within(at..FANOUT - 1, at + 1);
-        (self.keys[at], self.links[at], self.sums[at]) = (key, link, sum);
-        self.len += 1;
-    }
-
-    fn remove(&mut self, at: usize) {
-        self.keys.copy_within(at + 1.., at);
-        self.links.copy_within(at + 1.., at);
-        self.sums.copy_within(at + 1.., at);
-        self.sums[FANOUT - 1] = S::EMPTY;
-        self.len -= 1;
-    }
-
-    /// Moves the entries from `at` on behind those of `other`.
-    fn move_to(&mut self, at: usize, other: &mut Self) {
-        let (end, to) = (self.len(), other.len());
-        let count = end - at;
-        other.keys[to..to + count].copy_from_slice(&self.keys[at..end]);
-        other.links[to..to + count].copy_from_slice(&self.links[at..end]);
-        other.sums[to..to + count].copy_from_slice(&self.sums[at..end]);
-        self.keys[at..end].fill(VACANT);
-        self.sums[at..end].fill(S::EMPTY);
-        other.len += count as u32;
-        self.len = at as u32;
-    }
-
-    fn first(&self) -> Entry {
-        (self.keys[0], self.links[0])
-    }
-
-    fn last(&self) -> Entry {
-        let last = self.len() - 1;
-        (self.keys[last], self.links[last])
-    }
-
-    /// Of the entries in a range.
-    fn sum_of(&self, range: impl core::slice::SliceIndex<[S], Output = [S]>) -> S {
-        self.sums[range].iter().fold(S::EMPTY, |sum, next| sum.then(*next))
-    }
-
-    fn sum(&self) -> S {
-        self.sum_of(..)
-    }
-}
-
-/// A key and its slot.
-pub(crate) type Entry = (u128, u32);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -181,10 +63,10 @@ impl<S: Summary> Tree<S> {
         self.path.clear();
         for _ in 0..self.height {
             let node = &mut self.nodes[at as usize];
-            if key < node.keys[0] {
-                node.keys[0] = key;
-            }
             let index = node.child(key);
+            if index == 0 && key < node.key(0) {
+                node.set_key(0, key);
+            }
             self.path.push((at, index as u32));
             at = node.links[index];
         }
@@ -211,15 +93,15 @@ impl<S: Summary> Tree<S> {
             let sum = self.node(child).sum();
             self.nodes[at as usize].sums[index as usize] = sum;
             split = split.and_then(|right| {
-                let (key, sum) = (self.node(right).keys[0], self.node(right).sum());
+                let (key, sum) = (self.node(right).key(0), self.node(right).sum());
                 self.add(at, index as usize + 1, key, right, sum)
             });
             child = at;
         }
         if let Some(right) = split {
             let left = self.root;
-            let mut root = Node::of(self.node(left).keys[0], left, self.node(left).sum());
-            root.insert(1, self.node(right).keys[0], right, self.node(right).sum());
+            let mut root = Node::of(self.node(left).key(0), left, self.node(left).sum());
+            root.insert(1, self.node(right).key(0), right, self.node(right).sum());
             self.root = self.make(root);
             self.height += 1;
         }
@@ -252,11 +134,11 @@ impl<S: Summary> Tree<S> {
         let leaf = self.descend(key);
         let node = &mut self.nodes[leaf as usize];
         let rank = node.rank(key);
-        if node.keys[rank] != key {
+        if node.key(rank) != key {
             return None;
         }
         let slot = node.links[rank];
-        node.remove(rank);
+        node.remove(rank, 1);
         self.mend(leaf);
         if self.root == NIL {
             self.ends = None;
@@ -268,21 +150,44 @@ impl<S: Summary> Tree<S> {
         Some(slot)
     }
 
+    /// Removes the entries in front of the first that is not `gone`. Says how many.
+    pub(crate) fn remove_leading(&mut self, gone: impl Fn(Entry) -> bool) -> usize {
+        let mut removed = 0;
+        while let Some((first, last)) = self.ends
+            && gone(first)
+        {
+            let mut leaf = self.root;
+            self.path.clear();
+            for _ in 0..self.height {
+                self.path.push((leaf, 0));
+                leaf = self.node(leaf).links[0];
+            }
+            let node = &mut self.nodes[leaf as usize];
+            let count = 1 + (1..node.len()).take_while(|at| gone(node.entry(*at))).count();
+            node.remove(0, count);
+            removed += count;
+            let next = (node.len() > 0).then(|| node.first());
+            self.mend(leaf);
+            self.ends = (self.root != NIL)
+                .then(|| (next.unwrap_or_else(|| self.first_below(self.root, self.height)), last));
+        }
+        removed
+    }
+
     /// Makes everything on the path right again, and the root, after an entry of `child` was removed.
     fn mend(&mut self, mut child: u32) {
         while let Some((at, index)) = self.path.pop() {
             let len = self.node(child).len();
             if len == 0 {
                 self.free.push(child);
-                self.nodes[at as usize].remove(index as usize);
+                self.nodes[at as usize].remove(index as usize, 1);
             } else {
                 let sum = self.node(child).sum();
                 self.nodes[at as usize].sums[index as usize] = sum;
-                if len < FANOUT / 4 {
+                // What is emptied in front is empty soon, and is not made one with others before.
+                if len < FANOUT / 4 && index > 0 {
                     self.merge(at, index as usize);
-                    if index > 0 {
-                        self.merge(at, index as usize - 1);
-                    }
+                    self.merge(at, index as usize - 1);
                 } else if Self::IS_PLAIN {
                     return;
                 }
@@ -316,7 +221,7 @@ impl<S: Summary> Tree<S> {
         let sum = self.node(left).sum();
         let parent = &mut self.nodes[at as usize];
         parent.sums[left_index] = sum;
-        parent.remove(left_index + 1);
+        parent.remove(left_index + 1, 1);
     }
 
     /// The first entry.
@@ -345,33 +250,44 @@ impl<S: Summary> Tree<S> {
 
     /// The last entry before `key`, and the first one at or behind it.
     pub(crate) fn around(&self, key: u128) -> (Option<Entry>, Option<Entry>) {
-        let (mut at, mut before, mut next) = (self.root, None, None);
+        let mut at = self.root;
         if at == NIL {
             return (None, None);
         }
-        for height in (0..self.height).rev() {
+        for _ in 0..self.height {
             let node = self.node(at);
-            let index = node.child(key);
-            if index > 0 {
-                before = Some((node.links[index - 1], height));
-            }
-            if index + 1 < node.len() {
-                next = Some((node.links[index + 1], height));
-            }
-            at = node.links[index];
+            at = node.links[node.child(key)];
         }
         let node = self.node(at);
         let rank = node.rank(key);
-        let entry = |index: usize| (node.keys[index], node.links[index]);
-        let before = match rank {
-            0 => before.map(|(at, height)| self.last_below(at, height)),
-            _ => Some(entry(rank - 1)),
-        };
-        let next = match rank == node.len() {
-            true => next.map(|(at, height)| self.first_below(at, height)),
-            false => Some(entry(rank)),
-        };
+        // Mostly both are in one leaf.
+        let before = if rank > 0 { Some(node.entry(rank - 1)) } else { self.before_leaf(key) };
+        let next = if rank < node.len() { Some(node.entry(rank)) } else { self.behind_leaf(key) };
         (before, next)
+    }
+
+    /// The last entry before the leaf that has `key`, or would.
+    fn before_leaf(&self, key: u128) -> Option<Entry> {
+        let (mut at, mut before) = (self.root, None);
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let index = node.child(key);
+            before = index.checked_sub(1).map(|index| (node.links[index], height)).or(before);
+            at = node.links[index];
+        }
+        before.map(|(at, height)| self.last_below(at, height))
+    }
+
+    /// The first entry behind the leaf that has `key`, or would.
+    fn behind_leaf(&self, key: u128) -> Option<Entry> {
+        let (mut at, mut behind) = (self.root, None);
+        for height in (0..self.height).rev() {
+            let node = self.node(at);
+            let index = node.child(key);
+            behind = node.links[..node.len()].get(index + 1).map(|link| (*link, height)).or(behind);
+            at = node.links[index];
+        }
+        behind.map(|(at, height)| self.first_below(at, height))
     }
 
     /// The summary of all entries.
@@ -473,7 +389,7 @@ impl<S: Summary> Tree<S> {
         }
         let node = self.node(at);
         let index = node.sums[..node.len()].iter().position(&wanted)?;
-        Some((node.keys[index], node.links[index]))
+        Some(node.entry(index))
     }
 
     /// Gives every entry a new summary. O(n).
@@ -485,7 +401,7 @@ impl<S: Summary> Tree<S> {
 
     fn rewrite_below(&mut self, at: u32, height: u32, own: &impl Fn(u128, u32) -> S) {
         for index in 0..self.node(at).len() {
-            let (key, link) = (self.node(at).keys[index], self.node(at).links[index]);
+            let (key, link) = self.node(at).entry(index);
             let sum = if height == 0 {
                 own(key, link)
             } else {
