@@ -107,6 +107,10 @@ pub struct Point {
     pub utilisation: f64,
     /// The part of the machine's processor time that was spent, percent; without the LUN's process and the clients'.
     pub processors: f64,
+    /// The part of it that the machine's own host gave to others while something here wanted to run, percent. Where it is more
+    /// than a few, the point tells about the host.
+    #[serde(default)]
+    pub stolen: f64,
     /// The deepest queue since the LUN was made.
     pub deepest_queue: u64,
 }
@@ -194,6 +198,7 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         kib_per_seek: each(transferred, span(|one| one.seeks)),
         utilisation: (span(|one| one.busy_ns) / seconds / 1e7).min(100.0),
         processors: last.processor.percent_since(&first.processor),
+        stolen: last.processor.stolen_percent_since(&first.processor),
         deepest_queue: last.counters.deepest_queue,
     }
 }

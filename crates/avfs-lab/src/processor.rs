@@ -16,6 +16,8 @@ pub struct ProcessorTime {
     pub busy: u64,
     /// Of these, for the processes that do not count.
     pub emulation: u64,
+    /// Of all, when something here wanted to run and the machine's own host let others.
+    pub stolen: u64,
 }
 
 impl ProcessorTime {
@@ -26,13 +28,13 @@ impl ProcessorTime {
     pub fn now(emulation: &[u32]) -> io::Result<Self> {
         let unknown = || io::Error::new(io::ErrorKind::InvalidData, "/proc tells no processor time");
         let text = std::fs::read_to_string("/proc/stat")?;
-        let (all, busy) = machine(&text).ok_or_else(unknown)?;
+        let [all, busy, stolen] = machine(&text).ok_or_else(unknown)?;
         let mut emulated = 0;
         for process in emulation {
             let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
             emulated += process_ticks(&text).ok_or_else(unknown)?;
         }
-        Ok(Self { all, busy, emulation: emulated })
+        Ok(Self { all, busy, emulation: emulated, stolen })
     }
 
     /// Percent of the machine since `before`, without the emulation.
@@ -41,6 +43,12 @@ impl ProcessorTime {
         let busy = self.busy.saturating_sub(before.busy) as f64;
         let emulation = self.emulation.saturating_sub(before.emulation) as f64;
         ((busy - emulation) / all * 100.0).clamp(0.0, 100.0)
+    }
+
+    /// Percent of the machine since `before` that its own host gave to others.
+    pub fn stolen_percent_since(&self, before: &Self) -> f64 {
+        let all = self.all.saturating_sub(before.all).max(1) as f64;
+        self.stolen.saturating_sub(before.stolen) as f64 / all * 100.0
     }
 }
 
@@ -126,13 +134,14 @@ fn process(text: &str) -> Option<Process> {
     Some(Process { parent, is_kernel_thread: flags & KERNEL_THREAD != 0, ticks: process_ticks(text)? })
 }
 
-/// All ticks and busy ones of `/proc/stat`, see proc_stat(5).
-fn machine(text: &str) -> Option<(u64, u64)> {
+/// All ticks of `/proc/stat`, busy ones and stolen ones, see proc_stat(5).
+fn machine(text: &str) -> Option<[u64; 3]> {
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     // user nice system idle iowait irq softirq steal; guests are in user and nice.
     let ticks: Vec<u64> = line.split_whitespace().take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
     let all: u64 = ticks.iter().sum();
-    Some((all, all - ticks.get(3)? - ticks.get(4)?))
+    let stolen = *ticks.get(7)?;
+    Some([all, all - ticks.get(3)? - ticks.get(4)? - stolen, stolen])
 }
 
 /// User and system ticks of `/proc/PID/stat`, see proc_pid_stat(5).
@@ -149,7 +158,7 @@ mod tests {
 
     #[test]
     fn ticks_are_found_behind_any_name() {
-        assert_eq!(machine("cpu  10 1 5 80 4 0 0 0 0 0\ncpu0 1"), Some((100, 16)));
+        assert_eq!(machine("cpu  10 1 5 76 4 0 0 4 0 0\ncpu0 1"), Some([100, 16, 4]));
         assert_eq!(machine("intr 5"), None);
         let process = "7 (a ) (b) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 0 0 20 0 1 0 99";
         assert_eq!(process_ticks(process), Some(42));
@@ -194,9 +203,10 @@ mod tests {
 
     #[test]
     fn the_emulation_does_not_count() {
-        let before = ProcessorTime { all: 1000, busy: 500, emulation: 100 };
-        let after = ProcessorTime { all: 1200, busy: 600, emulation: 140 };
+        let before = ProcessorTime { all: 1000, busy: 500, emulation: 100, stolen: 10 };
+        let after = ProcessorTime { all: 1200, busy: 600, emulation: 140, stolen: 20 };
         assert_eq!(after.percent_since(&before), 30.0);
+        assert_eq!(after.stolen_percent_since(&before), 5.0);
         assert_eq!(before.percent_since(&before), 0.0);
     }
 

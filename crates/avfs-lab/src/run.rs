@@ -183,6 +183,9 @@ fn progress(points: &[Point], remaining: usize, each: Duration) {
     eprintln!("{} · about {remaining} runs, {minutes:.0} minutes to go", verdict(point));
 }
 
+/// From so many percent of stolen processor time on, a line tells it: units of 84 ms are late for less.
+const STOLEN_TOLD: f64 = 3.0;
+
 /// A line about a point.
 pub fn verdict(point: &Point) -> String {
     let verdict = match (&point.first_error, point.clean) {
@@ -193,8 +196,9 @@ pub fn verdict(point: &Point) -> String {
     let within = |name: &str, times: Option<Percentiles>| {
         times.map_or(String::new(), |times| format!(", {name} {:.0} ms", times.p99_ms))
     };
+    let stolen = Some(point.stolen).filter(|stolen| *stolen >= STOLEN_TOLD);
     format!(
-        "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{})",
+        "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
         point.contender,
         point.experiment,
         point.clients,
@@ -207,6 +211,7 @@ pub fn verdict(point: &Point) -> String {
         point
             .avfs
             .map_or(String::new(), |said| format!(", {:.1} % read for nobody", said.never_read_percent)),
+        stolen.map_or(String::new(), |stolen| format!(", {stolen:.0} % TAKEN BY THE MACHINE'S HOST")),
     )
 }
 
