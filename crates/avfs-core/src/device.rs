@@ -6,7 +6,7 @@
 use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
 use avfs_io::Geometry;
-use rtsched::{Measured, ServiceTime};
+use rtsched::{Calibrated, ServiceTime};
 use units::Bytes;
 
 /// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
@@ -39,10 +39,10 @@ pub(crate) fn scheduler_config(
         read: read.unwrap_or(default.read),
         write: write.unwrap_or(default.write),
         flush: flush.map_or(default.flush, |access| ServiceTime { access, ..default.flush }),
-        measured: match (read, write) {
-            (_, Some(_)) => Measured::All,
-            (Some(_), None) => Measured::Reads,
-            (None, None) => Measured::Nothing,
+        calibrated: match (read, write) {
+            (_, Some(_)) => Calibrated::All,
+            (Some(_), None) => Calibrated::Reads,
+            (None, None) => Calibrated::Nothing,
         },
         ..default
     }
@@ -109,8 +109,8 @@ mod tests {
         let default = rtsched::Config::default();
         let nothing = told("", true);
         assert_eq!(
-            (nothing.read, nothing.write, nothing.measured),
-            (default.read, default.write, Measured::Nothing)
+            (nothing.read, nothing.write, nothing.calibrated),
+            (default.read, default.write, Calibrated::Nothing)
         );
 
         let reads = "[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n";
@@ -119,11 +119,17 @@ mod tests {
             bytes_per_second: Bytes(megabytes * 1_000_000),
         };
         let known = told(reads, true);
-        assert_eq!((known.read, known.write, known.measured), (line(9, 200), default.write, Measured::Reads));
+        assert_eq!(
+            (known.read, known.write, known.calibrated),
+            (line(9, 200), default.write, Calibrated::Reads)
+        );
 
         let all = format!("{reads}write_access = \"7 ms\"\nwrite_rate = \"150 MB/s\"\nflush = \"2 ms\"\n");
         let known = told(&all, true);
-        assert_eq!((known.read, known.write, known.measured), (line(9, 200), line(7, 150), Measured::All));
+        assert_eq!(
+            (known.read, known.write, known.calibrated),
+            (line(9, 200), line(7, 150), Calibrated::All)
+        );
         assert_eq!(known.flush.of(Bytes::ZERO), Duration::from_millis(2));
     }
 

@@ -265,10 +265,8 @@ impl Calibration {
 
     fn finish_stage(&mut self) {
         let Some(running) = &mut self.current else { return };
-        let time = match trimmed_mean(&mut running.alone) {
-            Some(time) => time,
-            None => running.took / running.counted.max(1),
-        };
+        let mean = running.took / running.counted.max(1);
+        let time = trimmed_mean(&mut running.alone).unwrap_or(mean);
         match running.stage.kind {
             Kind::Random(direction, length) => {
                 self.points.push(Point { direction, length, time, count: running.counted });

@@ -183,7 +183,7 @@ fn progress(points: &[Point], remaining: usize, each: Duration) {
     eprintln!("{} · about {remaining} runs, {minutes:.0} minutes to go", verdict(point));
 }
 
-/// From so many percent of stolen processor time on, a line tells it: units of 84 ms are late for less.
+/// From so many percent of stolen processor time on, a line tells it.
 const STOLEN_TOLD: f64 = 3.0;
 
 /// A line about a point.

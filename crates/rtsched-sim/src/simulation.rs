@@ -15,7 +15,7 @@ use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMIT
 pub use crate::stage::{Happening, Observer};
 use crate::stream::Stream;
 use crate::workload::{Layout, Refused, Scenario, ScenarioError};
-use rtsched::{Class, Config, DispatchId, Measured, StreamId};
+use rtsched::{Calibrated, Class, Config, DispatchId, StreamId};
 use units::{Bytes, Duration, Instant};
 
 /// Runs a scenario.
@@ -61,7 +61,7 @@ pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
         write,
         write_times: Some(write_times(device)),
         flush,
-        measured: Measured::All,
+        calibrated: Calibrated::All,
         buffer_memory: Bytes::from_mib(spec.memory_mib),
         request_max: Bytes::from_kib(spec.largest_request_kib),
         device_size: device.capacity(),

@@ -18,7 +18,7 @@ pub enum FloorBase {
 
 /// What was measured of a device under sustained load, and is trusted for longer than what was guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Measured {
+pub enum Calibrated {
     /// Neither.
     Nothing,
     /// What reads take.
@@ -104,7 +104,7 @@ pub struct Config {
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
     /// Which of the values above were measured under sustained load.
-    pub measured: Measured,
+    pub calibrated: Calibrated,
     /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
     /// case is known.
     pub learning: bool,
@@ -147,7 +147,7 @@ impl Default for Config {
             write: disk_array,
             write_times: None,
             flush: disk_array,
-            measured: Measured::Nothing,
+            calibrated: Calibrated::Nothing,
             learning: true,
             event_capacity: 1024,
         }

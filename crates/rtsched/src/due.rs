@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 /// While so many stay for each that waits, whoever goes is taken out at once.
 const GONE_FOR_EACH: usize = 2;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Due {

@@ -62,7 +62,7 @@ mod streams;
 mod tree;
 mod zones;
 
-pub use config::{Config, FloorBase, Measured};
+pub use config::{Calibrated, Config, FloorBase};
 pub use event::{Counters, Event};
 pub use line::ServiceTime;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};

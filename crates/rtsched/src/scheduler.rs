@@ -6,7 +6,7 @@
 
 use crate::admission::Admission;
 use crate::budget::Floors;
-use crate::config::{Config, Measured};
+use crate::config::{Calibrated, Config};
 use crate::device::{Device, Member};
 use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
@@ -332,7 +332,7 @@ impl Scheduler {
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
         (flight.distance, flight.cost) = (distance, run.cost);
         (flight.dispatched, flight.overtaken, flight.lent) = (now, 0, 0);
-        if self.config.measured == Measured::All && may_be_lent(direction, run.length) {
+        if self.config.calibrated == Calibrated::All && may_be_lent(direction, run.length) {
             // A cache goes on where it wrote, whatever was read meanwhile.
             let goes_on = self.written_to == run.offset;
             let distance = if goes_on { Distance::Sequential } else { Distance::Far };

@@ -11,7 +11,7 @@
 //! rarely.
 
 use crate::bend::Bend;
-use crate::config::{Config, Measured};
+use crate::config::{Calibrated, Config};
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
 use crate::request::Direction;
@@ -51,10 +51,10 @@ pub(crate) struct ServiceModel {
 
 impl ServiceModel {
     pub(crate) fn of(config: &Config) -> Self {
-        let &Config { read, write, write_times, flush, device_size, learning, measured, .. } = config;
+        let &Config { read, write, write_times, flush, device_size, learning, calibrated, .. } = config;
         let confidence = |is_measured| if is_measured { CONFIDENCE_MEASURED } else { CONFIDENCE_GUESSED };
         let (reads, writes) =
-            (confidence(measured >= Measured::Reads), confidence(measured == Measured::All));
+            (confidence(calibrated >= Calibrated::Reads), confidence(calibrated == Calibrated::All));
         let ends = config.read_ends.filter(|_| device_size > Bytes::ZERO);
         let bend = write_times.map(|times| Bend::new(write, times));
         let lines = [
@@ -62,7 +62,7 @@ impl ServiceModel {
             Lines::new(write, None, bend, writes),
             Lines::new(flush, None, None, writes),
         ];
-        let loan = (measured == Measured::All).then(Loan::default);
+        let loan = (calibrated == Calibrated::All).then(Loan::default);
         Self { lines, span: NO_SPAN, loan, device_size, learning }
     }
 
@@ -405,22 +405,22 @@ mod tests {
     /// one of them slow, made the device a fiftieth slower, and the thirteenth player was refused.
     #[test]
     fn reads_that_were_measured_are_trusted_though_nothing_is_known_of_writes() {
-        let off = |measured| {
-            let mut model = ServiceModel::of(&Config { measured, ..config(DISK) });
+        let off = |calibrated| {
+            let mut model = ServiceModel::of(&Config { calibrated, ..config(DISK) });
             observe(&mut model, SIZES[1], DISK.of(SIZES[1]) * 5 / 4);
             for _ in 1..8 {
                 observe(&mut model, SIZES[2], DISK.of(SIZES[2]) * 51 / 50);
             }
             off_by(&model, DISK, Bytes::from_mib(32))
         };
-        assert_eq!([Measured::Reads, Measured::All].map(off), [1.0; 2]);
-        assert!(off(Measured::Nothing) > 1.01);
+        assert_eq!([Calibrated::Reads, Calibrated::All].map(off), [1.0; 2]);
+        assert!(off(Calibrated::Nothing) > 1.01);
     }
 
     #[test]
     fn a_cache_lends_time_and_is_paid_back_by_later_commands() {
-        for (measured, is_lent) in [(Measured::All, true), (Measured::Nothing, false)] {
-            let mut model = ServiceModel::of(&Config { measured, ..config(DISK) });
+        for (calibrated, is_lent) in [(Calibrated::All, true), (Calibrated::Nothing, false)] {
+            let mut model = ServiceModel::of(&Config { calibrated, ..config(DISK) });
             let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
             let mut now = Instant::ZERO;
             // 200 writes take half of what they should, and then 100 reads twice of it.
@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn idle_time_pays_back_too() {
-        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         for _ in 0..200 {
@@ -457,7 +457,7 @@ mod tests {
 
     #[test]
     fn what_is_faster_for_longer_than_any_cache_lends_is_faster() {
-        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         let mut write_for = |model: &mut ServiceModel, time: Duration| {
@@ -476,7 +476,7 @@ mod tests {
     fn a_cache_does_not_hide_that_the_device_is_slower() {
         // A tenth of the time is writes, which the cache takes at once, and everything takes half as long again as it
         // should: the cache can owe some seconds, but not a minute.
-        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         for round in 0..1000 {
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn nor_that_reads_are_faster() {
         // What reads do not take is nobody's loan, however much a copy writes beside them.
-        let mut model = ServiceModel::of(&Config { measured: Measured::All, ..config(DISK) });
+        let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
         let mut reads_for = |model: &mut ServiceModel, percent: u32, rounds: usize| {
@@ -522,7 +522,7 @@ mod tests {
             ServiceModel::of(&Config {
                 device_size: size,
                 read_ends,
-                measured: Measured::All,
+                calibrated: Calibrated::All,
                 ..config(DISK)
             })
         };
@@ -549,7 +549,7 @@ mod tests {
         let model = ServiceModel::of(&Config {
             device_size: size,
             read_ends,
-            measured: Measured::All,
+            calibrated: Calibrated::All,
             ..config(DISK)
         });
         for sixteenth in 0..=16 {
@@ -570,7 +570,7 @@ mod tests {
         let mut model = ServiceModel::of(&Config {
             device_size: size,
             read_ends,
-            measured: Measured::All,
+            calibrated: Calibrated::All,
             ..config(DISK)
         });
         let outside = model.nanos(Direction::Read, DeviceOffset(0), SIZES[3]);

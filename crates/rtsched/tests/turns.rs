@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{DISK, request};
 use rtsched::{
-    Class, Config, Direction, Measured, Request, RequestId, Reservation, Scheduler, StreamId, StreamSpec,
+    Calibrated, Class, Config, Direction, Request, RequestId, Reservation, Scheduler, StreamId, StreamSpec,
 };
 use units::{Bitrate, Bytes, Duration, Instant};
 
@@ -13,8 +13,8 @@ const DEADLINE: Duration = Duration::from_millis(200);
 /// In so many milliseconds the cache takes a write.
 const TAKEN_MS: u64 = 20;
 
-fn scheduler(measured: Measured) -> Scheduler {
-    let config = Config { measured, learning: false, read: DISK, write: DISK, ..Config::default() };
+fn scheduler(calibrated: Calibrated) -> Scheduler {
+    let config = Config { calibrated, learning: false, read: DISK, write: DISK, ..Config::default() };
     Scheduler::new(config)
 }
 
@@ -54,7 +54,7 @@ fn next(scheduler: &mut Scheduler, now: Instant) -> Option<RequestId> {
 fn a_read_waits_until_what_the_cache_has_taken_is_written_if_its_deadline_bears_it() {
     // 16 MiB take 115 ms, and 65 ms for the read are left of 220; 32 MiB take 213 ms.
     for (mib, waits) in [(16, true), (32, false)] {
-        let mut scheduler = scheduler(Measured::All);
+        let mut scheduler = scheduler(Calibrated::All);
         let _player = player(&mut scheduler);
         let length = Bytes::from_mib(mib);
         take(&mut scheduler, length);
@@ -74,21 +74,21 @@ fn a_read_waits_until_what_the_cache_has_taken_is_written_if_its_deadline_bears_
 #[test]
 fn nothing_waits_where_nothing_is_promised_or_known_or_lent() {
     // Without streams; where what writes take was not measured; where they take what they should.
-    for (promised, measured, mib) in
-        [(false, Measured::All, 16), (true, Measured::Reads, 16), (true, Measured::All, 0)]
+    for (promised, calibrated, mib) in
+        [(false, Calibrated::All, 16), (true, Calibrated::Reads, 16), (true, Calibrated::All, 0)]
     {
-        let mut scheduler = scheduler(measured);
+        let mut scheduler = scheduler(calibrated);
         let _player = promised.then(|| player(&mut scheduler));
         let length = if mib == 0 { Bytes::from_kib(600) } else { Bytes::from_mib(mib) };
         take(&mut scheduler, length);
         scheduler.enqueue(at(TAKEN_MS), read(2));
-        assert_eq!(next(&mut scheduler, at(TAKEN_MS)), Some(RequestId(2)), "{promised} {measured:?} {mib}");
+        assert_eq!(next(&mut scheduler, at(TAKEN_MS)), Some(RequestId(2)), "{promised} {calibrated:?} {mib}");
     }
 }
 
 #[test]
 fn metadata_does_not_wait_for_it() {
-    let mut scheduler = scheduler(Measured::All);
+    let mut scheduler = scheduler(Calibrated::All);
     let _player = player(&mut scheduler);
     take(&mut scheduler, Bytes::from_mib(16));
     let small = request(2, Class::Metadata, 0, Bytes::from_kib(4), None);
@@ -99,7 +99,7 @@ fn metadata_does_not_wait_for_it() {
 #[test]
 fn a_write_joins_no_reads_on_such_a_device_and_other_writes_at_once() {
     for (first, joins) in [(read(2), false), (write(2, UNIT), true)] {
-        let mut scheduler = scheduler(Measured::All);
+        let mut scheduler = scheduler(Calibrated::All);
         let rate = Bitrate::from_megabits(50);
         let deadline = Some(Duration::from_secs(2));
         let spec = StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(rate) };
