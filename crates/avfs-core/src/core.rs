@@ -36,7 +36,7 @@ use crate::metadata::Metadata;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
-use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Segment};
+use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use cache::{BlockId, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
@@ -185,8 +185,8 @@ pub struct Outbox {
     pub requests: Vec<IoRequest>,
     /// Streams that began, changed or ended, in this order.
     pub streams: Vec<(StreamId, Option<StreamSpec>)>,
-    /// Requests that somebody now waits for.
-    pub promotions: Vec<(IoTag, Class, Instant)>,
+    /// What becomes of requests that were handed over before, before [`requests`](Self::requests) are.
+    pub promotions: Vec<Promotion>,
     /// What nobody wants any more.
     pub cancellations: Vec<Cancellation>,
     /// Pages the kernel must forget, whoever waits.
@@ -204,6 +204,14 @@ impl Outbox {
             && self.cancellations.is_empty()
             && self.stale.is_empty()
             && self.finished.is_empty()
+    }
+
+    /// Somebody now waits for a request, handed over already or not.
+    fn promote(&mut self, promotion: Promotion) {
+        match self.requests.iter_mut().find(|request| request.tag == promotion.tag) {
+            Some(request) => request.promote(promotion),
+            None => self.promotions.push(promotion),
+        }
     }
 }
 

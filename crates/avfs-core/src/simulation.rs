@@ -202,11 +202,11 @@ impl SimVolume {
                     Cancellation::Stream(stream) => self.engine.cancel_stream(self.clock, stream),
                 }
             }
+            for promotion in outbox.promotions {
+                self.engine.promote(self.clock, promotion);
+            }
             for request in outbox.requests {
                 self.engine.submit(self.clock, request);
-            }
-            for (tag, class, deadline) in outbox.promotions {
-                self.engine.promote(self.clock, tag, class, deadline);
             }
             self.finished.extend(outbox.finished.into_iter().map(|(ticket, outcome, _)| (ticket, outcome)));
             // What is promised makes the core want more.

@@ -210,11 +210,11 @@ impl Shared {
                     Cancellation::Stream(stream) => engine.cancel_stream(stream),
                 }
             }
+            for promotion in work.outbox.promotions {
+                engine.promote(promotion);
+            }
             if !work.outbox.requests.is_empty() {
                 engine.submit(work.outbox.requests);
-            }
-            for (tag, class, deadline) in work.outbox.promotions {
-                engine.promote(tag, class, deadline);
             }
         }
         for stale in work.outbox.stale {

@@ -15,13 +15,13 @@ mod tests;
 
 use crate::device::{Device, FileDevice};
 use crate::pool::Pool;
-use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag};
+use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use crate::streams::{DeclaredStream, Promise, Streams};
 use command::Command;
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Class, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
+use rtsched::{Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use smallvec::SmallVec;
@@ -118,7 +118,7 @@ struct Inbox {
 
 enum Message {
     Submit(IoRequest),
-    Promote(IoTag, Class, Instant),
+    Promote(Promotion),
     Cancel(IoTag),
     CancelStream(StreamId),
     Declare(StreamId, Option<StreamSpec>),
@@ -192,10 +192,9 @@ impl Engine {
         self.shared.delivery.push(&mut refused, &mut Vec::new());
     }
 
-    /// Somebody now waits for a request: it gets at least `class` and completes by `deadline`, unless it is at the
-    /// device already.
-    pub fn promote(&self, tag: IoTag, class: Class, deadline: Instant) {
-        self.shared.post(std::iter::once(Message::Promote(tag, class, deadline)));
+    /// Somebody now waits for a request.
+    pub fn promote(&self, promotion: Promotion) {
+        self.shared.post(std::iter::once(Message::Promote(promotion)));
     }
 
     /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
@@ -355,9 +354,7 @@ impl Worker {
     fn take(&mut self, now: Instant, message: Message) {
         match message {
             Message::Submit(request) => self.accept(now, request),
-            Message::Promote(tag, class, deadline) => {
-                self.scheduler.promote(now, tag.into(), class, deadline);
-            }
+            Message::Promote(promotion) => promotion.apply(&mut self.scheduler, now),
             Message::Declare(stream, spec) => self.streams.declare(&mut self.scheduler, now, stream, spec),
             Message::Report(sender) => {
                 // Whoever asked may have gone.

@@ -2,7 +2,7 @@
 
 use crate::pool::Buffer;
 use crate::streams::Promise;
-use rtsched::{Class, Direction, RequestId, StreamId};
+use rtsched::{Class, Direction, RequestId, Scheduler, StreamId};
 use smallvec::SmallVec;
 use units::{Bytes, DeviceOffset, Instant};
 
@@ -57,10 +57,44 @@ pub struct IoRequest {
     pub deadline: Option<Instant>,
 }
 
+/// Somebody now waits for a request, or has become a stream since it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// Which one. Nothing happens if it is at the device already.
+    pub tag: IoTag,
+    /// It gets at least this class...
+    pub class: Class,
+    /// ...and is one of this stream's, if it was nobody's and the class is real time...
+    pub stream: Option<StreamId>,
+    /// ...and completes by then.
+    pub deadline: Instant,
+}
+
+impl Promotion {
+    pub(crate) fn apply(self, scheduler: &mut Scheduler, now: Instant) {
+        let id = RequestId::from(self.tag);
+        let stream = self.stream.filter(|_| self.class == Class::RealTime);
+        if !stream.is_some_and(|stream| scheduler.assign(now, id, stream, self.deadline)) {
+            scheduler.promote(now, id, self.class, self.deadline);
+        }
+    }
+}
+
 impl IoRequest {
     /// Total length of the segments.
     pub fn length(&self) -> Bytes {
         Bytes(self.segments.iter().map(|segment| segment.length as u64).sum())
+    }
+
+    /// What a promotion makes of it that comes before the engine has it.
+    pub fn promote(&mut self, promotion: Promotion) {
+        let becomes_promised = promotion.class == Class::RealTime && self.class != Class::RealTime;
+        self.class = self.class.min(promotion.class);
+        self.stream = self.stream.or(promotion.stream.filter(|_| promotion.class == Class::RealTime));
+        self.deadline = match self.deadline {
+            Some(deadline) if !becomes_promised => Some(deadline.min(promotion.deadline)),
+            _ => Some(promotion.deadline),
+        };
     }
 
     /// What the engine refuses before the scheduler sees it: misuse of the seam, and a place that a device of

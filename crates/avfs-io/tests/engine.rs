@@ -5,7 +5,7 @@ mod common;
 use avfs_io::device::{Device, FileDevice, OpenMode};
 use avfs_io::engine::{Engine, now};
 use avfs_io::pool::{Buffer, Pool};
-use avfs_io::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Segment};
+use avfs_io::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use common::{Loop, no_process_starts};
 use parking_lot::{Condvar, Mutex};
 use rand::rngs::SmallRng;
@@ -156,7 +156,13 @@ fn exercise(bench: &Bench, base: u64, length: u64, tags: u64, rounds: u64) {
             batch.push(request);
         }
         bench.engine.submit(batch);
-        bench.engine.promote(IoTag(tag - rng.random_range(0..16)), Class::Metadata, now());
+        let class = [Class::RealTime, Class::Metadata][rng.random_range(0..2)];
+        bench.engine.promote(Promotion {
+            tag: IoTag(tag - rng.random_range(0..16)),
+            class,
+            stream: rng.random_bool(0.5).then(|| StreamId(rng.random_range(0..3))),
+            deadline: now(),
+        });
         for (tag, moved) in expected {
             assert_eq!(bench.ends.wait(tag), Ok(()));
             let Some((IoOperation::Read, mut place, segments)) = moved else { continue };

@@ -3,7 +3,7 @@
 use avfs_io::device::Device;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{Fault, SimDisk, SimEngine, TraceEvent};
-use avfs_io::{Completion, IoError, IoOperation, IoRequest, IoTag, Segment};
+use avfs_io::{Completion, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -291,7 +291,8 @@ fn cancelled_before_dispatch_means_not_done() {
     bench.submit(2, WRITE, 2, 2);
     bench.engine.cancel(Instant::ZERO, IoTag(1));
     bench.engine.cancel(Instant::ZERO, IoTag(77));
-    bench.engine.promote(Instant::ZERO, IoTag(2), Class::RealTime, Instant::ZERO);
+    let (class, deadline) = (Class::RealTime, Instant::ZERO);
+    bench.engine.promote(Instant::ZERO, Promotion { tag: IoTag(2), class, stream: None, deadline });
     assert_eq!(bench.engine.outstanding(), 2);
     let results = bench.finish();
     assert_eq!(results[0], Completion { tag: IoTag(1), result: Err(IoError::Cancelled) });

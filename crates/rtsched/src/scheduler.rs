@@ -487,6 +487,22 @@ impl Scheduler {
         true
     }
 
+    /// A queued request that was nobody's becomes one of `stream`'s, as if the stream asked for it now: real time, by
+    /// `deadline`. What was read ahead of a player before anybody knew it for one is not left to what its own stream leaves.
+    /// Counted as taken back and asked for again. Returns false, and changes nothing, when the request is not queued (any
+    /// more), or is a stream's already. O(log n).
+    pub fn assign(&mut self, now: Instant, id: RequestId, stream: StreamId, deadline: Instant) -> bool {
+        let Some(slot) = self.queue.slot_of(id) else { return false };
+        let request = self.queue.get(slot).request;
+        if request.stream.is_some() {
+            return false;
+        }
+        self.take_back(now, slot);
+        let (class, stream, deadline) = (Class::RealTime, Some(stream), Some(deadline));
+        self.enqueue(now, Request { class, stream, deadline, ..request });
+        true
+    }
+
     /// Takes back a request that was not dispatched yet. Returns false when it was, or never existed. O(log n).
     pub fn cancel(&mut self, now: Instant, id: RequestId) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };

@@ -117,6 +117,11 @@ fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) 
             Life::Promote(id) => {
                 let id = id % (next + 1);
                 let deadline = now + Duration::from_millis(100);
+                let is_nobodys = waiting.contains(&id) && !stream_of.contains_key(&id);
+                if lab.scheduler.assign(now, RequestId(id), StreamId(1), deadline) {
+                    stream_of.insert(id, 1);
+                }
+                assert_eq!(is_nobodys, is_nobodys && stream_of.contains_key(&id));
                 let is_there = lab.scheduler.promote(now, RequestId(id), Class::RealTime, deadline);
                 assert_eq!(is_there, waiting.contains(&id));
             }

@@ -105,6 +105,27 @@ fn what_was_asked_for_before_the_admission_is_served_with_what_follows_it() {
     assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
+/// A player's rate was found out while it played. What it had been read ahead of until then stayed best effort, behind what
+/// its own stream asked for afterwards: it waited for 8 MiB while 32 behind them were read.
+#[test]
+fn what_was_nobodys_is_the_streams_that_comes_of_it() {
+    for (is_assigned, first) in [(true, [1, 2].as_slice()), (false, [2].as_slice())] {
+        let mut lab = lab();
+        let spec = StreamSpec { request: Some(Bytes::from_mib(24)), ..StreamSpec::reader(HD) };
+        lab.enqueue(request(1, Class::BestEffort, 0, UNIT, None));
+        let _reservation = admit(&mut lab, 1, spec);
+        let deadline = lab.now + Duration::from_millis(500);
+        if is_assigned {
+            assert!(lab.scheduler.assign(lab.now, RequestId(1), StreamId(1), deadline));
+            assert!(!lab.scheduler.assign(lab.now, RequestId(1), StreamId(2), deadline), "it is somebody's");
+            assert!(!lab.scheduler.assign(lab.now, RequestId(7), StreamId(1), deadline), "it is not there");
+        }
+        lab.enqueue(wanted(1, 2, UNIT.0, Duration::from_millis(500)));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), first);
+    }
+}
+
 /// A stream whose wish was granted stood behind one whose wish was not, though it was wanted first: only the others were
 /// looked at. Its first part came after its second.
 #[test]

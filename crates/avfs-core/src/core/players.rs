@@ -351,17 +351,23 @@ impl Core {
         for handle in beginning {
             let Some(player) = player_of(&mut self.handles, handle) else { continue };
             player.starts_by = None;
-            let (way, front) = (player.pattern.way(), player.pattern.front());
-            if way == Way::Backward {
-                continue;
-            }
-            let blocks = player.wanted.iter().filter_map(|id| self.cache.get(*id));
-            let ahead: Vec<_> =
-                blocks.filter(|block| block.start >= front).map(|block| block.start..block.end()).collect();
-            for range in ahead {
-                let need = self.need_ahead(now, ino, handle, front, range.start);
-                self.hasten(ino, range, need);
-            }
+            self.hasten_ahead(now, ino, handle);
+        }
+    }
+
+    /// What is asked for ahead of a client is needed as is known now.
+    pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
+        let Some(player) = self.player(handle) else { return };
+        let (way, front) = (player.pattern.way(), player.pattern.front());
+        if way == Way::Backward {
+            return;
+        }
+        let blocks = player.wanted.iter().filter_map(|id| self.cache.get(*id));
+        let ahead: Vec<_> =
+            blocks.filter(|block| block.end() > front).map(|block| block.start..block.end()).collect();
+        for range in ahead {
+            let need = self.need_ahead(now, ino, handle, front, range.start.max(front));
+            self.hasten(ino, range, need);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
-use avfs_io::{DeclaredStream, Promise};
+use avfs_io::{DeclaredStream, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
@@ -230,6 +230,8 @@ impl Core {
         file.set_terms(direction, promise.terms);
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
             for handle in file.playing.clone() {
+                // What it was read ahead of as nobody's is its stream's from now on.
+                self.hasten_ahead(now, ino, handle);
                 self.read_ahead(now, ino, handle);
             }
             self.pump(now);
@@ -309,6 +311,7 @@ impl Core {
     /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
     pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
         let Some(deadline) = need.deadline else { return };
+        let Need { class, stream, .. } = need;
         for (&tag, (purpose, _)) in &self.in_flight {
             if let Purpose::Load { ino: other, block, start, length, .. } = purpose
                 && *other == ino
@@ -316,7 +319,7 @@ impl Core {
                 && block.start + start < range.end
                 && range.start < block.start + start + length
             {
-                self.outbox.promotions.push((tag, need.class, deadline));
+                self.outbox.promote(Promotion { tag, class, stream, deadline });
             }
         }
     }
@@ -328,7 +331,8 @@ impl Core {
             if let Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } = purpose
                 && *other == ino
             {
-                self.outbox.promotions.push((tag, Class::RealTime, deadline));
+                let class = Class::RealTime;
+                self.outbox.promote(Promotion { tag, class, stream: None, deadline });
             }
         }
     }

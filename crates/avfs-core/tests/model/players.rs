@@ -116,6 +116,29 @@ fn a_jump_takes_back_what_is_not_wanted_any_more() {
     assert_eq!(volume.core().report().prefetched_bytes, 0);
 }
 
+/// It was left to best effort, behind what the stream itself asked for: the player waited for 8 MiB while 32 behind them were
+/// read.
+#[test]
+fn what_a_player_was_read_ahead_of_is_its_streams_as_soon_as_it_is_one() {
+    let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    volume.read(handle, 0, MIB as usize).unwrap();
+    volume.commands();
+    let declaration = Declaration { rate: Some(Bitrate::from_megabits(100)), ..Declaration::default() };
+    volume.with(|core, now| {
+        for mebibyte in 1..3 {
+            assert!(core.read(now, handle, mebibyte * MIB, MIB as usize).is_some());
+        }
+        assert!(core.report().prefetched_bytes > 8 * MIB, "it is read ahead from its third request on");
+        core.declare(handle, declaration).unwrap();
+    });
+    volume.pass(Duration::from_secs(1));
+    let reads = volume.commands();
+    let next = reads.iter().filter(|command| command.direction == Direction::Read);
+    let next = next.min_by_key(|command| command.offset).unwrap();
+    assert_eq!(next.class, Class::RealTime, "{reads:?}");
+}
+
 /// What is cancelled is no error, and whoever wants it after all gets it.
 #[test]
 fn what_was_cancelled_is_read_when_somebody_wants_it() {

@@ -441,7 +441,7 @@ fn a_deadline_hastens_what_was_asked_for_before() {
         core.start(now, second, read(1 << 23));
         let outbox = core.take_outbox();
         assert!(outbox.requests.is_empty(), "{:?}", outbox.requests);
-        let deadlines = outbox.promotions.iter().map(|&(_, class, deadline)| (class, deadline));
+        let deadlines = outbox.promotions.iter().map(|promotion| (promotion.class, promotion.deadline));
         (deadlines.collect::<Vec<_>>(), now.monotonic)
     });
     let (deadlines, asked_at) = promoted;

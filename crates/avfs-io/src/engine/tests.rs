@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::OpenMode;
 use crate::request::Segment;
-use rtsched::DispatchId;
+use rtsched::{Class, DispatchId};
 use smallvec::smallvec;
 use units::DeviceOffset;
 
@@ -97,7 +97,15 @@ fn what_is_promoted_overtakes() {
     // Not neighbours: those would be merged into one command.
     fixture.write(1, Class::Idle);
     fixture.write(3, Class::Idle);
-    fixture.worker.take(now(), Message::Promote(IoTag(3), Class::RealTime, Instant::ZERO));
+    fixture.worker.take(
+        now(),
+        Message::Promote(Promotion {
+            tag: IoTag(3),
+            class: Class::RealTime,
+            stream: None,
+            deadline: Instant::ZERO,
+        }),
+    );
     assert_eq!(fixture.work(), [(3, Ok(()))]);
     assert_eq!(fixture.work(), [(1, Ok(()))]);
 }

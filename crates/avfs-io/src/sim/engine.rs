@@ -3,7 +3,7 @@
 use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
-use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag};
+use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use crate::streams::{DeclaredStream, Promise, Streams};
 use rand::Rng;
 use rtsched::{Class, Config, Direction, Dispatch, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
@@ -117,10 +117,9 @@ impl SimEngine {
         self.queued.insert(id, Queued { request, submitted_at: self.disk.position() });
     }
 
-    /// Somebody now waits for a request: it gets at least `class` and completes by `deadline`, unless it is at the
-    /// device already.
-    pub fn promote(&mut self, now: Instant, tag: IoTag, class: Class, deadline: Instant) {
-        self.scheduler.promote(now, tag.into(), class, deadline);
+    /// Somebody now waits for a request.
+    pub fn promote(&mut self, now: Instant, promotion: Promotion) {
+        promotion.apply(&mut self.scheduler, now);
     }
 
     /// See [`Engine::declare`](crate::engine::Engine::declare).
