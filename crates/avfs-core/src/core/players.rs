@@ -47,7 +47,8 @@ pub(super) struct Player {
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
-    /// When its requests began to go on where others were, and where.
+    /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
+    /// [`START`] after that.
     origin: (Instant, u64),
     /// It begins to play: what follows its first requests need not be there before.
     starts_by: Option<Instant>,
@@ -351,6 +352,8 @@ impl Core {
         for handle in beginning {
             let Some(player) = player_of(&mut self.handles, handle) else { continue };
             player.starts_by = None;
+            // It took less time than it might have, and comes to everything so much sooner.
+            player.origin.0 = player.origin.0.min(now.monotonic.saturating_before(START));
             self.hasten_ahead(now, ino, handle);
         }
     }

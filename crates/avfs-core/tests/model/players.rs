@@ -139,6 +139,31 @@ fn what_a_player_was_read_ahead_of_is_its_streams_as_soon_as_it_is_one() {
     assert_eq!(next.class, Class::RealTime, "{reads:?}");
 }
 
+/// Of thirteen players those who had begun at once were late, because they were taken to begin after as long as a start may
+/// take: others, who had begun later, had the more in their own memory for it.
+#[test]
+fn who_begins_at_once_comes_to_everything_so_much_sooner() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    // A second, for its own memory.
+    for mebibyte in 0..12 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    let start = volume.core().extents(inos[0]).unwrap()[0].device_offset;
+    let rate = Bitrate::from_megabits(100);
+    let asked = (12..100).find_map(|mebibyte| {
+        volume.pass(rate.time_for(Bytes(MIB)));
+        volume.with(|core, now| {
+            assert!(core.read(now, handle, mebibyte * MIB, MIB as usize).is_some(), "MiB {mebibyte}");
+            let request = core.take_outbox().requests.into_iter().next()?;
+            let ahead = Bytes(request.offset.0 - start - (mebibyte + 1) * MIB);
+            Some((request.deadline, now.monotonic + rate.time_for(ahead)))
+        })
+    });
+    let (deadline, comes_to_it) = asked.expect("it is read ahead");
+    assert_eq!(deadline, Some(comes_to_it));
+}
+
 /// What is cancelled is no error, and whoever wants it after all gets it.
 #[test]
 fn what_was_cancelled_is_read_when_somebody_wants_it() {
