@@ -22,8 +22,10 @@ pub struct Declaration {
     pub device: String,
     /// Its size here, GiB.
     pub size_gib: u64,
-    /// Each point is measured for so many seconds, once all clients have started.
+    /// Each point is measured for so many seconds, once all clients have started …
     pub seconds: u64,
+    /// … but those with recorders for so many: longer, because at first they fill memory. Default: as the others.
+    pub recorded_seconds: Option<u64>,
     /// How often each number is searched, at least once.
     pub repeats: u32,
     /// A player's clip, MiB: long enough that nobody reads the same twice in a run.
@@ -180,6 +182,11 @@ impl Experiment {
         room.take(1000).last().unwrap_or(0)
     }
 
+    /// Some of the counted clients record.
+    pub fn records(&self) -> bool {
+        self.recorded_megabits(self.at_once * self.most).is_some()
+    }
+
     /// Mbit/s that so many counted clients record together; nothing if none of them does.
     pub fn recorded_megabits(&self, clients: u32) -> Option<f64> {
         let recorded: Vec<f64> =
@@ -247,8 +254,12 @@ impl Declaration {
     /// # Errors
     /// When there is no such device any more.
     pub fn pairs(&self) -> Result<BTreeMap<(String, String), u64>, DeviceError> {
-        let common = format!("{:?} {} {} {}", self.device()?, self.size_gib, self.seconds, self.clip_mib);
+        let device = self.device()?;
         let number = |contender: &Contender, experiment: &Experiment| {
+            let common =
+                format!("{device:?} {} {} {}", self.size_gib, self.seconds_of(experiment), self.clip_mib);
+            // Recorders were judged otherwise once.
+            let common = if experiment.records() { common + " sustained" } else { common };
             // Where a search begins, and what its end is compared with, does not bear upon where it ends.
             let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
             let experiment =
@@ -279,14 +290,21 @@ impl Declaration {
         Bytes::from_mib(self.clip_mib)
     }
 
-    /// For how long a point is measured.
-    pub fn measured(&self) -> Duration {
-        Duration::from_secs(self.seconds)
+    /// For how long a point of an experiment is measured.
+    pub fn measured(&self, experiment: &Experiment) -> Duration {
+        Duration::from_secs(self.seconds_of(experiment))
+    }
+
+    fn seconds_of(&self, experiment: &Experiment) -> u64 {
+        self.recorded_seconds.filter(|_| experiment.records()).unwrap_or(self.seconds)
     }
 
     fn check(&self) -> Result<(), DeclarationError> {
         let wrong =
             |place: &str, problem: String| Err(DeclarationError::Figure { place: place.to_owned(), problem });
+        if self.recorded_seconds == Some(0) {
+            return wrong(&self.name, "recorded_seconds must be above zero".to_owned());
+        }
         if self.repeats == 0 || self.seconds == 0 || self.clip_mib == 0 || self.size_gib == 0 {
             return wrong(
                 &self.name,
@@ -398,12 +416,34 @@ mod tests {
         }
         let fewer = pairs(&text.replacen("    \"XFS\",\n", "", 1));
         assert!(fewer.len() < known.len() && fewer.iter().all(|(pair, number)| known[pair] == *number));
-        for (from, to) in [("seconds = 20", "seconds = 21"), ("raid5-table5", "raid5-zoned")] {
+        for (from, to) in [
+            ("seconds = 20\nrecorded_seconds = 40", "seconds = 21\nrecorded_seconds = 41"),
+            ("raid5-table5", "raid5-zoned"),
+        ] {
             let other = pairs(&text.replacen(from, to, 1));
             assert!(other.iter().all(|(pair, number)| known[pair] != *number), "{to}");
         }
         let other = pairs(&text.replace("buffer_ms = 1000", "buffer_ms = 999"));
         assert!(other.iter().all(|(pair, number)| known[pair] != *number));
+    }
+
+    #[test]
+    fn who_records_is_measured_for_longer_and_nobody_else_is() {
+        let smoke = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("it is declared").1;
+        let declaration = |text: &str| Declaration::parse(text).expect("a declaration");
+        let (alike, longer) =
+            (declaration(smoke), declaration(&smoke.replacen("seconds", "recorded_seconds = 9\nseconds", 1)));
+        let seconds = |declaration: &Declaration| -> Vec<u64> {
+            declaration.experiments.iter().map(|one| declaration.measured(one).as_secs()).collect()
+        };
+        assert_eq!((seconds(&alike), seconds(&longer)), (vec![4, 4, 4], vec![4, 9, 4]));
+        let (before, after) = (alike.pairs().expect("its device"), longer.pairs().expect("its device"));
+        let changed: Vec<&str> = before
+            .iter()
+            .filter(|(pair, number)| after[*pair] != **number)
+            .map(|(pair, _)| pair.1.as_str())
+            .collect();
+        assert_eq!(changed, ["recorders beside a copy"]);
     }
 
     #[test]
@@ -467,6 +507,7 @@ mod tests {
             ("filesystem = \"ext4\"", "filesystem = \"ext4\"\nconfig = \"\"", "ext4: config is for"),
             ("device = \"raid5-table5\"", "device = \"raid9\"", "raid9"),
             ("seconds = 4", "secnods = 4", "secnods"),
+            ("seconds = 4", "seconds = 4\nrecorded_seconds = 0", "recorded_seconds must be"),
         ] {
             assert!(smoke.contains(from), "{from} is not in it");
             let error = Declaration::parse(&smoke.replacen(from, to, 1)).expect_err(to).to_string();

@@ -14,6 +14,7 @@ mod log;
 mod store;
 mod timekeeper;
 
+pub(crate) use timekeeper::account;
 pub use timekeeper::{Counters, REACTION};
 
 use filesystem::LunFilesystem;

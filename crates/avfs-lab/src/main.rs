@@ -11,6 +11,7 @@ use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions, REACTION};
 use avfs_lab::rehearsal::{self, holdings::Stage};
 use avfs_lab::report::{self, Head, Measured};
+use avfs_lab::results::Results;
 use avfs_lab::rig::{self, LunProcess, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
@@ -303,7 +304,7 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
     // What was measured until then is reported in any case.
     report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
     ended?;
-    let points = run::points(&results, &declaration.pairs()?)?;
+    let points = Results::open(&results, &declaration.pairs()?)?.counting();
     match points.iter().find_map(|point| Some((point, point.first_error.as_ref()?))) {
         Some((point, error)) => {
             Err(format!("{}, {} with {} clients: {error}", point.contender, point.experiment, point.clients))?
@@ -315,9 +316,10 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
 fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
     let measured = |name: &String| -> Result<Measured, Box<dyn Error>> {
         let declaration = declared(name)?;
-        let points = run::points(&results(from, &declaration), &declaration.pairs()?)?;
+        let results = Results::open(&results(from, &declaration), &declaration.pairs()?)?;
+        let (points, set_aside) = (results.counting(), results.set_aside());
         eprintln!("{} points of {}: {}", points.len(), declaration.name, document.display());
-        Ok(Measured { declaration, points })
+        Ok(Measured { declaration, points, set_aside })
     };
     let measured = names.iter().map(measured).collect::<Result<Vec<_>, _>>()?;
     let head = Head {

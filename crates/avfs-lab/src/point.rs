@@ -12,9 +12,12 @@ use crate::processor::ProcessorTime;
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
-/// What recorders produce must reach the platters at this part of its rate while the device is at work for this part of the
-/// time, or the run would have failed had it been longer. A device that rests could do more: it was not asked yet.
+/// The device must be able to write on and on at this part of the rate of what recorders produce, or the run would have failed
+/// had it been longer.
 const KEEPS_UP: f64 = 0.95;
+
+/// From so much stolen processor time on, percent, a point tells about the machine's host. See [`Point::stolen`].
+pub const STOLEN_BOUND: f64 = 3.0;
 
 /// How long something took, milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,7 +60,7 @@ pub struct Point {
     pub repeat: u32,
     /// How many clients; where several come at once, how often.
     pub clients: u32,
-    /// Nobody was late, nothing failed, and the device kept up with the recorders.
+    /// Nobody was late, nothing failed, and the device can go on so with the recorders (`sustained`).
     pub clean: bool,
     /// Units that were late.
     pub late: u64,
@@ -67,8 +70,13 @@ pub struct Point {
     pub errors: u64,
     /// The first of them.
     pub first_error: Option<String>,
-    /// What was written back of what was recorded, as a part; 1 without recorders.
+    /// What was written back of what was recorded in the second half of the time, as a part; 1 without recorders.
     pub destaged: f64,
+    /// What the device could have written back of it had it written all the time that reads left, as fast as it did while it
+    /// wrote: above 1 where it carries more. What memory holds back does not change it. Absent without recorders, and when
+    /// nothing was written back.
+    #[serde(default)]
+    pub sustained: Option<f64>,
     /// The counted clients together, Mbit/s.
     pub megabits: f64,
     /// Those beside them, Mbit/s.
@@ -107,12 +115,21 @@ pub struct Point {
     pub utilisation: f64,
     /// The part of the machine's processor time that was spent, percent; without the LUN's process and the clients'.
     pub processors: f64,
-    /// The part of it that the machine's own host gave to others while something here wanted to run, percent. Where it is more
-    /// than a few, the point tells about the host.
+    /// The part of it that the machine's own host gave to others while something here wanted to run, percent.
     #[serde(default)]
     pub stolen: f64,
+    /// The machine's host disturbed it, and it was measured again: it counts for nothing.
+    #[serde(default)]
+    pub set_aside: bool,
     /// The deepest queue since the LUN was made.
     pub deepest_queue: u64,
+}
+
+impl Point {
+    /// The machine's own host took so much of the processors that the point may tell about it.
+    pub fn is_disturbed(&self) -> bool {
+        self.stolen >= STOLEN_BOUND
+    }
 }
 
 /// What had been done at a moment of a run.
@@ -134,6 +151,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) counted: usize,
     /// Processor time that serving took, seconds.
     pub(crate) serving_s: f64,
+    /// The processors when the first began.
+    pub(crate) began: ProcessorTime,
     /// When all had started, at half of the time, and at the end.
     pub(crate) window: &'a [Mark],
     pub(crate) duration: Duration,
@@ -164,7 +183,8 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         |figure: fn(&Counters) -> u64| figure(&last.counters).saturating_sub(figure(&first.counters)) as f64;
     let transferred = span(|one| one.read_bytes) + span(|one| one.destaged_bytes);
     let recorded = experiment.recorded_megabits(counted as u32);
-    let destaged = recorded.map_or(1.0, |megabits| destaged(megabits, window));
+    let destaged = recorded.map_or(1.0, |megabits| destaged(megabits, window).min(1.0));
+    let sustained = recorded.and_then(|megabits| sustained(megabits, window));
     let each = |bytes: f64, count: f64| if count > 0.0 { bytes / count / 1024.0 } else { 0.0 };
     Point {
         pair: 0,
@@ -174,12 +194,13 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         contender: String::new(),
         repeat: 0,
         clients: counted as u32 / experiment.at_once,
-        clean: late == 0 && errors == 0 && (destaged >= KEEPS_UP || rests(window)),
+        clean: late == 0 && errors == 0 && sustained.is_none_or(|part| part >= KEEPS_UP),
         late,
         latest_ms: streams.iter().map(|one| one.latest_ms).fold(0.0, f64::max),
         errors,
         first_error: reports.iter().find_map(|one| one.first_error.clone()),
         destaged,
+        sustained,
         megabits: megabits(streams),
         background_megabits: megabits(beside),
         p50_ms: latency.percentile_ms(50.0),
@@ -198,7 +219,8 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         kib_per_seek: each(transferred, span(|one| one.seeks)),
         utilisation: (span(|one| one.busy_ns) / seconds / 1e7).min(100.0),
         processors: last.processor.percent_since(&first.processor),
-        stolen: last.processor.stolen_percent_since(&first.processor),
+        stolen: last.processor.stolen_percent_since(&seen.began),
+        set_aside: false,
         deepest_queue: last.counters.deepest_queue,
     }
 }
@@ -233,14 +255,20 @@ fn destaged(megabits: f64, window: &[Mark]) -> f64 {
     let (Some(before), Some(after)) = (window.iter().rev().nth(1), window.last()) else { return 0.0 };
     let expected = megabits * 1e6 / 8.0 * (after.at - before.at).as_secs_f64();
     let written = after.counters.destaged_bytes.saturating_sub(before.counters.destaged_bytes) as f64;
-    if expected > 0.0 { (written / expected).min(1.0) } else { 0.0 }
+    if expected > 0.0 { written / expected } else { 0.0 }
 }
 
-/// Whether the device had nothing to do for a part of the second half of the window.
-fn rests(window: &[Mark]) -> bool {
-    let (Some(before), Some(after)) = (window.iter().rev().nth(1), window.last()) else { return false };
-    let busy = after.counters.busy_ns.saturating_sub(before.counters.busy_ns) as f64;
-    busy / 1e9 < KEEPS_UP * (after.at - before.at).as_secs_f64()
+/// The utilisation law: a device that is at work for a part of the time carries so much more as the time has room for. See
+/// [`Point::sustained`].
+fn sustained(megabits: f64, window: &[Mark]) -> Option<f64> {
+    let (before, after) = (window.iter().rev().nth(1)?, window.last()?);
+    let spent = |time: fn(&Counters) -> u64| {
+        time(&after.counters).saturating_sub(time(&before.counters)) as f64 / 1e9
+    };
+    let writing = spent(|counters| counters.write_busy_ns);
+    let reading = spent(|counters| counters.busy_ns) - writing;
+    let left = (after.at - before.at).as_secs_f64() - reading;
+    (writing > 0.0).then(|| destaged(megabits, window) * left.max(0.0) / writing)
 }
 
 #[cfg(test)]
@@ -254,6 +282,7 @@ mod tests {
             reports,
             counted,
             serving_s: 4.5,
+            began: ProcessorTime::default(),
             window,
             duration: Duration::from_secs(20),
             sequential_megabits: 1000.0,
@@ -267,23 +296,32 @@ mod tests {
     fn a_device_that_falls_behind_the_recorders_is_no_clean_run() {
         let declaration = smoke();
         let experiment = &declaration.experiments[1];
-        let at = |seconds, busy_seconds: u64, megabytes: u64| {
+        let at = |seconds, reading_s: u64, writing_s: u64, megabytes: u64| {
             let counters = Counters {
                 destaged_bytes: megabytes * 1_000_000,
-                busy_ns: busy_seconds * 1_000_000_000,
+                busy_ns: (reading_s + writing_s) * 1_000_000_000,
+                write_busy_ns: writing_s * 1_000_000_000,
                 ..Counters::default()
             };
             Mark { at: Duration::from_secs(seconds), counters, ..Mark::default() }
         };
         let report = ClientReport { bytes: 200 << 20, units: 200, ..ClientReport::default() };
-        // One recorder of 100 Mbit/s: 125 MB in ten seconds.
-        let clean = |busy_seconds: u64, written: u64| {
-            let window = [at(0, 0, 0), at(10, 10, 100), at(20, 10 + busy_seconds, 100 + written)];
-            judge(experiment, seen(std::slice::from_ref(&report), 1, &window)).clean
+        // One recorder of 100 Mbit/s: 125 MB in the ten seconds that count.
+        let judged = |reading_s: u64, writing_s: u64, megabytes: u64| {
+            let window =
+                [at(0, 0, 0, 0), at(10, 3, 7, 100), at(20, 3 + reading_s, 7 + writing_s, 100 + megabytes)];
+            judge(experiment, seen(std::slice::from_ref(&report), 1, &window))
         };
-        assert!(clean(10, 125));
-        assert!(!clean(10, 115), "the rest is still in caches");
-        assert!(clean(9, 0), "a filesystem that holds back what the device has time for");
+        let clean = |reading_s, writing_s, megabytes| judged(reading_s, writing_s, megabytes).clean;
+        assert!(clean(0, 10, 119));
+        assert!(!clean(0, 10, 118), "the rest is still in caches");
+        assert!(clean(0, 5, 60), "the rest is still in caches, and there is time for it");
+        assert!(!clean(0, 5, 59), "there is no time for so much");
+        assert!(clean(4, 3, 60), "six seconds are left by reads, twice what it wrote for");
+        assert!(!clean(4, 3, 59));
+        assert!(clean(10, 0, 0), "nobody knows how fast it would have written");
+        let point = judged(0, 5, 75);
+        assert_eq!((point.destaged, point.sustained), (0.6, Some(1.2)));
     }
 
     fn moved(megabytes: u64) -> ClientReport {

@@ -149,8 +149,8 @@ impl<'a> Stage<'a> {
         let (specs, counted) = clients(self.declaration, experiment, number, repeat);
         let mut machines: Vec<Client> = specs.iter().map(Client::new).collect();
         let settled = ramp(experiment, counted as u32);
-        let duration = settled + self.declaration.measured();
-        let marks = [settled, settled + self.declaration.measured() / 2];
+        let duration = settled + self.declaration.measured(experiment);
+        let marks = [settled, settled + self.declaration.measured(experiment) / 2];
         let device = transport.device();
         let mut window: Vec<Mark> = Vec::new();
         let mark = |at, clients: &[Client]| Mark {
@@ -169,6 +169,7 @@ impl<'a> Stage<'a> {
             reports: &reports,
             counted,
             serving_s: 0.0,
+            began: Default::default(),
             window: &window,
             duration,
             sequential_megabits: self.device.sequential_mb_per_s() * 8.0,

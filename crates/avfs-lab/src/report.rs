@@ -56,8 +56,10 @@ pub fn carried(experiment: &Experiment, contender: &Contender, own: &[&Point]) -
 pub struct Measured {
     /// What was to be done.
     pub declaration: Declaration,
-    /// What came of it so far.
+    /// What came of it so far, and counts.
     pub points: Vec<Point>,
+    /// Points that were measured, and do not count.
+    pub set_aside: usize,
 }
 
 /// What stands above the results.
@@ -83,7 +85,7 @@ pub fn write(
 ) -> Result<(), Box<dyn Error>> {
     let beside = document.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(beside.join(figures))?;
-    for Measured { declaration, points } in measured {
+    for Measured { declaration, points, .. } in measured {
         for experiment in &declaration.experiments {
             let place = beside.join(figures).join(stem(declaration, experiment));
             let drawing = figure::svg(declaration, experiment, points);
@@ -111,9 +113,10 @@ pub fn markdown(measured: &[Measured], figures: &str, head: &Head) -> String {
         let _ = write!(text, "\n## The modelled LUN beside the one that was measured\n\n{calibration}");
     }
     text += &conditions::contenders(measured.iter().map(|one| &one.declaration));
-    for Measured { declaration, points } in measured {
+    for Measured { declaration, points, set_aside } in measured {
         let mut section = Section { text: &mut text, declaration, points };
         section.conditions();
+        *section.text += &conditions::disturbances(points, *set_aside);
         section.summary();
         for experiment in &declaration.experiments {
             section.experiment(experiment, figures);
@@ -136,9 +139,12 @@ impl Section<'_> {
         let commits = commits.into_iter().collect::<Vec<_>>().join(", ");
         let dates = points.iter().map(|point| point.date.as_str());
         let (first, last) = (dates.clone().min().unwrap_or("never"), dates.max().unwrap_or("never"));
+        let longer = declaration
+            .recorded_seconds
+            .map_or(String::new(), |seconds| format!(", {seconds} s where somebody records"));
         let _ = writeln!(
             text,
-            "\n## {}\n\nDevice {}, {} GiB. Each point is {} s after all had started, with cold caches. Searches: {}. \
+            "\n## {}\n\nDevice {}, {} GiB. Each point is {} s after all had started{longer}, with cold caches. Searches: {}. \
              Measured from {first} to {last}, at commit {commits}.\n",
             declaration.name,
             declaration.device,
@@ -214,7 +220,7 @@ impl Section<'_> {
             **text += &row(contender, point);
         }
         **text += "\n| | start: p50, p99, longest, ms | jump: p50, p99, longest, ms | processor s a GB | copies got of what was left \
-                 |\n|---|--:|--:|--:|--:|\n";
+                 | sustained of what was recorded |\n|---|--:|--:|--:|--:|--:|\n";
         for (contender, point) in &largest {
             **text += &waits(contender, point);
         }
@@ -245,6 +251,9 @@ fn cell(experiment: &Experiment, contender: &Contender, own: &[&Point]) -> Strin
     if own.iter().any(|point| point.errors > 0) {
         cell += ", with failures";
     }
+    if own.iter().any(|point| point.is_disturbed()) {
+        cell += ", machine disturbed";
+    }
     cell
 }
 
@@ -261,8 +270,9 @@ fn at_largest<'a>(contender: &Contender, experiment: &Experiment, points: &'a [P
 }
 
 fn row(contender: &Contender, point: &Point) -> String {
+    let disturbed = if point.is_disturbed() { ", machine disturbed" } else { "" };
     format!(
-        "| {} | {} | {:.0} | {:.0}, {:.0} | {:.0}, {:.0} | {:.0} | {:.1} | {:.0} % | {:.0} % | {:.0}, {:.0}, {:.0} |\n",
+        "| {}{disturbed} | {} | {:.0} | {:.0}, {:.0} | {:.0}, {:.0} | {:.0} | {:.1} | {:.0} % | {:.0} % | {:.0}, {:.0}, {:.0} |\n",
         contender.name,
         point.clients,
         point.megabits,
@@ -289,7 +299,9 @@ fn waits(contender: &Contender, point: &Point) -> String {
     };
     let cpu = point.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.2}"));
     let share = point.copies_share.map_or_else(none, |percent| format!("{percent:.0} %"));
-    format!("| {} | {} | {} | {cpu} | {share} |\n", contender.name, times(point.start), times(point.jump))
+    let sustained = point.sustained.map_or_else(none, |part| format!("{:.0} %", part * 100.0));
+    let (start, jump) = (times(point.start), times(point.jump));
+    format!("| {} | {start} | {jump} | {cpu} | {share} | {sustained} |\n", contender.name)
 }
 
 fn said(contender: &Contender, point: &Point) -> Option<String> {
@@ -331,7 +343,7 @@ pub(crate) mod tests {
                 "read_ahead_mib": 64.0, "read_ahead_percent": 5.0, "never_read_mib": 9.0, "never_read_percent": 1.5
             }, "device_read_megabits": 110.0, "device_write_megabits": 0.0, "read_kib": 1024.0,
             "write_kib": 0.0, "seeks_per_s": 12.0, "kib_per_seek": 1100.0, "utilisation": 50.0, "processors": 7.0,
-            "deepest_queue": 3
+            "deepest_queue": 3, "sustained": 0.97
         });
         serde_json::from_value(value).expect("it is a point")
     }
@@ -378,7 +390,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_report_says_under_what_conditions_what_came_of_it() {
-        let measured = Measured { declaration: smoke(), points: vec![point(1, true, 0), point(2, false, 0)] };
+        let points = vec![point(1, true, 0), Point { stolen: 3.0, ..point(2, false, 0) }];
+        let measured = Measured { declaration: smoke(), points, set_aside: 3 };
         let head = Head {
             made_by: "./lab report smoke".to_owned(),
             facts: vec!["Linux 7".to_owned()],
@@ -390,14 +403,16 @@ pub(crate) mod tests {
             "Made by `./lab report smoke`",
             "- Linux 7",
             "from 2026-01-02 03:04 UTC to 2026-01-02 03:04 UTC, at commit abc.",
-            "| ext4 | 1 |",
+            "| ext4 | 1, machine disturbed |",
+            "3 points were set aside",
+            "1 of those that count",
             "- **ext4**: ext4; I/O scheduler `none`, `read_ahead_kb` 8192; at most 2048 MiB dirty\n",
             "| *the device, if it never sought* | 14 | 14 | 7 |",
             "Each client: a player (100 Mbit/s, units of 1024 KiB, a buffer of 1000 ms).",
             "Beside them: a copy that writes (one file at once, 2 × 1024 KiB in flight).",
             "![readers](figures/smoke-readers.svg)",
             "| ext4 | 1 | 100 | 110, 0 |",
-            "| ext4 | 500, 900, 900 | – | 1.50 | 40 % |",
+            "| ext4 | 500, 900, 900 | – | 1.50 | 40 % | 97 % |",
             "| ext4 | 3, 1 | 2, 7 | 64, 5 % | 9, 1.5 % |",
             "not measured",
         ] {

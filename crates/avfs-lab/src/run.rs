@@ -1,8 +1,7 @@
 //! Experiments, carried out.
 //!
 //! **For:** going through a declaration point by point, each with cold caches, and writing down what came of it. **State:**
-//! the file of results, which only grows: a run that was broken off goes on behind its last line. **Invariants:** what
-//! was measured under other conditions is never taken for a result; a point is written when it is complete.
+//! [`Results`]. **Invariants:** what is measured next depends on what was written down and on nothing else.
 
 use crate::ageing;
 use crate::experiment::{Access, Contender, Declaration, Experiment};
@@ -12,13 +11,13 @@ use crate::local::LocalTransport;
 use crate::memory;
 use crate::point::{Mark, Percentiles, Point, Seen, judge};
 use crate::processor::ServingTime;
+use crate::results::Results;
 use crate::rig::{FileServer, Rig, RigError, Scratch};
 use crate::search::{self, Next};
 use crate::smb::SmbTransport;
+use crate::steal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 use units::{Bytes, Duration};
@@ -28,53 +27,6 @@ const STAGGER: Duration = Duration::from_millis(250);
 
 /// Who reads as fast as he can gets through so many players' clips in a run; what he read before would come from memory.
 const GREEDY_CLIPS: u64 = 12;
-
-/// See [`Declaration::pairs`].
-pub type Pairs = BTreeMap<(String, String), u64>;
-
-/// The points of these pairs in a file of results; none when there is no file. An incomplete last line is ignored.
-///
-/// # Errors
-/// When the file cannot be read, or a line of it is no result.
-pub fn points(results: &Path, pairs: &Pairs) -> Result<Vec<Point>, io::Error> {
-    let known: BTreeSet<u64> = pairs.values().copied().collect();
-    let text = match std::fs::read_to_string(results) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text?,
-    };
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut points = Vec::new();
-    for (index, line) in whole.lines().enumerate() {
-        let point: Point = serde_json::from_str(line).map_err(|error| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!(
-                    "{}, line {}, is no result (move the file away): {error}",
-                    results.display(),
-                    index + 1
-                ),
-            )
-        })?;
-        if known.contains(&point.pair) {
-            points.push(point);
-        }
-    }
-    Ok(points)
-}
-
-/// Appends a point; a line that a broken run left incomplete ends before it.
-fn append(results: &Path, point: &Point) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).read(true).append(true).open(results)?;
-    let text = std::fs::read(results)?;
-    if text.last().is_some_and(|last| *last != b'\n') {
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        file.set_len(whole as u64)?;
-    }
-    let mut line = serde_json::to_vec(point)?;
-    line.push(b'\n');
-    file.write_all(&line)?;
-    file.sync_data()
-}
 
 /// What is to be measured next of an experiment on a contender, and in which search.
 pub fn next(
@@ -135,7 +87,8 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
 /// When a rig cannot be built, or the results cannot be written. What was measured stays.
 pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
     let pairs = declaration.pairs()?;
-    let mut points = points(results, &pairs)?;
+    let mut results = Results::open(results, &pairs)?;
+    let mut points = results.settled();
     let scratch = Scratch::new()?;
     let commit = facts::commit().unwrap_or_default();
     memory::is_available(declaration)?;
@@ -168,35 +121,42 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
             (point.contender, point.repeat) = (contender.name.clone(), repeat);
             point.pair = pairs[&(contender.name.clone(), experiment.name.clone())];
             (point.commit, point.date) = (commit.clone(), facts::date().unwrap_or_default());
-            append(results, &point)?;
-            points.push(point);
+            let point = results.add(point)?.clone();
+            points = results.settled();
             made += 1;
-            progress(&points, remaining(declaration, &points), start.elapsed() / made);
+            progress(&point, remaining(declaration, &points), start.elapsed() / made);
+            if point.set_aside {
+                steal::await_processors(steal::look, |told| eprintln!("{told}"))?;
+            }
         }
     }
     Ok(())
 }
 
-fn progress(points: &[Point], remaining: usize, each: Duration) {
-    let Some(point) = points.last() else { return };
+fn progress(point: &Point, remaining: usize, each: Duration) {
     let minutes = (each.as_secs_f64() * remaining as f64 / 60.0).ceil();
     eprintln!("{} · about {remaining} runs, {minutes:.0} minutes to go", verdict(point));
 }
-
-/// From so many percent of stolen processor time on, a line tells it.
-const STOLEN_TOLD: f64 = 3.0;
 
 /// A line about a point.
 pub fn verdict(point: &Point) -> String {
     let verdict = match (&point.first_error, point.clean) {
         (Some(error), _) => format!("FAILED: {error}"),
         (None, true) => "in time".to_owned(),
-        (None, false) => format!("{} late, {:.0} % destaged", point.late, point.destaged * 100.0),
+        (None, false) => match point.sustained {
+            Some(part) => {
+                format!("{} late, {:.0} % of what is recorded can be sustained", point.late, part * 100.0)
+            }
+            None => format!("{} late", point.late),
+        },
     };
     let within = |name: &str, times: Option<Percentiles>| {
         times.map_or(String::new(), |times| format!(", {name} {:.0} ms", times.p99_ms))
     };
-    let stolen = Some(point.stolen).filter(|stolen| *stolen >= STOLEN_TOLD);
+    let stolen = point.is_disturbed().then(|| {
+        let again = if point.set_aside { ", IS MEASURED AGAIN" } else { "" };
+        format!(", {:.0} % TAKEN BY THE MACHINE'S HOST{again}", point.stolen)
+    });
     format!(
         "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
         point.contender,
@@ -211,7 +171,7 @@ pub fn verdict(point: &Point) -> String {
         point
             .avfs
             .map_or(String::new(), |said| format!(", {:.1} % read for nobody", said.never_read_percent)),
-        stolen.map_or(String::new(), |stolen| format!(", {stolen:.0} % TAKEN BY THE MACHINE'S HOST")),
+        stolen.unwrap_or_default(),
     )
 }
 
@@ -226,7 +186,7 @@ pub(crate) fn clients(
     // Odd parts of the golden ratio: spread, and not the same in each search.
     let position = |index: u32| (0.618_034 * f64::from(index + 1) + 0.137 * f64::from(seed)).fract();
     // Nobody may come by what he read before: it would come from memory.
-    let longest = ramp(experiment, experiment.most * experiment.at_once) + declaration.measured();
+    let longest = ramp(experiment, experiment.most * experiment.at_once) + declaration.measured(experiment);
     let spec = |directory: String, pattern: &Pattern, index: u32| ClientSpec {
         directory,
         pattern: pattern.clone(),
@@ -358,13 +318,14 @@ impl Volume {
         rig.set_modelled(true)?;
         let mut clients: Vec<Client> = specs.iter().map(Client::new).collect();
         let settled = ramp(experiment, counted as u32);
-        let duration = settled + declaration.measured();
+        let duration = settled + declaration.measured(experiment);
         let mut seen: Vec<Result<Mark, RigError>> = Vec::new();
-        let marks = [settled, settled + declaration.measured() / 2];
+        let marks = [settled, settled + declaration.measured(experiment) / 2];
         let servers: Vec<u32> =
             rig.daemon()?.into_iter().chain(server.as_ref().map(FileServer::process)).collect();
         let serving = || ServingTime::now(&servers);
         let before = serving()?;
+        let began = rig.processor_time()?;
         let started = transport.now();
         let reports = load::run(transport.as_mut(), &mut clients, duration, |gone, clients| {
             if marks.get(seen.len()).is_some_and(|mark| gone >= *mark) {
@@ -386,7 +347,7 @@ impl Volume {
         let window = &window;
         Ok(judge(
             experiment,
-            Seen { reports, counted, serving_s, window, duration, sequential_megabits, avfs },
+            Seen { reports, counted, serving_s, began, window, duration, sequential_megabits, avfs },
         ))
     }
 }
@@ -400,26 +361,6 @@ fn mark(rig: &Rig, at: Duration, clients: &[Client]) -> Result<Mark, RigError> {
 mod tests {
     use super::*;
     use crate::report::tests::{point, smoke};
-
-    #[test]
-    fn a_broken_run_goes_on_behind_its_last_whole_line() {
-        let directory = tempfile::tempdir().expect("a directory for temporary files");
-        let results = directory.path().join("results.jsonl");
-        let pairs = |number| Pairs::from([(("ext4".to_owned(), "readers".to_owned()), number)]);
-        let (mine, other) = (point(2, true, 0), Point { pair: 7, ..point(1, true, 0) });
-        let own = pairs(mine.pair);
-        assert_eq!(points(&results, &own).expect("no file is no result"), []);
-        append(&results, &mine).expect("there is room");
-        append(&results, &other).expect("there is room");
-        let whole = std::fs::read(&results).expect("it was written");
-        std::fs::write(&results, &whole[..whole.len() - 20]).expect("there is room");
-        let found = points(&results, &own).expect("an incomplete line is ignored");
-        assert_eq!(found, std::slice::from_ref(&mine));
-        append(&results, &other).expect("there is room");
-        assert_eq!(points(&results, &pairs(7)).expect("it is whole again"), [other]);
-        std::fs::write(&results, "nonsense\n").expect("there is room");
-        assert!(points(&results, &own).expect_err("no result").to_string().contains("line 1"));
-    }
 
     #[test]
     fn clips_are_as_long_as_the_fastest_who_reads_them_needs() {

@@ -61,6 +61,8 @@ pub struct Counters {
     pub seeks: u64,
     /// Time the device was at work.
     pub busy_ns: u64,
+    /// Of this, with writing; where there is a write-back cache, with writing back.
+    pub write_busy_ns: u64,
     /// The largest number of requests that were at the device at once.
     pub deepest_queue: u64,
     /// The device has something to do, if only to write back what it acknowledged.
@@ -74,14 +76,20 @@ pub struct Counters {
 impl Counters {
     /// With what the model says that the arm did.
     pub(crate) fn with_usage(self, usage: &Usage) -> Self {
-        let busy: Duration = usage.busy.iter().sum();
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             seeks: usage.seeks,
             destaged_bytes: usage.written.as_u64(),
-            busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
+            busy_ns: nanos(usage.busy.iter().sum()),
+            write_busy_ns: nanos(usage.busy[account(Direction::Write)]),
             ..self
         }
     }
+}
+
+/// On whose account of [`Usage::busy`] a request's time goes.
+pub(crate) const fn account(direction: Direction) -> usize {
+    matches!(direction, Direction::Write) as usize
 }
 
 struct Waiting<T> {
@@ -122,7 +130,8 @@ impl<T> Timekeeper<T> {
         let tag = self.next_tag;
         self.next_tag += 1;
         let Asked { direction, offset, length } = asked;
-        self.device.submit(arrived, Command { tag, owner: 0, direction, offset, length });
+        let owner = account(direction);
+        self.device.submit(arrived, Command { tag, owner, direction, offset, length });
         let queue_depth = self.waiting.len() + 1;
         self.counters.deepest_queue = self.counters.deepest_queue.max(queue_depth as u64);
         self.waiting.insert(tag, Waiting { asked, arrived, queue_depth, answer });

@@ -4,7 +4,7 @@ use super::RehearsalError;
 use super::holdings::Watch;
 use crate::avfs::AvfsReport;
 use crate::load::{Answer, Ask, Operation, Outcome, Transport, TransportError};
-use crate::lun::Counters;
+use crate::lun::{Counters, account};
 use avfs_core::config::Config;
 use avfs_core::core::{Operation as Wait, Outcome as Ended, Ticket, WriteStart};
 use avfs_core::error::Error;
@@ -99,7 +99,8 @@ impl Timing for Modelled {
             Direction::Flush => model.counters.flushes += 1,
         }
         model.commands.push(DeviceCommand { at: now, completed: None, command });
-        model.device.submit(now, Command { tag: number, owner: 0, direction, offset, length });
+        let owner = account(direction);
+        model.device.submit(now, Command { tag: number, owner, direction, offset, length });
     }
 
     fn next_event(&self) -> Option<Instant> {

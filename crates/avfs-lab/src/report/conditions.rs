@@ -3,7 +3,7 @@
 use super::{Carried, carried};
 use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::load::Pattern;
-use crate::point::Point;
+use crate::point::{Point, STOLEN_BOUND};
 use crate::run::of;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -86,6 +86,26 @@ pub(super) fn experiment(experiment: &Experiment) -> String {
         let _ = write!(text, ". Beside them: {}", words(experiment.background.iter().collect()));
     }
     text + ".\n"
+}
+
+/// What the machine's host took, if it did.
+pub(super) fn disturbances(points: &[Point], set_aside: usize) -> String {
+    let mut text = String::new();
+    if set_aside > 0 {
+        let _ = write!(
+            text,
+            "The machine's host took {STOLEN_BOUND} % of the processors or more: {set_aside} points were set aside, and measured \
+             again. "
+        );
+    }
+    let kept = points.iter().filter(|point| point.is_disturbed()).count();
+    if kept > 0 {
+        let _ = write!(
+            text,
+            "{kept} of those that count were measured while it took so much; where they decide, \"machine disturbed\" is said."
+        );
+    }
+    if text.is_empty() { text } else { format!("{}\n\n", text.trim_end()) }
 }
 
 /// Whether searches that were repeated gave the same; nothing if none was.
