@@ -8,7 +8,8 @@
 //! deadlines leave room. SCAN-EDF (Reddy and Wyllie 1993) gets there by rounding deadlines; testing the set
 //! needs no bucket size. Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch
 //! and Mullender 1999): it has people waiting, and a frame that is early helps nobody. Before best effort goes what is
-//! wanted earlier than could be promised: a player that begins or jumps waits like anybody.
+//! wanted earlier than could be promised: a player that begins or jumps waits like anybody. But not what is wanted only after
+//! best effort may have waited: who asks for that has what he needs for now.
 
 use crate::budget::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};
@@ -20,6 +21,8 @@ use units::{DeviceOffset, Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) now: Instant,
+    /// What is wanted later than this has time.
+    pub(crate) soon: Instant,
     /// When the device will be through with what it has.
     pub(crate) start: Instant,
     /// Where the last command ended.
@@ -50,7 +53,7 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     for class in [Class::Metadata, Class::BestEffort] {
         // Before a copy goes on, somebody has what he waits for. Of the cushion it has to leave an eighth, so that leads, which
         // leave a quarter, do not keep it from being served.
-        if let Some(slot) = first_wanted(queue).filter(|_| class == Class::BestEffort)
+        if let Some(slot) = first_wanted(queue, view.soon).filter(|_| class == Class::BestEffort)
             && (View { cushion: view.cushion / 8, ..*view }).bears(queue, slot)
         {
             return Some((slot, Reason::Slack));
@@ -86,11 +89,11 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     earliest.into_iter().chain(turns).min_by_key(|(due, ..)| *due).map(|(_, slot, reason)| (slot, reason))
 }
 
-/// The real-time request that is wanted first, if any is wanted before it is due; those that are due when they are wanted
-/// have their turn among them.
-fn first_wanted(queue: &Queue) -> Option<Slot> {
+/// The real-time request that is wanted first, if any is wanted soon and before it is due; those that are due when they are
+/// wanted have their turn among them.
+fn first_wanted(queue: &Queue, soon: Instant) -> Option<Slot> {
     let wanted = queue.first_wish()?;
-    let wish = queue.get(wanted).wish()?;
+    let wish = queue.get(wanted).wish().filter(|wish| *wish <= soon)?;
     queue.first(Class::RealTime).filter(|first| queue.get(*first).deadline <= wish).or(Some(wanted))
 }
 

@@ -248,7 +248,8 @@ impl Scheduler {
         let start = if self.shortest.is_some() { device.settled_at(now) } else { device.free_at(now) };
         let (arm, expected, is_tight) = (self.arm, self.expected(now), self.is_resizing);
         let turns = self.floors.turns(&self.queue);
-        View { now, start, arm, expected, is_tight, cushion: self.cushion(), turns }
+        let soon = now + self.config.best_effort_latency;
+        View { now, soon, start, arm, expected, is_tight, cushion: self.cushion(), turns }
     }
 
     /// Nanoseconds that are kept between what is expected and the deadlines.
@@ -585,6 +586,8 @@ impl Scheduler {
             .filter_map(|class| self.queue.first(class).map(|slot| self.queue.get(slot).deadline));
         let excess = self.streams.next_eligible().map(|(at, _)| at);
         let review = self.shortest.and(self.health.next_review());
+        let wish = self.queue.first_wish().and_then(|slot| self.queue.get(slot).wish());
+        let soon = wish.map(|wish| wish.saturating_before(self.config.best_effort_latency));
         forgotten
             .into_iter()
             .chain(excess)
@@ -593,6 +596,7 @@ impl Scheduler {
             .chain(turns)
             .chain(claims)
             .chain(overdue)
+            .chain(soon)
             .chain([settled])
             .filter(|at| *at > now)
             .min()

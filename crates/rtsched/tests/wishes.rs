@@ -105,6 +105,21 @@ fn what_was_asked_for_before_the_admission_is_served_with_what_follows_it() {
     assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
+/// Nobody's requests waited while players read further ahead than they needed for seconds: a player whose rate was not known yet
+/// was late beside seven others, and a copy beside eleven got an eighth of what they left.
+#[test]
+fn what_is_wanted_only_after_best_effort_may_have_waited_does_not_go_before_it() {
+    let best_effort_latency = Duration::from_millis(300);
+    for (wish, first) in [(best_effort_latency, 3), (best_effort_latency + Duration::from_nanos(1), 2)] {
+        let mut lab = Lab::new(Config { learning: false, best_effort_latency, ..Config::default() });
+        let _reservation = admit_without_lead(&mut lab, 1);
+        lab.enqueue(request(2, Class::BestEffort, 0, UNIT, None));
+        lab.enqueue(wanted(1, 3, 1 << 40, wish));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first, "{wish:?}");
+    }
+}
+
 /// A player's rate was found out while it played. What it had been read ahead of until then stayed best effort, behind what
 /// its own stream asked for afterwards: it waited for 8 MiB while 32 behind them were read.
 #[test]
