@@ -218,12 +218,15 @@ const IDLE: Duration = Duration::from_millis(25);
 const TOLERANCE: u64 = 10;
 
 /// Whether a client takes a file at a rate of its own, and which: seen when it idles for more than half of the time, and
-/// takes the same in one span of time as in the next.
+/// takes the same in one span of time as in the next. A client idles from when it last asked for something, or was given it,
+/// until it asks for the next: who has to wait for answers may still ask by the clock, while a copy asks as soon as it has one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beat {
-    /// The last answered request.
+    /// When it last asked for something, or was given it.
     last: Option<Instant>,
-    since: Instant,
+    /// When the span began: with the first request after a rest, because what it filled its own memory with before, at once, is
+    /// no part of a beat.
+    since: Option<Instant>,
     bytes: u64,
     idle: Duration,
     /// What the span before measured.
@@ -231,17 +234,19 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// `length` was answered at once. Gives back the rate when one was seen: the higher of two spans.
+    /// The client asks for `length`. Gives back the rate when one was seen: the higher of two spans.
     pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
-        let Some(last) = self.last.replace(now) else {
-            (self.since, self.bytes, self.idle) = (now, length.0, Duration::ZERO);
+        let gap = now.saturating_since(self.last.replace(now)?);
+        let rests = gap >= IDLE;
+        let Some(since) = self.since else {
+            self.since = rests.then_some(now);
+            (self.bytes, self.idle) = (length.0, Duration::ZERO);
             return None;
         };
-        let gap = now.saturating_since(last);
-        if gap >= IDLE {
+        if rests {
             self.idle += gap;
         }
-        let elapsed = now.saturating_since(self.since);
+        let elapsed = now.saturating_since(since);
         let mut seen = None;
         if elapsed >= MEASURED {
             let rate = u128::from(self.bytes) * 8_000_000_000 / elapsed.as_nanos().max(1);
@@ -251,15 +256,20 @@ impl Beat {
             let before = std::mem::replace(&mut self.before, is_beat.then_some(rate));
             seen = before.filter(|before| is_beat && rate.0.abs_diff(before.0) <= before.0 / TOLERANCE);
             seen = seen.map(|before| before.max(rate));
-            (self.since, self.bytes, self.idle) = (now, 0, Duration::ZERO);
+            (self.since, self.bytes, self.idle) = (Some(now), 0, Duration::ZERO);
         }
         self.bytes = self.bytes.saturating_add(length.0);
         seen
     }
 
-    /// The client had to wait for the device, or is elsewhere: the time until now says nothing of its clock.
+    /// The client has what it had to wait for.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.last = self.last.map(|last| last.max(now));
+    }
+
+    /// The client is elsewhere, or waits for a frame: the time until it asks for the next says nothing of its clock.
     pub(super) fn interrupt(&mut self) {
-        self.last = None;
+        (self.last, self.since) = (None, None);
     }
 }
 
@@ -453,6 +463,43 @@ mod tests {
         assert_eq!(beat(Duration::from_millis(9), MIB, 5_000), None);
         assert_eq!(beat(Duration::from_micros(24_999), MIB, 5_000), None);
         assert!(beat(Duration::from_millis(25), MIB, 5_000).is_some());
+    }
+
+    /// On a full device everybody waits. Nobody's rate was found out then, and who had none was left to what others leave.
+    #[test]
+    fn who_asks_by_the_clock_has_a_rate_however_long_it_waits_and_a_copy_has_none() {
+        let unit = Bytes::from_mib(1);
+        let period = Bitrate::from_megabits(100).time_for(unit);
+        // Sixteen answers come together, after all sixteen were asked for.
+        let mut player = Beat::default();
+        let mut seen = None;
+        for index in 0..100 {
+            seen = player.note(Instant::ZERO + period * index, unit).or(seen);
+            if index % 16 == 15 {
+                player.answered(Instant::ZERO + period * index + period / 3);
+            }
+        }
+        assert!(seen.is_some_and(|rate| rate.0.abs_diff(100_000_000) < 10_000_000), "{seen:?}");
+        // A copy that is answered just as often, with one or with eight on their way.
+        for depth in [1, 8] {
+            let mut copy = Beat::default();
+            (0..depth).for_each(|_| assert_eq!(copy.note(Instant::ZERO, unit), None));
+            for index in 1..500 {
+                copy.answered(Instant::ZERO + period * index);
+                assert_eq!(copy.note(Instant::ZERO + period * index, unit), None);
+            }
+        }
+    }
+
+    /// It was in the first of the two spans that are compared, so it took a third.
+    #[test]
+    fn what_a_player_fills_its_memory_with_is_not_its_rate() {
+        let unit = Bytes::from_mib(1);
+        let period = Bitrate::from_megabits(100).time_for(unit);
+        let mut player = Beat::default();
+        (0..12).for_each(|_| assert_eq!(player.note(Instant::ZERO, unit), None));
+        let played = (1..).find(|&index| player.note(Instant::ZERO + period * index, unit).is_some());
+        assert!(played.is_some_and(|count| period * count < MEASURED * 2 + period * 2), "{played:?}");
     }
 
     #[test]

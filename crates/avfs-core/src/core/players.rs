@@ -135,8 +135,10 @@ impl Core {
         }
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
+            self.observe(now, ino, handle, length);
+        } else if let Some(player) = player_of(&mut self.handles, handle) {
+            player.beat.answered(now.monotonic);
         }
-        self.observe(now, ino, handle, end - offset);
         self.pass_played(handle);
         self.read_ahead(now, ino, handle);
     }
@@ -154,19 +156,12 @@ impl Core {
         }
         if end > offset {
             self.note_request(now, ino, handle, offset, end);
-        }
-    }
-
-    /// A client waits for the device: the time until it has what it wants says nothing of its clock.
-    pub(super) fn interrupt_beat(&mut self, ino: Ino, handle: HandleId) {
-        self.interrupt_frame(ino);
-        if let Some(player) = player_of(&mut self.handles, handle) {
-            player.beat.interrupt();
+            self.observe(now, ino, handle, Bytes(end - offset));
         }
     }
 
     /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
-    fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+    fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: Bytes) {
         let Some(file) =
             self.files.get(&ino).filter(|file| file.observes_rate() && file.declarations.is_empty())
         else {
@@ -175,7 +170,7 @@ impl Core {
         let known = file.policy().bitrate();
         let player = player_of(&mut self.handles, handle).filter(|player| player.has_played);
         let Some(player) = player else { return };
-        let Some(seen) = player.beat.note(now.monotonic, Bytes(length)) else { return };
+        let Some(seen) = player.beat.note(now.monotonic, length) else { return };
         let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
         let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
         if is_news && is_bitrate(rate) {
@@ -194,6 +189,9 @@ impl Core {
         let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
         let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
+        if is_elsewhere {
+            player.beat.interrupt();
+        }
         if is_first || is_elsewhere {
             player.origin = (now.monotonic, offset);
             player.starts_by = (!player.has_played).then_some(now.monotonic + START);

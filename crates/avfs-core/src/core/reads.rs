@@ -138,7 +138,7 @@ impl Core {
         }
         let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
-            self.interrupt_beat(ino, handle);
+            self.interrupt_frame(ino);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
             let sequential = offset == 0 || is_frame || self.goes_on(handle, offset);
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
