@@ -259,15 +259,23 @@ impl DeviceSpec {
         }
     }
 
-    /// Seconds by which reading a byte at `offset` takes longer than on average over the device: outer zones are faster.
-    pub fn zone_seconds_per_byte(&self, offset: DeviceOffset) -> f64 {
+    /// Seconds by which reading a byte of a file that lies in these pieces takes longer than on average over the device:
+    /// outer zones are faster. Of the pieces it is the mean: a place in the middle of them takes less, because the rate
+    /// changes evenly and not the time.
+    pub fn zone_seconds_per_byte(&self, pieces: &[(DeviceOffset, Bytes)]) -> f64 {
         const SAMPLES: u32 = 256;
         let ModelSpec::Disk(disk) = &self.model else { return 0.0 };
         let seconds =
             |place: f64| 1e-6 / (disk.outer_mb_per_s + (disk.inner_mb_per_s - disk.outer_mb_per_s) * place);
         let mean: f64 = (0..SAMPLES).map(|at| seconds((f64::from(at) + 0.5) / f64::from(SAMPLES))).sum();
-        let place = (offset.as_u64() as f64 / self.capacity().as_u64() as f64).min(1.0);
-        seconds(place) - mean / f64::from(SAMPLES)
+        let place =
+            |offset: DeviceOffset| (offset.as_u64() as f64 / self.capacity().as_u64() as f64).min(1.0);
+        let (mut all, mut bytes) = (0.0, 0.0);
+        for (offset, length) in pieces {
+            all += seconds(place(*offset + Bytes(length.as_u64() / 2))) * length.as_u64() as f64;
+            bytes += length.as_u64() as f64;
+        }
+        if bytes > 0.0 { all / bytes - mean / f64::from(SAMPLES) } else { 0.0 }
     }
 
     fn check(&self) -> Result<(), DeviceError> {

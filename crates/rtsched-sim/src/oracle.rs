@@ -11,7 +11,7 @@ use crate::device::{DeviceSpec, Phase};
 use rtsched::Direction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
+use units::{Bitrate, Bytes, Duration, Instant};
 
 /// The part of the device's time that must be left.
 pub const MARGIN: f64 = 0.05;
@@ -27,7 +27,7 @@ pub struct Oracle {
 }
 
 /// A stream as the oracle sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// Reads or writes.
     pub direction: Direction,
@@ -35,8 +35,8 @@ pub struct Load {
     pub rate: Bitrate,
     /// The longest contiguous piece of its file.
     pub contiguous: Bytes,
-    /// Where its file lies.
-    pub place: DeviceOffset,
+    /// What where its file lies adds to a byte that is read, see [`DeviceSpec::zone_seconds_per_byte`].
+    pub zone_seconds_per_byte: f64,
 }
 
 impl Oracle {
@@ -55,7 +55,7 @@ impl Oracle {
         let rounds = (-32..=48).map(|eighths| 2_f64.powf(f64::from(eighths) / 8.0));
         // Reading a file where it lies takes so many seconds longer for each byte.
         let zone = |load: &Load| match load.direction {
-            Direction::Read => self.device.zone_seconds_per_byte(load.place),
+            Direction::Read => load.zone_seconds_per_byte,
             _ => 0.0,
         };
         let streams: Vec<(Load, f64)> = streams.iter().map(|load| (*load, zone(load))).collect();
@@ -108,10 +108,8 @@ mod tests {
 
     fn readers(count: usize) -> Vec<Load> {
         let rate = Bitrate::from_megabits(100);
-        vec![
-            Load { direction: Direction::Read, rate, contiguous: Bytes(u64::MAX), place: DeviceOffset(0) };
-            count
-        ]
+        let contiguous = Bytes(u64::MAX);
+        vec![Load { direction: Direction::Read, rate, contiguous, zone_seconds_per_byte: 0.0 }; count]
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub fn run_with<'a>(
         device: Device::new(device, seed),
         oracle: Oracle::new(device, memory, longest),
         streams: Vec::new(),
+        zones: Vec::new(),
         background: Vec::new(),
         stage: Stage::new(scenario, policy, device.capacity(), observer),
         completions: Vec::new(),
@@ -103,7 +104,7 @@ pub fn run_with<'a>(
         most_in_flight: 0,
         idle: Duration::ZERO,
     };
-    simulation.prepare(seed);
+    simulation.prepare(device, seed);
     simulation.go_on_until(Instant::ZERO + duration);
     simulation.finish(name, device, seed, duration)
 }
@@ -112,6 +113,8 @@ struct Simulation<'a> {
     device: Device,
     oracle: Oracle,
     streams: Vec<Stream>,
+    /// What the place of each one's file adds to a byte that is read, seconds.
+    zones: Vec<f64>,
     background: Vec<Background>,
     stage: Stage<'a>,
     completions: Vec<Completion>,
@@ -140,12 +143,14 @@ impl Latencies {
 }
 
 impl Simulation<'_> {
-    fn prepare(&mut self, seed: u64) {
+    fn prepare(&mut self, device: &DeviceSpec, seed: u64) {
         let scenario = self.stage.scenario;
         for (group, spec) in scenario.streams.iter().enumerate() {
             for nth in 0..spec.count {
                 let index = self.streams.len();
-                self.streams.push(Stream::new(index, group, nth, spec, self.stage.capacity, seed));
+                let stream = Stream::new(index, group, nth, spec, self.stage.capacity, seed);
+                self.zones.push(device.zone_seconds_per_byte(&stream.pieces_of_file()));
+                self.streams.push(stream);
                 let join = spec.join_s + spec.join_every_s * f64::from(nth);
                 self.stage.alarm_in(join, Client::Stream(index), Alarm::Join);
             }
@@ -308,15 +313,17 @@ impl Simulation<'_> {
     /// All streams that were admitted, and this one.
     fn loads_with(&self, index: usize) -> Vec<Load> {
         let counts = |(other, stream): &(usize, &Stream)| *other == index || stream.holds();
-        self.streams.iter().enumerate().filter(counts).map(|(_, stream)| self.load(stream)).collect()
+        self.streams.iter().enumerate().filter(counts).map(|(other, _)| self.load(other)).collect()
     }
 
-    fn load(&self, stream: &Stream) -> Load {
+    fn load(&self, index: usize) -> Load {
+        let stream = &self.streams[index];
         let contiguous = match self.stage.scenario.streams[stream.group].layout {
             Layout::Contiguous => Bytes(u64::MAX),
             Layout::Fragmented { extent_kib } => Bytes::from_kib(extent_kib),
         };
-        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous, place: stream.place() }
+        let zone_seconds_per_byte = self.zones[index];
+        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous, zone_seconds_per_byte }
     }
 
     fn take_notices(&mut self) {

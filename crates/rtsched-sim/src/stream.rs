@@ -177,12 +177,18 @@ impl Stream {
         !self.is_away() && self.came_admitted
     }
 
-    /// Where its file lies, about; where it lies in pieces, their mean place.
+    /// Where its file lies, about: the mean place of its bytes.
     pub(crate) fn place(&self) -> DeviceOffset {
-        match self.layout {
-            Layout::Contiguous => DeviceOffset(self.base),
-            Layout::Fragmented { .. } => DeviceOffset((self.base + self.file) / 2),
-        }
+        let pieces = self.pieces_of_file();
+        let middle = |(offset, length): &(DeviceOffset, Bytes)| {
+            (offset.as_u64() + length.as_u64() / 2) as f64 * length.as_u64() as f64
+        };
+        DeviceOffset((pieces.iter().map(middle).sum::<f64>() / self.file as f64) as u64)
+    }
+
+    /// Where all of its file lies.
+    pub(crate) fn pieces_of_file(&self) -> Vec<(DeviceOffset, Bytes)> {
+        self.pieces(0, self.file)
     }
 
     /// How often it has come.

@@ -83,6 +83,8 @@ pub(crate) struct Device {
     busy_since: Instant,
     /// Nanoseconds of all commands in flight together.
     outstanding: u64,
+    /// Of these, those for which it is known to have worked before the last completion: that was of one that came later.
+    worked: u64,
     /// The earliest guaranteed deadline among the commands to which the device prefers others.
     starving: Option<Instant>,
     /// Nanoseconds by which writes were taken faster than the device writes: it has them still to do.
@@ -139,7 +141,7 @@ impl Device {
     }
 
     fn planned(&self) -> Instant {
-        self.busy_since + Duration::from_nanos(self.outstanding)
+        self.busy_since + Duration::from_nanos(self.outstanding - self.worked)
     }
 
     /// May a command that takes `cost` join? A command at the device cannot be called back, so a request that
@@ -202,9 +204,23 @@ impl Device {
         let starving = self.flights.iter().filter(|(_, flight)| flight.is_starving());
         self.starving = starving.filter_map(|(_, flight)| flight.guaranteed()).min();
         self.keep_account(&flight, service);
+        self.worked = self.worked_without(&flight, place);
         self.outstanding -= flight.cost;
         self.busy_since = now.max(self.busy_since);
         Some((flight, service))
+    }
+
+    /// What the device has worked, at `place` in whose line a command was, for those that are left. A controller answers a
+    /// small write while it reads for somebody else: when the write came that was begun, and is not to be done once more. The
+    /// first in line ends what was begun.
+    fn worked_without(&self, flight: &Flight, place: usize) -> u64 {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let Some((_, first)) = self.flights.first().filter(|_| place > 0) else { return 0 };
+        // What it did before this one came was for others, and what it did since may have been for this one.
+        let for_others = nanos(flight.dispatched.saturating_since(self.busy_since));
+        let shared = nanos(self.busy_since.saturating_since(flight.dispatched));
+        let for_this = self.worked.min(flight.cost).min(shared);
+        (self.worked - for_this).saturating_add(for_others).min(first.cost)
     }
 
     /// What a write took less than it should is still to be done, and what others take more is for that.
@@ -296,6 +312,40 @@ mod tests {
         assert_eq!(after_flush_of(19), 200);
         // With a battery.
         assert_eq!(after_flush_of(0), 200);
+    }
+
+    /// A log write came 180 ms into a read of 400 ms and was answered at once, and the read was reckoned as 400 ms from then on:
+    /// a recorder was demoted for lateness that there was not.
+    #[test]
+    fn what_was_worked_for_a_command_is_not_to_be_done_again_when_a_later_one_ends_first() {
+        let at = |ms: u64| Instant::from_nanos(ms * MILLI);
+        let (mut device, mut id) = (Device::default(), 0);
+        let mut start = |device: &mut Device, ms: u64, cost: u64| {
+            id += 1;
+            let flight = Flight { dispatched: at(ms), cost: cost * MILLI, ..Flight::new() };
+            device.start(at(ms), DispatchId(id), flight);
+            DispatchId(id)
+        };
+        let finish = |device: &mut Device, ms: u64, id: DispatchId| {
+            device.finish(at(ms), id).expect("it is at the device");
+            device.free_at(at(ms)).as_nanos() / MILLI
+        };
+        let long = start(&mut device, 0, 400);
+        let next = start(&mut device, 0, 100);
+        for (ms, free) in [(180, 501), (300, 502)] {
+            let small = start(&mut device, ms, 5);
+            assert_eq!(finish(&mut device, ms + 1, small), free);
+        }
+        // It takes 50 ms longer than it should: so does what comes after it, and what was worked was for it alone.
+        let late = start(&mut device, 440, 5);
+        assert_eq!(finish(&mut device, 441, late), 541);
+        assert_eq!(finish(&mut device, 450, long), 550);
+        // A later one may be the one that was worked for: then so much is left of the first.
+        let other = start(&mut device, 450, 60);
+        let small = start(&mut device, 470, 5);
+        assert_eq!(finish(&mut device, 470, small), 610);
+        assert_eq!(finish(&mut device, 480, other), 580);
+        assert_eq!(finish(&mut device, 560, next), 560);
     }
 
     fn flight(dispatched: Instant) -> Flight {

@@ -56,6 +56,13 @@ pub(crate) const CONFIDENCE_GUESSED: f64 = 4.0;
 /// The same of values that were measured.
 pub(crate) const CONFIDENCE_MEASURED: f64 = 64.0;
 const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
+/// Where a line is held whose rate was measured, and with how many times its confidence: how far commands seek depends on who
+/// asks for what, and how long a byte takes does not, which a long command shows. So commands of one length that take less
+/// than was measured seek less.
+const ANCHORS_OF_RATE: [(Bytes, f64); 3] =
+    [(Bytes::from_kib(4), 1.0 / 16.0), (Bytes::from_mib(8), 1.0), (Bytes::from_mib(1 << 10), 4.0)];
+/// Of two parts as long, one of access and one of transfer at a rate that was measured, access is so many times less certain.
+const ACCESS_VARIES: f64 = 10.0;
 /// A completion counts for at most this multiple of what was expected, and at least its inverse.
 const CLIP: f64 = 4.0;
 /// One completion changes either part of the line by at most this factor.
@@ -83,6 +90,8 @@ pub(crate) struct Line {
     sums: [f64; 5],
     /// Completions it has learned from.
     pub(crate) seen: u32,
+    /// Its rate was measured, and the device has not become another since.
+    rate_is_known: bool,
 }
 
 /// What a completion changed.
@@ -96,10 +105,11 @@ pub(crate) enum Learned {
 }
 
 impl Line {
-    pub(crate) fn new(start: ServiceTime, confidence: f64) -> Self {
+    pub(crate) fn new(start: ServiceTime, confidence: f64, rate_is_known: bool) -> Self {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
-        let mut line = Self { in_use, access, per_byte, drifting: 0, drift: 0.0, sums: [0.0; 5], seen: 0 };
+        let (drifting, drift, sums, seen) = (0, 0.0, [0.0; 5], 0);
+        let mut line = Self { in_use, access, per_byte, drifting, drift, sums, seen, rate_is_known };
         line.restart(1.0, confidence);
         line
     }
@@ -111,6 +121,7 @@ impl Line {
 
     /// The device takes `scale` times as long.
     pub(crate) fn rescale(&mut self, scale: f64) {
+        self.rate_is_known = false;
         self.restart(scale, CONFIDENCE_GUESSED);
         self.publish();
     }
@@ -119,8 +130,14 @@ impl Line {
     fn restart(&mut self, scale: f64, confidence: f64) {
         (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
         (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
-        for anchor in ANCHORS {
-            self.add(anchor.0 as f64, self.expected(anchor), confidence);
+        if self.rate_is_known {
+            for (anchor, part) in ANCHORS_OF_RATE {
+                self.add(anchor.0 as f64, self.expected(anchor), confidence * part);
+            }
+        } else {
+            for anchor in ANCHORS {
+                self.add(anchor.0 as f64, self.expected(anchor), confidence);
+            }
         }
     }
 
@@ -172,13 +189,19 @@ impl Line {
     }
 
     /// The weighted least-squares line. Where all lengths are alike it is not determined: then the line keeps
-    /// its shape and is scaled.
+    /// its shape and is scaled, or its rate where that was measured.
     fn fit(&mut self) {
         let [n, x, y, xx, xy] = self.sums;
         let spread = n * xx - x * x;
         let (mut access, mut per_byte) = if spread > 1e-3 * n * xx {
             let slope = (n * xy - x * y) / spread;
             ((y - slope * x) / n, slope)
+        } else if self.rate_is_known {
+            let (length, transfer) = (x / n, self.per_byte * x / n);
+            let off = y / n - self.access - transfer;
+            let varies = self.access * ACCESS_VARIES;
+            let part = varies * varies / (varies * varies + transfer * transfer);
+            (self.access + off * part, self.per_byte + off * (1.0 - part) / length)
         } else {
             let scale = y / (self.access * n + self.per_byte * x);
             (self.access * scale, self.per_byte * scale)
@@ -206,5 +229,54 @@ impl Line {
             self.in_use = learned;
         }
         off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: ServiceTime =
+        ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(170_000_000) };
+
+    fn observe(line: &mut Line, truth: ServiceTime, length: Bytes) {
+        let ratio = truth.of(length).as_nanos() as f64 / line.expected(length);
+        line.observe(length, ratio);
+    }
+
+    /// By what a line is off at a length.
+    fn ratio(line: &Line, truth: ServiceTime, length: Bytes) -> f64 {
+        line.in_use.nanos(length) as f64 / truth.of(length).as_nanos() as f64
+    }
+
+    #[test]
+    fn commands_of_one_length_that_seek_less_say_nothing_of_a_rate_that_was_measured() {
+        // A file in pieces of 4 MiB that lie close together: its reads seek in 6 ms less than was measured all over the device.
+        // From that alone reads of 64 MiB elsewhere were reckoned a sixth cheaper, and more streams admitted than fit.
+        let nearer = ServiceTime { access: Duration::from_millis(10), ..DISK };
+        let length = Bytes::from_mib(4);
+        for completions in [50, 400, 4000] {
+            let mut line = Line::new(DISK, CONFIDENCE_MEASURED, true);
+            (0..completions).for_each(|_| observe(&mut line, nearer, length));
+            let long = ratio(&line, nearer, Bytes::from_mib(64));
+            assert!((0.98..1.03).contains(&long), "{completions}: {long}");
+            let own = ratio(&line, nearer, length);
+            assert!(completions < 400 || (0.98..1.03).contains(&own), "{completions}: {own}");
+        }
+    }
+
+    #[test]
+    fn of_long_commands_alone_the_rate_is_learned_and_of_several_lengths_both_parts() {
+        let slower = ServiceTime { bytes_per_second: Bytes(145_000_000), ..DISK };
+        for (lengths, others) in [([64, 64], 1.15), ([1, 64], 1.03)] {
+            let mut line = Line::new(DISK, CONFIDENCE_MEASURED, true);
+            for round in 0..1000 {
+                observe(&mut line, slower, Bytes::from_mib(lengths[round % 2]));
+            }
+            let long = ratio(&line, slower, Bytes::from_mib(64));
+            assert!((0.97..1.03).contains(&long), "{long}");
+            let short = ratio(&line, slower, Bytes::from_mib(8));
+            assert!((1.0 / others..others).contains(&short), "{short}");
+        }
     }
 }

@@ -150,6 +150,16 @@ impl Scheduler {
         self.insert(now, by_terms);
     }
 
+    /// A stream's request was taken back: what went on where it ended begins a command of its own, and seeks.
+    pub(crate) fn end_run_at(&mut self, gone: &Waiting) {
+        let Request { direction, stream, .. } = gone.request;
+        let next = self.queue.neighbour(direction, stream, gone.end(), false);
+        if let Some(next) = next.filter(|next| self.queue.get(*next).continues) {
+            let begins = Waiting { continues: false, ..*self.queue.get(next) };
+            self.queue.begin(next, price(&self.service, &self.streams, &begins));
+        }
+    }
+
     /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
     pub(crate) fn replenish(&mut self, now: Instant, owner: StreamSlot) {
         let mut eligible = None;

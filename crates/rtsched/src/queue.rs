@@ -420,6 +420,17 @@ impl Queue {
 
     const CROWD: usize = 4;
 
+    /// A request that went on where another one ended begins a command of its own, at these costs. O(log n).
+    pub(crate) fn begin(&mut self, slot: Slot, (cost, whole): (u64, u64)) {
+        let Some(waiting) = &mut self.slots[slot as usize] else { return };
+        (waiting.continues, waiting.cost, waiting.whole) = (false, cost, whole);
+        if waiting.request.class == Class::RealTime {
+            let key = waiting.key();
+            self.real_time.remove(key);
+            self.real_time.insert(key, slot, cost);
+        }
+    }
+
     /// Gives every request its costs by a changed service model, and the deadline order changed shares: O(n).
     pub(crate) fn revise(&mut self, near: Usable, far: Usable, cost: impl Fn(&Waiting) -> (u64, u64)) {
         for waiting in self.slots.iter_mut().flatten() {

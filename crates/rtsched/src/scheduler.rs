@@ -555,6 +555,7 @@ impl Scheduler {
                 held.next_release.saturating_before(held.spec.rate.time_for(waiting.request.length));
             self.streams.place(owner, self.device.busy_since(now));
         }
+        self.end_run_at(&waiting);
     }
 
     /// The instant at which [`dispatch`](Self::dispatch) may answer otherwise without any other call, possibly

@@ -110,7 +110,7 @@ impl Lines {
         bend: Option<Bend>,
         confidence: f64,
     ) -> Self {
-        let lines = |access: Duration| {
+        let lines = |access: Duration, rate_is_known: bool| {
             core::array::from_fn(|zone| {
                 let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
                     let (place, of) = (2 * zone as u64 + 1, 2 * ZONES as u64);
@@ -119,7 +119,7 @@ impl Lines {
                             / of,
                     )
                 });
-                Line::new(ServiceTime { access, bytes_per_second }, confidence)
+                Line::new(ServiceTime { access, bytes_per_second }, confidence, rate_is_known)
             })
         };
         // Short ones begin with what the longest of them took.
@@ -129,11 +129,11 @@ impl Lines {
             bytes_per_second: Bytes((start.bytes_per_second.0 as f64 / factor) as u64),
         };
         let mut new = Self {
-            zones: lines(start.access),
+            zones: lines(start.access, ends.is_some()),
             speakers: core::array::from_fn(|zone| zone),
-            short: Line::new(short, confidence),
-            near: lines(start.access / 2),
-            sequential: lines(start.access / 16),
+            short: Line::new(short, confidence, false),
+            near: lines(start.access / 2, false),
+            sequential: lines(start.access / 16, false),
             worst: 0,
             by_zone: ends.is_some(),
             bend,

@@ -5,6 +5,7 @@ mod lab;
 use lab::{DISK, Lab, bare, request};
 use rtsched::{
     Class, Config, Direction, Dispatch, Event, FloorBase, Reason, Request, RequestId, Scheduler, StreamId,
+    StreamSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, Duration, Instant};
@@ -33,6 +34,37 @@ fn a_full_set_is_met_and_one_nanosecond_more_misses() {
         }
         lab.drain();
         assert_eq!(lab.missed.len(), missed);
+    }
+}
+
+/// Half a request of a stream went on where the other half ended, and was priced without a seek; then the first half was taken
+/// back, and a copy went before what was left although it did not fit.
+#[test]
+fn what_went_on_where_a_request_ended_that_was_taken_back_is_reckoned_with_its_own_seek() {
+    let (unit, half) = (Bytes::from_mib(8), Bytes::from_mib(4));
+    let deadline = Duration::from_millis(400);
+    for (short, copy_is_first) in [(Duration::ZERO, true), (NANOSECOND, false)] {
+        let mut scheduler = Scheduler::new(Config { cushion_percent: 0, ..bare() });
+        let rate = Bitrate::from_megabits(100);
+        let spec = StreamSpec { request: Some(unit), deadline: Some(deadline), ..StreamSpec::reader(rate) };
+        let _reservation = scheduler.admit(Instant::ZERO, StreamId(1), &spec).expect("it fits");
+        scheduler.enqueue(Instant::ZERO, request(9, Class::BestEffort, 1 << 40, unit, None));
+        let first = scheduler.dispatch(Instant::ZERO).expect("the device is idle");
+        let half_of = |id: u64, offset: u64| Request {
+            stream: Some(StreamId(1)),
+            ..request(id, Class::RealTime, offset, half, None)
+        };
+        scheduler.enqueue(Instant::ZERO, half_of(1, 4 * MIB));
+        scheduler.enqueue(Instant::ZERO, half_of(2, 8 * MIB));
+        assert!(scheduler.cancel(Instant::ZERO, RequestId(1)));
+        // Another one instead, elsewhere. Both are due when the second half was.
+        scheduler.enqueue(Instant::ZERO, half_of(3, 3 << 40));
+        scheduler.enqueue(Instant::ZERO, request(4, Class::BestEffort, 2 << 40, unit, None));
+        let due = rate.time_for(half) + deadline;
+        let now = Instant::ZERO + due.saturating_sub(DISK.of(unit) + DISK.of(half) * 2) + short;
+        scheduler.complete(now, first.id);
+        let next = scheduler.dispatch(now).expect("three wait");
+        assert_eq!(next.requests[..] == [RequestId(4)], copy_is_first, "{next:?}");
     }
 }
 

@@ -463,6 +463,35 @@ fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
 }
 
 #[test]
+fn nobody_gives_way_because_a_small_write_is_answered_while_a_long_read_goes_on() {
+    // A controller answers a write of the log at once. What it had read by then was reckoned as still to be read, and by that
+    // alone a deadline was in danger.
+    let config = Config { queue_depth: 4, blocking_percent: 40, cushion_percent: 0, ..known() };
+    let mut lab = Lab::new(config);
+    let spec = StreamSpec { deadline: Some(Duration::from_millis(420)), ..fixed(HD) };
+    let _ = [1, 2, 3].map(|stream| admit(&mut lab, stream, spec));
+    lab.enqueue(request(99, Class::BestEffort, 1 << 40, UNIT, None));
+    let copy = lab.scheduler.dispatch(lab.now).expect("there is nothing else");
+    for stream in [1, 2, 3] {
+        lab.enqueue(of_stream(stream, stream, stream << 30, UNIT));
+    }
+    let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
+    lab.scheduler.complete(at(185), copy.id);
+    // 65 ms each, and 39 ms to spare.
+    let read = lab.scheduler.dispatch(at(185)).expect("the device is idle");
+    let log = request(4, Class::Metadata, 2 << 40, Bytes::from_kib(4), None);
+    lab.scheduler.enqueue(at(245), Request { direction: Direction::Write, ..log });
+    let log = lab.scheduler.dispatch(at(245)).expect("it fits into the slack");
+    assert_eq!((&read.requests[..], &log.requests[..]), (&[RequestId(1)][..], &[RequestId(4)][..]));
+    let active = |lab: &Lab| [1, 2, 3].map(|stream| state(lab, stream) == StreamState::Active);
+    lab.scheduler.complete(at(246), log.id);
+    assert_eq!(active(&lab), [true; 3]);
+    // When the read itself is that late, a deadline is in danger.
+    lab.scheduler.complete(at(305), read.id);
+    assert_eq!(active(&lab), [true, false, true]);
+}
+
+#[test]
 fn a_command_to_which_the_device_prefers_others_is_not_passed_up_to_its_deadline() {
     // The controller of an array serves reads while a write waits for room in its cache. A copy that read went on while
     // a recorder's write was at the device, until it was late: each read alone would have left it time enough.
