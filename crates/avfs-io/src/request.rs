@@ -188,3 +188,32 @@ pub trait CompletionSink: Send + Sync + 'static {
         let _ = (now, promises);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(class: Class, deadline: Option<u64>) -> IoRequest {
+        let (operation, offset) = (IoOperation::Flush, DeviceOffset(0));
+        let deadline = deadline.map(Instant::from_nanos);
+        let segments = SmallVec::new();
+        IoRequest { tag: IoTag(1), operation, offset, segments, class, stream: None, deadline }
+    }
+
+    /// What the scheduler would make of it, had it come there first.
+    #[test]
+    fn a_promotion_before_the_engine_has_the_request_is_no_less_than_one_after() {
+        let promoted = |mut request: IoRequest, class| {
+            let (tag, stream) = (request.tag, Some(StreamId(7)));
+            request.promote(Promotion { tag, class, stream, deadline: Instant::from_nanos(20) });
+            (request.class, request.stream, request.deadline.map(Instant::as_nanos))
+        };
+        let (real_time, best_effort, stream) = (Class::RealTime, Class::BestEffort, Some(StreamId(7)));
+        // By when it would have starved is no promise.
+        assert_eq!(promoted(request(best_effort, Some(10)), real_time), (real_time, stream, Some(20)));
+        assert_eq!(promoted(request(real_time, Some(10)), real_time), (real_time, stream, Some(10)));
+        assert_eq!(promoted(request(real_time, Some(30)), real_time), (real_time, stream, Some(20)));
+        assert_eq!(promoted(request(Class::Idle, None), best_effort), (best_effort, None, Some(20)));
+        assert_eq!(promoted(request(real_time, Some(30)), best_effort), (real_time, None, Some(20)));
+    }
+}
