@@ -7,7 +7,7 @@ use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
 use avfs_io::Geometry;
 use rtsched::{Calibrated, ServiceTime};
-use units::Bytes;
+use units::{Bytes, nanos};
 
 /// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
 /// in the scheduler can still be put in order and merged; what waits at the device cannot, and a request that
@@ -73,10 +73,7 @@ pub(crate) fn report(start: &rtsched::Config, device: DeviceConfig, now: [Servic
 
 impl From<ServiceTime> for ServiceFigures {
     fn from(time: ServiceTime) -> Self {
-        Self {
-            access_nanoseconds: u64::try_from(time.access.as_nanos()).unwrap_or(u64::MAX),
-            bytes_per_second: time.bytes_per_second.0,
-        }
+        Self { access_nanoseconds: nanos(time.access), bytes_per_second: time.bytes_per_second.0 }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::request::Direction;
 use crate::service::ServiceModel;
 use crate::stream::{StreamSpec, Terms, Why};
 use alloc::vec::Vec;
-use units::{Bitrate, Bytes, Duration, Instant};
+use units::{Bitrate, Bytes, Duration, Instant, nanos};
 
 /// How long the requests are whose length is left to the admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,6 @@ impl Task {
     }
 
     fn of(terms: &Terms, spec: &StreamSpec, service: &ServiceModel) -> Self {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let cost = service.nanos_at(spec.direction, spec.place, terms.request);
         Self::new(nanos(terms.period), nanos(terms.deadline), cost)
     }

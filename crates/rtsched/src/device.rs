@@ -10,7 +10,7 @@ use crate::queue::StreamSlot;
 use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
 use crate::zones::Distance;
 use alloc::vec::Vec;
-use units::{Bytes, DeviceOffset, Duration, Instant};
+use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
 /// One request of a command in flight.
 #[derive(Clone, Copy, Debug)]
@@ -196,8 +196,7 @@ impl Device {
         }
         let service = now.saturating_since(self.busy_since);
         // What it did for this one it did after it came.
-        let overtook = now.saturating_since(flight.dispatched.max(self.busy_since));
-        let overtook = u64::try_from(overtook.as_nanos()).unwrap_or(u64::MAX);
+        let overtook = nanos(now.saturating_since(flight.dispatched.max(self.busy_since)));
         for (_, earlier) in &mut self.flights[..place] {
             earlier.overtaken = earlier.overtaken.saturating_add(overtook);
         }
@@ -214,7 +213,6 @@ impl Device {
     /// small write while it reads for somebody else: when the write came that was begun, and is not to be done once more. The
     /// first in line ends what was begun.
     fn worked_without(&self, flight: &Flight, place: usize) -> u64 {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let Some((_, first)) = self.flights.first().filter(|_| place > 0) else { return 0 };
         // What it did before this one came was for others, and what it did since may have been for this one.
         let for_others = nanos(flight.dispatched.saturating_since(self.busy_since));

@@ -5,7 +5,7 @@
 //! **Invariants:** neither part is ever zero; one observation, however far off, moves them by a bounded factor; the
 //! figures in use change in steps.
 
-use units::{Bytes, Duration};
+use units::{Bytes, Duration, nanos};
 
 /// The time one command holds the device: `access` plus its length at `bytes_per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct Figures {
 impl From<ServiceTime> for Figures {
     fn from(time: ServiceTime) -> Self {
         Self {
-            access_nanos: u64::try_from(time.access.as_nanos()).unwrap_or(u64::MAX).max(1),
+            access_nanos: nanos(time.access).max(1),
             picos_per_byte: 1_000_000_000_000_u64.div_ceil(time.bytes_per_second.0.max(1)),
         }
     }
@@ -55,12 +55,13 @@ const MEMORY: f64 = 128.0;
 pub(crate) const CONFIDENCE_GUESSED: f64 = 4.0;
 /// The same of values that were measured.
 pub(crate) const CONFIDENCE_MEASURED: f64 = 64.0;
-const ANCHORS: [Bytes; 2] = [Bytes::from_kib(4), Bytes::from_mib(8)];
-/// Where a line is held whose rate was measured, and with how many times its confidence: how far commands seek depends on who
+/// Where a line is held, and with how many times its confidence.
+const ANCHORS: &[(Bytes, f64)] = &[(Bytes::from_kib(4), 1.0), (Bytes::from_mib(8), 1.0)];
+/// The same of a line whose rate was measured: how far commands seek depends on who
 /// asks for what, and how long a byte takes does not, which a long command shows. So commands of one length that take less
 /// than was measured seek less.
-const ANCHORS_OF_RATE: [(Bytes, f64); 3] =
-    [(Bytes::from_kib(4), 1.0 / 16.0), (Bytes::from_mib(8), 1.0), (Bytes::from_mib(1 << 10), 4.0)];
+const ANCHORS_OF_RATE: &[(Bytes, f64)] =
+    &[(Bytes::from_kib(4), 1.0 / 16.0), (Bytes::from_mib(8), 1.0), (Bytes::from_mib(1 << 10), 4.0)];
 /// Of two parts as long, one of access and one of transfer at a rate that was measured, access is so many times less certain.
 const ACCESS_VARIES: f64 = 10.0;
 /// A completion counts for at most this multiple of what was expected, and at least its inverse.
@@ -130,14 +131,8 @@ impl Line {
     fn restart(&mut self, scale: f64, confidence: f64) {
         (self.access, self.per_byte) = (self.access * scale, self.per_byte * scale);
         (self.drifting, self.drift, self.sums) = (0, 0.0, [0.0; 5]);
-        if self.rate_is_known {
-            for (anchor, part) in ANCHORS_OF_RATE {
-                self.add(anchor.0 as f64, self.expected(anchor), confidence * part);
-            }
-        } else {
-            for anchor in ANCHORS {
-                self.add(anchor.0 as f64, self.expected(anchor), confidence);
-            }
+        for &(anchor, part) in if self.rate_is_known { ANCHORS_OF_RATE } else { ANCHORS } {
+            self.add(anchor.0 as f64, self.expected(anchor), confidence * part);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
-use units::{DeviceOffset, Duration, Instant};
+use units::{DeviceOffset, Duration, Instant, nanos};
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -637,6 +637,6 @@ impl Scheduler {
 /// So many nanoseconds are `percent`, at most 100, of `time`, which is at most 584 years. In 64 bits, because 128 have to
 /// be divided by a loop.
 fn percent_of(time: Duration, percent: u32) -> u64 {
-    let (nanos, percent) = (u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), u64::from(percent));
+    let (nanos, percent) = (nanos(time), u64::from(percent));
     nanos / 100 * percent + nanos % 100 * percent / 100
 }

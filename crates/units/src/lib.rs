@@ -47,7 +47,7 @@ impl Instant {
 }
 
 /// A duration in whole nanoseconds, saturating at 584 years.
-fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -5,7 +5,7 @@ use rtsched::Class;
 use serde::de::{Deserializer, Error, Visitor};
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
-use units::{Bitrate, Bytes, Duration};
+use units::{Bitrate, Bytes, Duration, nanos};
 
 /// Units by name, with their value in the smallest one.
 type Units = &'static [(&'static str, u64)];
@@ -300,7 +300,7 @@ pub(super) fn show_bitrate(rate: Bitrate) -> String {
 }
 
 pub(super) fn show_duration(duration: Duration) -> String {
-    show(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &NANOSECONDS[..3])
+    show(nanos(duration), &NANOSECONDS[..3])
 }
 
 /// With decimals, in the largest unit that is not larger.
@@ -314,7 +314,7 @@ fn show_decimal(value: u64, units: &[(&str, u64)]) -> String {
 
 /// A time, to the nanosecond from 1 µs on.
 pub(super) fn show_time(time: Duration) -> String {
-    show_decimal(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), &NANOSECONDS[..3])
+    show_decimal(nanos(time), &NANOSECONDS[..3])
 }
 
 /// A rate of transfers, to the byte per second.

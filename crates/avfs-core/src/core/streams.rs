@@ -227,11 +227,14 @@ impl Core {
         }
         let (ino, direction) = file_of(promise.stream);
         let Some(file) = self.files.get_mut(&ino) else { return };
+        let is_first = file.terms(direction).is_none() && promise.terms.is_some();
         file.set_terms(direction, promise.terms);
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
             for handle in file.playing.clone() {
-                // What it was read ahead of as nobody's is its stream's from now on.
-                self.hasten_ahead(now, ino, handle);
+                if is_first {
+                    // What it was read ahead of as nobody's is its stream's from now on.
+                    self.hasten_ahead(now, ino, handle);
+                }
                 self.read_ahead(now, ino, handle);
             }
             self.pump(now);

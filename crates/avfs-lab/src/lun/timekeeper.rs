@@ -16,7 +16,7 @@ use rtsched::Direction;
 use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use units::{Bytes, DeviceOffset, Duration, Instant};
+use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
 /// What is taken for a host's reaction where nobody knows better: twice what the way through loop device and FUSE takes on a
 /// busy machine. Who does nothing but ask, one request after the other, reacts at once, however long it takes here.
@@ -76,7 +76,6 @@ pub struct Counters {
 impl Counters {
     /// With what the model says that the arm did.
     pub(crate) fn with_usage(self, usage: &Usage) -> Self {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             seeks: usage.seeks,
             destaged_bytes: usage.written.as_u64(),
