@@ -43,10 +43,9 @@ enum Command {
         /// Measure writes and flushes, too: what the device holds is lost. It must hold nothing that is known
         #[arg(long)]
         destructive: bool,
-        /// How long it may take, about, in seconds
-        #[arg(long, value_name = "SECONDS", default_value_t = calibrate::DURATION.as_secs(),
-              value_parser = clap::value_parser!(u64).range(1..=3600))]
-        seconds: u64,
+        /// How long it may take, about, in seconds: 60 where nothing is said, with writes 120
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: Option<u64>,
         /// Keep what was found in this configuration file, instead of printing it
         #[arg(long)]
         config: Option<PathBuf>,
@@ -125,7 +124,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
     let mut output = io::stdout().lock();
     match command {
         Command::Calibrate { device, destructive, seconds, config } => {
-            let duration = Duration::from_secs(*seconds);
+            let duration = seconds.map_or(calibrate::duration(*destructive), Duration::from_secs);
             calibrate(&mut output, device, *destructive, duration, config.as_deref())?;
         }
         Command::Extents { file, json } => {

@@ -4,7 +4,7 @@
 //! which is `avfs_io::calibration`'s. **Invariants:** of a configuration, only that section changes, comments elsewhere stay;
 //! a configuration is whole before and after, also when the machine stops between.
 
-use avfs_core::config::{Config, ConfigError, DeviceConfig};
+use avfs_core::config::{Config, ConfigError, DeviceConfig, SettingValue};
 use avfs_fuse::mount::printable;
 use avfs_io::calibration::Measured;
 use avfs_io::device::FileDevice;
@@ -14,11 +14,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use toml_edit::{DocumentMut, Item, Table, value};
+use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
 use units::Duration;
 
-/// How long a measurement takes where nobody says otherwise.
-pub(crate) const DURATION: Duration = Duration::from_secs(60);
+/// How long a measurement takes where nobody says otherwise: writes have to fill a cache with each length.
+pub(crate) const fn duration(writes: bool) -> Duration {
+    Duration::from_secs(if writes { 120 } else { 60 })
+}
 
 /// Why a device was not calibrated.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +51,8 @@ pub(crate) fn measure(
             "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`"
         );
     }
-    let Measured { read, write, flush, .. } = measured;
-    Ok(DeviceConfig { read: Some(read), write, flush }.rounded())
+    let Measured { read, read_ends, write, write_times, flush, .. } = measured;
+    Ok(DeviceConfig { read: Some(read), read_ends, write, write_times, flush }.rounded())
 }
 
 fn show(measured: &Measured) -> String {
@@ -115,8 +117,15 @@ impl Kept {
 
 /// The section as text.
 pub(crate) fn section(device: DeviceConfig) -> String {
-    let lines = device.settings().into_iter().map(|(name, value)| format!("{name} = {value:?}\n"));
+    let lines = device.settings().into_iter().map(|(name, setting)| format!("{name} = {}\n", toml(setting)));
     format!("[device]\n{}", lines.collect::<String>())
+}
+
+fn toml(setting: SettingValue) -> Value {
+    match setting {
+        SettingValue::One(one) => one.into(),
+        SettingValue::List(list) => Array::from_iter(list).into(),
+    }
 }
 
 /// A configuration with another section `[device]`.
@@ -124,7 +133,7 @@ fn with_device(text: &str, device: DeviceConfig) -> Result<String, toml_edit::To
     let mut document: DocumentMut = text.parse()?;
     let mut table = Table::new();
     for (name, setting) in device.settings() {
-        table.insert(name, value(setting));
+        table.insert(name, value(toml(setting)));
     }
     // In the old one's place, with the comment above it.
     if let Some(old) = document.get("device").and_then(Item::as_table) {
@@ -171,7 +180,13 @@ mod tests {
             bytes_per_second: Bytes(megabytes * 1_000_000),
         };
         let flush = Some(Duration::from_micros(200));
-        DeviceConfig { read: Some(line(millis, 170)), write: Some(line(11, 150)), flush }
+        DeviceConfig {
+            read: Some(line(millis, 170)),
+            read_ends: Some([Bytes(180_000_000), Bytes(90_500_000)]),
+            write: Some(line(11, 150)),
+            write_times: Some(std::array::from_fn(|octave| Duration::from_micros(1500 << octave))),
+            flush,
+        }
     }
 
     #[test]
@@ -187,7 +202,7 @@ mod tests {
             once.replace("\"16 ms\"", "\"9 ms\"")
                 .replace("#read_access = \"9 ms\"", "#read_access = \"16 ms\"")
         );
-        let reads = DeviceConfig { write: None, flush: None, ..device(9) };
+        let reads = DeviceConfig { write: None, write_times: None, flush: None, ..device(9) };
         assert_eq!(Config::parse(&with_device(&twice, reads).unwrap()).unwrap().device, reads);
     }
 

@@ -35,7 +35,7 @@ struct Arguments {
     /// Make an image file of this size, like 10G, which takes space only as it is filled
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<Bytes>,
-    /// Measure how long the device takes, for about a minute, and keep the result in this configuration file
+    /// Measure how long the device takes, for about two minutes, and keep the result in this configuration file
     #[arg(long, value_name = "CONFIG")]
     calibrate: Option<PathBuf>,
     /// Block device or image file
@@ -105,7 +105,7 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
     let device = Arc::new(device);
     if let Some(config) = &arguments.calibrate {
         let kept = Kept::open(config)?;
-        let measured = calibrate::measure(&device, path, true, calibrate::DURATION)?;
+        let measured = calibrate::measure(&device, path, true, calibrate::duration(true))?;
         kept.keep(measured)?;
     }
     let options = MkfsOptions {

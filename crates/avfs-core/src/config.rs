@@ -11,7 +11,7 @@ mod pattern;
 pub(crate) mod quantity;
 mod settings;
 
-pub use device::DeviceConfig;
+pub use device::{DeviceConfig, SettingValue};
 pub use pattern::{Pattern, PatternError};
 pub use settings::{Rate, Setting, Settings, WhenFull};
 

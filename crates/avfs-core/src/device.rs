@@ -24,7 +24,7 @@ pub(crate) fn scheduler_config(
     memory: Bytes,
 ) -> rtsched::Config {
     let default = rtsched::Config::default();
-    let DeviceConfig { read, write, flush } = config.device;
+    let DeviceConfig { read, read_ends, write, write_times, flush } = config.device;
     let depth = if geometry.rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
     rtsched::Config {
         device_size: size,
@@ -37,7 +37,9 @@ pub(crate) fn scheduler_config(
         best_effort_floor_percent: config.scheduler.best_effort_floor_percent,
         idle_floor_percent: config.scheduler.idle_floor_percent,
         read: read.unwrap_or(default.read),
+        read_ends,
         write: write.unwrap_or(default.write),
+        write_times,
         flush: flush.map_or(default.flush, |access| ServiceTime { access, ..default.flush }),
         calibrated: match (read, write) {
             (_, Some(_)) => Calibrated::All,
@@ -121,13 +123,19 @@ mod tests {
             (line(9, 200), default.write, Calibrated::Reads)
         );
 
-        let all = format!("{reads}write_access = \"7 ms\"\nwrite_rate = \"150 MB/s\"\nflush = \"2 ms\"\n");
+        let ends = "read_ends = [\"210 MB/s\", \"130 MB/s\"]\n";
+        let times = format!("write_times = [{}]\n", ["\"9 ms\""; 9].join(", "));
+        let all = format!(
+            "{reads}{ends}write_access = \"7 ms\"\nwrite_rate = \"150 MB/s\"\n{times}flush = \"2 ms\"\n"
+        );
         let known = told(&all, true);
         assert_eq!(
             (known.read, known.write, known.calibrated),
             (line(9, 200), line(7, 150), Calibrated::All)
         );
         assert_eq!(known.flush.of(Bytes::ZERO), Duration::from_millis(2));
+        assert_eq!(known.read_ends, Some([Bytes(210_000_000), Bytes(130_000_000)]));
+        assert_eq!(known.write_times, Some([Duration::from_millis(9); 9]));
     }
 
     #[test]

@@ -16,14 +16,23 @@
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::{Direction, ServiceTime};
+use rtsched::{Direction, ServiceTime, WRITE_LENGTHS};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
-/// Lengths of the commands that the line is fitted through.
-const LENGTHS: [Bytes; 4] =
-    [Bytes::from_mib(64), Bytes::from_mib(16), Bytes::from_mib(4), Bytes::from_mib(1)];
+/// Lengths of the reads that the line is fitted through.
+const READS: [Bytes; 4] = [Bytes::from_mib(64), Bytes::from_mib(16), Bytes::from_mib(4), Bytes::from_mib(1)];
+/// Lengths of the writes, and the parts of the time that they have, percent: short ones fill a cache more slowly. Arrays keep
+/// to no line there, so those that recorders make are measured each.
+const WRITES: [(Bytes, u32); 6] = [
+    (Bytes::from_mib(64), 10),
+    (Bytes::from_mib(32), 8),
+    (Bytes::from_mib(16), 8),
+    (Bytes::from_mib(8), 8),
+    (Bytes::from_mib(4), 10),
+    (Bytes::from_mib(1), 16),
+];
 /// The longest command: what the caller needs memory for.
-pub const LONGEST: Bytes = LENGTHS[0];
+pub const LONGEST: Bytes = READS[0];
 /// Commands of sequential reading.
 const SEQUENTIAL: Bytes = Bytes::from_mib(16);
 /// What is written before each flush.
@@ -38,16 +47,16 @@ const IN_FLIGHT: Bytes = Bytes::from_mib(128);
 const COUNTED_MIN: u32 = 3;
 /// One of so many single reads is left out at either end.
 const TRIMMED: usize = 10;
+/// A device whose ends differ by fewer thousandths is as fast everywhere: as much lies between two measurements of one place.
+const FLAT_PERMILLE: f64 = 20.0;
 /// As many thousandths may the longest reads at random differ from what the rate of sequential ones says of them.
-const AGREEING_PERMILLE: u128 = 20;
-/// Parts of the time, percent: of the reads of each length, of a zone; where there are writes, of each length, in their order,
-/// and of flushes.
+const AGREEING_PERMILLE: f64 = 20.0;
+/// Parts of the time, percent: of the reads of each length, of a zone, where there are no writes and where there are; of flushes.
 const READ_ALONE: u32 = 20;
 const ZONE_ALONE: u32 = 2;
 const READ: u32 = 7;
 const ZONE: u32 = 1;
-const WRITES: [u32; 4] = [10, 10, 14, 20];
-const FLUSH: u32 = 6;
+const FLUSH: u32 = 4;
 
 /// What is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +103,13 @@ pub struct Point {
 pub struct Measured {
     /// Reads at random places.
     pub read: ServiceTime,
+    /// Bytes a second of reads at the start of the device and at its end: between, it changes evenly. `None`: the longest reads
+    /// at random say something else than sequential ones.
+    pub read_ends: Option<[Bytes; 2]>,
     /// Writes at random places, when the cache is full; `None`: not measured.
     pub write: Option<ServiceTime>,
+    /// What writes of the [`WRITE_LENGTHS`] take; of those that were not measured, by the neighbours that were.
+    pub write_times: Option<[Duration; WRITE_LENGTHS.len()]>,
     /// A flush after a short write; `None`: not measured.
     pub flush: Option<Duration>,
     /// What the lines were fitted through.
@@ -288,33 +302,87 @@ impl Calibration {
             let points = self.points.iter().filter(|point| point.direction == direction);
             points.map(|point| (point.length, point.time)).collect::<Vec<_>>()
         };
+        let (reads, writes) = (points(Direction::Read), points(Direction::Write));
+        let ends = ends(&self.zones);
+        let by_rate =
+            ServiceTime::with_rate(&reads, rate_anywhere(ends)).filter(|line| self.agrees(line, ends));
+        let write = ServiceTime::through(&writes);
         Some(Measured {
-            read: read_line(&points(Direction::Read), self.sequential_rate())?,
-            write: ServiceTime::through(&points(Direction::Write)),
+            read: by_rate.or_else(|| ServiceTime::through(&reads))?,
+            read_ends: by_rate.map(|_| ends),
+            write,
+            write_times: write.map(|line| write_times(line, &writes)),
             flush: self.flush,
             points: self.points.clone(),
             zones: self.zones,
         })
     }
 
-    /// Bytes a second of sequential reads, of the zones in the middle: one in which the host was busy does not count.
-    fn sequential_rate(&self) -> Bytes {
-        let mut zones = self.zones;
-        zones.sort_unstable();
-        Bytes(zones[ZONES / 2 - 1].0.midpoint(zones[ZONES / 2].0))
+    /// Whether the longest reads at random take what the line says that has the rate of sequential ones. Of them there are few,
+    /// whose turns and seeks hardly average out, so that rate is the better one; unless it is none of theirs. Where the
+    /// `ends` differ, they may also have been in other places than on average: by two standard errors.
+    fn agrees(&self, line: &ServiceTime, [start, end]: [Bytes; 2]) -> bool {
+        let reads = self.points.iter().filter(|point| point.direction == Direction::Read);
+        reads.max_by_key(|point| point.length).is_some_and(|longest| {
+            let [start, end] = [start.0 as f64, end.0 as f64];
+            // Of what is anywhere between them with the same probability.
+            let deviation = (start - end).abs() / (start + end) / 3.0_f64.sqrt();
+            let chance = 2.0 * deviation / f64::from(longest.count.max(1)).sqrt();
+            let off = line.of(longest.length).as_secs_f64() / longest.time.as_secs_f64() - 1.0;
+            off.abs() <= AGREEING_PERMILLE / 1000.0 + chance
+        })
     }
 }
 
-/// The line through reads at random. Of the longest there are few, whose turns and seeks hardly average out; how fast the device
-/// reads is known better from sequential ones, if what it takes for the longest says the same.
-fn read_line(points: &[(Bytes, Duration)], sequential: Bytes) -> Option<ServiceTime> {
-    let agrees = |line: &ServiceTime| {
-        let longest = points.iter().max_by_key(|(length, _)| *length);
-        longest.is_some_and(|&(length, time)| {
-            line.of(length).abs_diff(time).as_nanos() * 1000 <= time.as_nanos() * AGREEING_PERMILLE
-        })
-    };
-    ServiceTime::with_rate(points, sequential).filter(agrees).or_else(|| ServiceTime::through(points))
+/// Bytes a second at the start of the device and at its end: the line through zones that has the median of all their slopes
+/// (Theil, 1950; Sen, 1968), so that two zones of eight in which the host was busy do not bend it.
+fn ends(zones: &[Bytes; ZONES]) -> [Bytes; 2] {
+    // Each was read from its own start on.
+    let rate = |zone: usize| zones[zone].0 as f64;
+    let pairs = (0..ZONES).flat_map(|zone| (0..zone).map(move |before| (before, zone)));
+    let slopes = pairs.map(|(before, zone)| (rate(zone) - rate(before)) / (zone - before) as f64);
+    let slope = median(slopes.collect());
+    let start = median((0..ZONES).map(|zone| rate(zone) - slope * zone as f64).collect());
+    let difference = slope * ZONES as f64;
+    if difference.abs() * 1000.0 < start * FLAT_PERMILLE {
+        return [Bytes(median((0..ZONES).map(rate).collect()) as u64); 2];
+    }
+    [start, start + difference].map(|rate| Bytes(rate.max(1.0) as u64))
+}
+
+/// What reads at random places take a byte, as a rate: the average of the time that a byte takes, not of the rate.
+fn rate_anywhere([start, end]: [Bytes; 2]) -> Bytes {
+    let [start, end] = [start.0 as f64, end.0 as f64];
+    let difference = start - end;
+    Bytes(if difference == 0.0 { start } else { difference / (start / end).ln() } as u64)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { values[middle - 1].midpoint(values[middle]) } else { values[middle] }
+}
+
+/// What writes take of each length that the scheduler wants to know, where these `points` were measured and `line` goes through
+/// them: as many times what the line says as the measured ones around it do, evenly in the logarithm of the length.
+fn write_times(line: ServiceTime, points: &[(Bytes, Duration)]) -> [Duration; WRITE_LENGTHS.len()] {
+    let mut factors: Vec<(f64, f64)> = points
+        .iter()
+        .map(|&(length, time)| ((length.0 as f64).log2(), time.as_secs_f64() / line.of(length).as_secs_f64()))
+        .collect();
+    factors.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
+    WRITE_LENGTHS.map(|length| {
+        let at = (length.0 as f64).log2();
+        let behind = factors.partition_point(|&(measured, _)| measured < at);
+        let factor = match (factors[..behind].last(), factors.get(behind)) {
+            (Some(&(low, before)), Some(&(high, next))) => {
+                before + (next - before) * (at - low) / (high - low)
+            }
+            (Some(&(_, factor)), None) | (None, Some(&(_, factor))) => factor,
+            (None, None) => 1.0,
+        };
+        line.of(length).mul_f64(factor)
+    })
 }
 
 /// The mean of all but the shortest and the longest; `None` of nothing.
@@ -372,7 +440,7 @@ impl Running {
 fn stages(plan: &Plan) -> Vec<Stage> {
     let part = |percent: u32| plan.duration * percent / 100;
     let (of_length, of_zone) = if plan.writes { (READ, ZONE) } else { (READ_ALONE, ZONE_ALONE) };
-    let reads = LENGTHS.map(|length| Stage {
+    let reads = READS.map(|length| Stage {
         kind: Kind::Random(Direction::Read, length),
         warm_up: Duration::ZERO,
         duration: part(of_length),
@@ -383,8 +451,46 @@ fn stages(plan: &Plan) -> Vec<Stage> {
         duration: part(of_zone),
     });
     let write = |(kind, percent)| Stage { kind, warm_up: part(percent) / 2, duration: part(percent) };
-    let lengths = LENGTHS.map(|length| Kind::Random(Direction::Write, length));
-    let writes = lengths.into_iter().zip(WRITES).chain([(Kind::Flush, FLUSH)]).map(write);
+    let lengths = WRITES.map(|(length, percent)| (Kind::Random(Direction::Write, length), percent));
+    let writes = lengths.into_iter().chain([(Kind::Flush, FLUSH)]).map(write);
     // Reads first: what writes leave in a cache is written back at the cost of reads.
     reads.into_iter().chain(zones).chain(writes.filter(|_| plan.writes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_zones_in_which_the_host_was_busy_bend_nothing() {
+        let rate = |zone: u64| Bytes(200_000_000 - 10_000_000 * zone);
+        let mut zones: [Bytes; ZONES] = std::array::from_fn(|zone| rate(zone as u64));
+        (zones[0], zones[5]) = (Bytes(90_000_000), Bytes(70_000_000));
+        assert_eq!(ends(&zones), [rate(0), rate(8)]);
+        // The harmonic mean of the eight zones, in the middle of each, is 156.67.
+        assert_eq!(rate_anywhere(ends(&zones)).0 / 100_000, 1566);
+    }
+
+    #[test]
+    fn a_difference_between_measurements_is_none_of_the_device() {
+        let zones =
+            |permille: u64| std::array::from_fn(|zone| Bytes(200_000_000 - 25_000 * permille * zone as u64));
+        assert_eq!(ends(&zones(19)), [Bytes(198_337_500); 2]);
+        assert_eq!(rate_anywhere(ends(&zones(19))), Bytes(198_337_500));
+        assert_eq!(ends(&zones(21)), [Bytes(200_000_000), Bytes(195_800_000)]);
+    }
+
+    #[test]
+    fn a_write_that_was_not_measured_is_as_its_neighbours() {
+        let line = ServiceTime { access: Duration::from_millis(10), bytes_per_second: Bytes(200_000_000) };
+        let measured = [(1, 10), (4, 12), (8, 11)].map(|(mib, tenths)| {
+            let length = Bytes::from_mib(mib);
+            (length, line.of(length) * tenths / 10)
+        });
+        let times = write_times(line, &measured);
+        let tenths = WRITE_LENGTHS.into_iter().zip(times).map(|(length, time)| {
+            (time.as_secs_f64() / line.of(length).as_secs_f64() * 100.0).round() as u64
+        });
+        assert!(tenths.eq([100, 100, 100, 110, 120, 110, 110, 110, 110]), "{times:?}");
+    }
 }

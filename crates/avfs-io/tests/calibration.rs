@@ -1,8 +1,8 @@
 //! The calibration before modelled devices, in virtual time: does it find what they take?
 
 use avfs_io::calibration::{Calibration, Measured, Plan, SMALLEST, ZONES};
-use rtsched::{Direction, ServiceTime};
-use rtsched_sim::calibration::start_values;
+use rtsched::{Direction, ServiceTime, WRITE_LENGTHS};
+use rtsched_sim::calibration::{read_ends, start_values, write_times};
 use rtsched_sim::device::{self, Device, DeviceSpec, ModelSpec};
 use units::{Bytes, Duration, Instant};
 
@@ -105,11 +105,41 @@ fn zones_show_and_a_volatile_cache_makes_flushes_cost() {
     assert!(found.flush.expect("it flushed") > Duration::from_millis(2), "{:?}", found.flush);
 }
 
+/// The first of them is told at which rate it may be promised something outside and inside, and what is as fast everywhere is
+/// said to be.
+#[test]
+fn both_ends_of_a_device_are_found() {
+    for (name, writes) in [("disk-ncq", false), ("disk-ncq", true), ("raid5-table5", false)] {
+        let spec = spec(name);
+        let found = measure(&spec, writes, BUDGET).0.read_ends.expect("sequential reads and long ones agree");
+        for (found, truth) in found.into_iter().zip(read_ends(&spec)) {
+            let off = found.0 as f64 / truth.0 as f64 - 1.0;
+            assert!(off.abs() < 0.01, "{name}: {off}");
+        }
+        assert_eq!(found[0] == found[1], name != "disk-ncq", "{found:?}");
+    }
+}
+
+/// A recorder's request of 8 MiB takes a tenth longer than the line through all writes says.
+#[test]
+fn writes_are_known_by_length() {
+    let spec = spec("raid5-table5");
+    let (found, took) = measure(&spec, true, BUDGET * 2);
+    assert!(took < BUDGET * 2 + BUDGET / 10, "{took:?}");
+    let found = found.write_times.expect("it wrote");
+    for ((length, found), truth) in WRITE_LENGTHS.into_iter().zip(found).zip(write_times(&spec)) {
+        let off = found.as_secs_f64() / truth.as_secs_f64() - 1.0;
+        // 2 MiB is between two that are measured, what is shorter than 1 MiB as far from the line as that.
+        let bound = if length == Bytes::from_mib(2) { 0.06 } else { 0.01 };
+        assert!(length < Bytes::from_mib(1) || off.abs() < bound, "{length}: {off}");
+    }
+}
+
 #[test]
 fn without_writes_reads_alone_are_measured() {
     let spec = spec("raid5-table5");
     let (found, took) = measure(&spec, false, BUDGET);
-    assert_eq!((found.write, found.flush), (None, None));
+    assert_eq!((found.write, found.write_times, found.flush), (None, None, None));
     assert!(worst(found.read, start_values(&spec)[0]) < 0.03, "{:?}", found.read);
     assert!(found.points.iter().all(|point| point.direction == Direction::Read && point.count >= 3));
     assert!(took < BUDGET + BUDGET / 10, "{took:?}");

@@ -19,7 +19,7 @@ use avfs_core::recovery::RecoveryError;
 use avfs_core::simulation::formatted;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
-use rtsched_sim::calibration::start_values;
+use rtsched_sim::calibration::{read_ends, start_values};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -140,7 +140,8 @@ impl<'a> Stage<'a> {
         }
         if contender.calibrated {
             let [read, ..] = start_values(&self.device);
-            config.device = DeviceConfig { read: Some(read), ..DeviceConfig::default() };
+            let read_ends = Some(read_ends(&self.device));
+            config.device = DeviceConfig { read: Some(read), read_ends, ..DeviceConfig::default() };
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.

@@ -6,7 +6,7 @@
 use crate::device::{Command, Device, DeviceSpec, ModelSpec};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::{Direction, ServiceTime};
+use rtsched::{Direction, ServiceTime, WRITE_LENGTHS};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// Table 5: length in KiB; random reads and random writes in Mbit/s (10^6).
@@ -146,11 +146,9 @@ pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
     [line(Direction::Read), line(Direction::Write), flush]
 }
 
-/// What writes of 256 KiB and its doubles up to 64 MiB take on average, measured like the line through them.
-pub fn write_times(spec: &DeviceSpec) -> [Duration; 9] {
-    core::array::from_fn(|octave| {
-        command_time(spec, Direction::Write, Bytes::from_kib(256 << octave), depth_of_lines(spec), 1)
-    })
+/// What writes of the lengths that a scheduler wants to know take on average, measured like the line through them.
+pub fn write_times(spec: &DeviceSpec) -> [Duration; WRITE_LENGTHS.len()] {
+    WRITE_LENGTHS.map(|length| command_time(spec, Direction::Write, length, depth_of_lines(spec), 1))
 }
 
 /// Bytes a second of reads at the start of a device and at its end, as they are measured once: long commands, each where the

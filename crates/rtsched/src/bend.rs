@@ -9,8 +9,17 @@
 use crate::line::{Figures, ServiceTime};
 use units::{Bytes, Duration};
 
-/// Lengths that are measured: 256 KiB and its doubles up to 64 MiB.
-pub(crate) const MEASURED: usize = 9;
+/// Lengths of writes that are measured: 256 KiB and its doubles up to 64 MiB.
+pub const WRITE_LENGTHS: [Bytes; 9] = {
+    let mut lengths = [Bytes::from_kib(256); 9];
+    let mut octave = 1;
+    while octave < lengths.len() {
+        lengths[octave] = Bytes(lengths[octave - 1].0 * 2);
+        octave += 1;
+    }
+    lengths
+};
+const MEASURED: usize = WRITE_LENGTHS.len();
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -21,17 +30,15 @@ pub(crate) struct Bend {
 
 impl Bend {
     const SHIFT: u32 = 16;
-    const SHORTEST: Bytes = Bytes::from_kib(256);
+    const SHORTEST: Bytes = WRITE_LENGTHS[0];
 
     /// Commands of these lengths took these `times`, and through them goes this line.
     pub(crate) fn new(line: ServiceTime, times: [Duration; MEASURED]) -> Self {
         let line = Figures::from(line);
-        let mut length = Self::SHORTEST;
-        let parts = times.map(|time| {
-            let nanos = u128::from(line.nanos(length));
-            length = Bytes(length.0 * 2);
+        let parts = core::array::from_fn(|octave| {
+            let nanos = u128::from(line.nanos(WRITE_LENGTHS[octave]));
             // A line that is off by more than this is none of this device's.
-            let part = (time.as_nanos() << Self::SHIFT) / nanos;
+            let part = (times[octave].as_nanos() << Self::SHIFT) / nanos;
             (part as u64).clamp(1 << (Self::SHIFT - 4), 1 << (Self::SHIFT + 4))
         });
         Self { parts }
@@ -66,10 +73,9 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_said_again_and_between_it_changes_evenly() {
-        let lengths: [Bytes; MEASURED] = core::array::from_fn(|octave| Bytes::from_kib(256 << octave));
         // Every second one takes half as long again as the line says.
         let mut is_slow = false;
-        let times = lengths.map(|length| {
+        let times = WRITE_LENGTHS.map(|length| {
             is_slow = !is_slow;
             if is_slow { LINE.of(length) * 3 / 2 } else { LINE.of(length) }
         });
@@ -79,10 +85,10 @@ mod tests {
             assert!((bend.factor(length) * nanos as f64 - bend.scale(length, nanos) as f64).abs() < 2.0);
             bend.scale(length, nanos) as f64 / nanos as f64
         };
-        for (length, time) in lengths.into_iter().zip(times) {
+        for (length, time) in WRITE_LENGTHS.into_iter().zip(times) {
             let expected = time.as_secs_f64() / LINE.of(length).as_secs_f64();
             assert!((ratio(length) - expected).abs() < 1e-4, "{length}");
-            if length < lengths[MEASURED - 1] {
+            if length < WRITE_LENGTHS[MEASURED - 1] {
                 assert!((ratio(Bytes(length.0 / 2 * 3)) - 1.25).abs() < 1e-4, "{length}");
             }
         }

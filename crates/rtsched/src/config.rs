@@ -3,6 +3,7 @@
 //! **For:** the figures of the policy, with defaults for a disk array. **Excludes:** reading them from a file.
 //! **State:** none. **Invariants:** values out of range count as the nearest one in range.
 
+use crate::bend::WRITE_LENGTHS;
 use crate::line::ServiceTime;
 use units::{Bytes, Duration};
 
@@ -98,9 +99,9 @@ pub struct Config {
     pub read_ends: Option<[Bytes; 2]>,
     /// What the device is reckoned to take for a write until it has shown.
     pub write: ServiceTime,
-    /// What writes of 256 KiB, 512 KiB and so on up to 64 MiB took, where each was measured: `write` is the line through
-    /// them, and arrays do not keep to it. `None`: they do until the device has shown.
-    pub write_times: Option<[Duration; 9]>,
+    /// What writes of the [`WRITE_LENGTHS`] took, where each was measured: `write` is the line through them, and arrays do
+    /// not keep to it. `None`: they do until the device has shown.
+    pub write_times: Option<[Duration; WRITE_LENGTHS.len()]>,
     /// The same for a flush, whose length is zero.
     pub flush: ServiceTime,
     /// Which of the values above were measured under sustained load.

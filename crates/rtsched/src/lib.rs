@@ -62,6 +62,7 @@ mod streams;
 mod tree;
 mod zones;
 
+pub use bend::WRITE_LENGTHS;
 pub use config::{Calibrated, Config, FloorBase};
 pub use event::{Counters, Event};
 pub use line::ServiceTime;

@@ -90,7 +90,10 @@ impl ServiceModel {
     /// The same of what goes on at a place, where that is known. Between the middles of two zones, and beyond the last one, it
     /// changes evenly: what is promised for hours is not left to on which side of a border it lies.
     pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
-        let Some(offset) = place else { return self.nanos_anywhere(direction, length) };
+        // Where zones were not measured, one that nothing was read in yet is no better known than the slowest.
+        let Some(offset) = place.filter(|_| self.lines[direction as usize].is_known_by_zone()) else {
+            return self.nanos_anywhere(direction, length);
+        };
         let Some(Neighbours { zones, part }) = neighbours(self.device_size, offset) else {
             return self.nanos(direction, offset, length);
         };

@@ -142,6 +142,11 @@ impl Lines {
         new
     }
 
+    /// Each zone was measured.
+    pub(crate) fn is_known_by_zone(&self) -> bool {
+        self.by_zone
+    }
+
     /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
     pub(crate) fn line(&self, zone: usize, length: Bytes) -> &Line {
         if length <= SHORT {

@@ -2,6 +2,7 @@
 
 use super::settings::WhenFull;
 use rtsched::Class;
+use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
@@ -178,20 +179,31 @@ pub(super) fn queue_depth<'de, D: Deserializer<'de>>(input: D) -> Result<Option<
     integer(input, 1..=1024).map(Some)
 }
 
-pub(super) fn access_time<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
-    duration(input, Duration::from_micros(1)..=Duration::from_secs(10)).map(Some)
+/// What one command takes: 1 µs to 10 s.
+#[derive(Clone, Copy)]
+pub(super) struct AccessTime(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for AccessTime {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        duration(input, Duration::from_micros(1)..=Duration::from_secs(10)).map(Self)
+    }
+}
+
+/// Of transfers: 100 kB/s to 1 TB/s.
+#[derive(Clone, Copy)]
+pub(super) struct TransferRate(pub(super) Bitrate);
+
+impl<'de> Deserialize<'de> for TransferRate {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let expected = "a rate such as \"180 MB/s\" or a number of bits per second";
+        let bits_per_second = value(input, BITS_PER_SECOND, true, expected)?;
+        let show = |bits: &u64| format!("{} kB/s", bits / 8_000);
+        within(bits_per_second, 800_000..=8_000_000_000_000, show).map(|bits| Self(Bitrate(bits)))
+    }
 }
 
 pub(super) fn flush_time<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
     duration(input, Duration::from_micros(1)..=Duration::from_secs(60)).map(Some)
-}
-
-/// 100 kB/s to 1 TB/s.
-pub(super) fn transfer_rate<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bitrate>, D::Error> {
-    let expected = "a rate such as \"180 MB/s\" or a number of bits per second";
-    let bits_per_second = value(input, BITS_PER_SECOND, true, expected)?;
-    let show = |bits: &u64| format!("{} kB/s", bits / 8_000);
-    within(bits_per_second, 800_000..=8_000_000_000_000, show).map(|bits| Some(Bitrate(bits)))
 }
 
 pub(super) fn metadata_latency<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {

@@ -46,8 +46,14 @@ fn the_disabled_examples_are_right() {
         access: Duration::from_millis(millis),
         bytes_per_second: Bytes(megabytes * 1_000_000),
     };
-    let flush = Some(Duration::from_micros(200));
-    assert_eq!(config.device, DeviceConfig { read: Some(line(16, 170)), write: Some(line(11, 150)), flush });
+    let device = DeviceConfig {
+        read: Some(line(16, 170)),
+        read_ends: Some([180, 90].map(|megabytes| Bytes(megabytes * 1_000_000))),
+        write: Some(line(11, 150)),
+        write_times: Some([10, 13, 18, 25, 41, 73, 120, 226, 440].map(Duration::from_millis)),
+        flush: Some(Duration::from_micros(200)),
+    };
+    assert_eq!(config.device, device);
     let settings_for = |path: &[u8]| config.policies_for(path).next().map(|(_, policy)| policy.settings);
 
     let policy = settings_for(b"Projects/Film/A001.MXF").unwrap();
@@ -119,6 +125,22 @@ fn a_mistake_is_one_line_with_its_place() {
         (format!("{written}flush = \"1 ms\""), "line 1: write_access and write_rate in [device] want"),
         (format!("{written}{read}"), "line 1: write_access, write_rate and flush in [device] go together"),
         (format!("[device]\n{read}flush = \"1 ms\""), "line 1: write_access, write_rate and flush in"),
+        (
+            "[device]\nread_ends = [\"1 MB/s\"]".to_owned(),
+            "line 2: invalid length 1, expected an array of length 2",
+        ),
+        (
+            "[device]\nread_ends = [\"1 MB/s\", \"1 B/s\"]".to_owned(),
+            "line 2: \"1 B/s\": expected a rate such as",
+        ),
+        (
+            "[device]\nread_ends = [\"1 MB/s\", \"1 MB/s\"]".to_owned(),
+            "line 1: read_ends in [device] wants read_access and read_rate beside it",
+        ),
+        (
+            format!("[device]\nwrite_times = [{}]", ["\"1 ms\""; 9].join(", ")),
+            "line 1: write_times in [device] wants write_access and write_rate beside it",
+        ),
         ("[device]\nspeed = 1".to_owned(), "line 2: unknown field `speed`, expected one of `read_access`"),
         (format!("{stream}class = \"realtime\""), "line 3: \"realtime\": expected \"real-time\", "),
         (format!("{stream}bitrate = \"0 bit/s\""), "line 3: 0 bit/s is outside of 1000 bit/s to"),
@@ -310,8 +332,9 @@ proptest! {
         match Config::parse(&chars.into_iter().collect::<String>()) {
             Ok(config) => {
                 prop_assert!(config.scheduler.queue_depth.is_none_or(|depth| (1..=1024).contains(&depth)));
-                let DeviceConfig { read, write, flush } = config.device;
-                prop_assert!(write.is_none() || read.is_some());
+                let DeviceConfig { read, read_ends, write, write_times, flush } = config.device;
+                prop_assert!(read.is_some() || (write.is_none() && read_ends.is_none()));
+                prop_assert!(write_times.is_none() || write.is_some());
                 prop_assert_eq!(write.is_some(), flush.is_some());
                 let _ = config.policies_for(&path).count();
             }
@@ -346,6 +369,8 @@ proptest! {
     #[test]
     fn a_measured_device_is_read_as_itself(
         lines in proptest::array::uniform2(proptest::option::of((any::<u64>(), any::<u64>()))),
+        read_ends in proptest::option::of(any::<[u64; 2]>()),
+        write_times in proptest::option::of(any::<[u64; 9]>()),
         flush in proptest::option::of(any::<u64>()),
         shift in 0u32..64,
     ) {
@@ -354,10 +379,15 @@ proptest! {
             bytes_per_second: Bytes(rate >> shift),
         }));
         let flush = flush.map(|nanoseconds| Duration::from_nanos(nanoseconds >> shift));
-        let device = DeviceConfig { read, write, flush }.rounded();
+        let read_ends = read_ends.map(|ends| ends.map(|rate| Bytes(rate >> shift)));
+        let write_times = write_times.map(|times| times.map(|nanos| Duration::from_nanos(nanos >> shift)));
+        let device = DeviceConfig { read, read_ends, write, write_times, flush }.rounded();
         prop_assert_eq!(device.rounded(), device);
         prop_assert_eq!(device.read.is_some(), read.is_some());
-        let settings = device.settings().into_iter().map(|(name, value)| format!("{name} = {value:?}\n"));
+        let settings = device.settings().into_iter().map(|(name, value)| match value {
+            SettingValue::One(one) => format!("{name} = {one:?}\n"),
+            SettingValue::List(list) => format!("{name} = {list:?}\n"),
+        });
         let text = format!("[device]\n{}", settings.collect::<String>());
         prop_assert_eq!(Config::parse(&text).map_err(|error| error.to_string()).map(|config| config.device), Ok(device));
     }

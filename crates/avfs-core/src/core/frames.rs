@@ -22,7 +22,7 @@ use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Class, Direction, StreamSpec};
 use smallvec::SmallVec;
 use std::ops::Range;
-use units::{Bytes, Ino, Instant, Now};
+use units::{Bytes, DeviceOffset, Ino, Instant, Now};
 
 /// A file that is shorter is no frame: 24 of them a second are less than 13 Mbit/s.
 const SHORTEST_FRAME: u64 = 64 << 10;
@@ -233,10 +233,17 @@ impl Core {
             rate,
             request,
             deadline: is_timed.then(|| sequence.policy.deadline_window()),
-            place: None,
+            place: if reads { self.place_of_frames(sequence) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
         };
         Some((spec, players))
+    }
+
+    /// Where the frames lie that are read next, about.
+    fn place_of_frames(&self, sequence: &Sequence) -> Option<DeviceOffset> {
+        let head = sequence.heads.first()?;
+        let (_, ino) = self.next_frame(sequence, head, head.front())?;
+        self.place_of(ino)
     }
 
     /// Length of requests where there is a reason for it: what a policy wants ahead, or the pieces in which the next

@@ -11,7 +11,7 @@ use crate::types::*;
 use avfs_io::{DeclaredStream, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use std::ops::Range;
-use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
 
 /// How requests of a file are ranked.
 #[derive(Clone, Copy, Debug)]
@@ -194,9 +194,16 @@ impl Core {
                 None
             },
             deadline: is_timed.then(|| window_of_all(file, direction)),
-            place: None,
+            place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
         })
+    }
+
+    /// Where reading a file takes longest, as disks are: where it lies nearest to the device's end.
+    pub(super) fn place_of(&self, ino: Ino) -> Option<DeviceOffset> {
+        let extents = self.metadata.get(ino)?.extents()?;
+        let last = extents.iter().map(|extent| extent.start + extent.count).max()?;
+        Some(self.superblock.geometry.block_address(last))
     }
 
     /// Length of a reader's requests where there is a reason for it: what a policy wants ahead, or the pieces in which

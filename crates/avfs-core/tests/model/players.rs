@@ -6,7 +6,7 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use rtsched::{Class, Direction, StreamId};
-use units::{Bitrate, Bytes, Duration, Ino};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino};
 
 const MIB: u64 = 1 << 20;
 const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
@@ -114,6 +114,23 @@ fn a_jump_takes_back_what_is_not_wanted_any_more() {
     });
     assert_eq!(cancellations, [Cancellation::Stream(stream)]);
     assert_eq!(volume.core().report().prefetched_bytes, 0);
+}
+
+/// Whatever a disk is promised to play was reckoned as if it lay inside, where disks are half as fast as outside.
+#[test]
+fn a_player_is_declared_where_its_file_lies() {
+    let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[64, 8]);
+    for ino in inos {
+        let handle = open(&mut volume, ino);
+        let declaration = Declaration { rate: Some(Bitrate::from_megabits(100)), ..Declaration::default() };
+        let told = volume.with(|core, _| {
+            core.declare(handle, declaration).unwrap();
+            core.take_outbox().streams
+        });
+        let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
+        let last = volume.core().extents(ino).unwrap().pop().unwrap();
+        assert_eq!(spec.place, Some(DeviceOffset(last.device_offset + last.length)));
+    }
 }
 
 /// It was left to best effort, behind what the stream itself asked for: the player waited for 8 MiB while 32 behind them were
