@@ -27,10 +27,12 @@ use thiserror::Error;
 use units::{Bytes, Duration};
 
 /// The workloads that this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 3] = [
+pub const DECLARED: [(&str, &str); 5] = [
     ("inside", include_str!("../agreements/inside.toml")),
     ("full", include_str!("../agreements/full.toml")),
     ("short", include_str!("../agreements/short.toml")),
+    ("recorders", include_str!("../agreements/recorders.toml")),
+    ("beside", include_str!("../agreements/beside.toml")),
 ];
 
 /// The device's size: what the simulator calls GB, whole and a multiple of 4096 bytes.
