@@ -21,6 +21,8 @@ pub(crate) struct Loan {
 impl Loan {
     /// For so long, in nanoseconds, a cache may keep what was written: twice the gigabyte that large controllers have.
     const LATELY: f64 = 20e9;
+    /// What writing a gigabyte takes arrays that have as much, nanoseconds.
+    const MOST: f64 = 4e9;
 
     /// Nothing is owed, and nothing was written lately of which it could be.
     pub(crate) fn is_settled(&self) -> bool {
@@ -43,6 +45,14 @@ impl Loan {
         if self.written < 1e6 {
             self.written = 0.0;
         }
+    }
+
+    /// In a span of `took` nanoseconds, of which so much was expected for `writes`, nobody knows how much of them was written: the
+    /// cache may hold all that caches hold.
+    pub(crate) fn borrow_all(&mut self, took: f64, writes: f64) {
+        self.forget(took);
+        self.written += writes;
+        self.owed = self.owed.max(self.written.min(Self::MOST));
     }
 
     /// What a span took in truth, which took the device `took` nanoseconds, and of which so much was `expected`, and so much

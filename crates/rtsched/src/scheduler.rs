@@ -415,7 +415,8 @@ impl Scheduler {
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
         let command = (flight.direction, flight.offset, flight.length);
         let is_idle = self.device.in_flight() == 0;
-        let learned = self.service.observe(now, command, flight.distance, service, is_idle);
+        let in_turn = self.shortest.is_some() || !self.device.lends();
+        let learned = self.service.observe(now, command, flight.distance, service, is_idle, in_turn);
         self.device.put_aside(flight);
         if learned {
             self.device_changed(now);

@@ -34,10 +34,27 @@ struct Span {
     count: usize,
     /// Nanoseconds.
     took: f64,
+    has_reads: bool,
     has_writes: bool,
+    /// Meanwhile reads and writes took turns, or need not.
+    in_turn: bool,
 }
 
-const NO_SPAN: Span = Span { seen: [None; SPAN_OF_CACHE], count: 0, took: 0.0, has_writes: false };
+const NO_SPAN: Span = Span {
+    seen: [None; SPAN_OF_CACHE],
+    count: 0,
+    took: 0.0,
+    has_reads: false,
+    has_writes: false,
+    in_turn: true,
+};
+
+impl Span {
+    /// Reads and writes got in each other's way, as they do not when streams are promised anything.
+    fn is_mixed(&self) -> bool {
+        self.has_reads && self.has_writes && !self.in_turn
+    }
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -136,7 +153,7 @@ impl ServiceModel {
     }
 
     /// Learns that the device worked for `took` until `now`, when it had done a command, after which it `is_idle` or has
-    /// more to do; true when [`nanos`](Self::nanos) answers otherwise now.
+    /// more to do, and reads and writes go to it `in_turn`, or a cache has to write between reads; true when [`nanos`](Self::nanos) answers otherwise now.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
@@ -144,6 +161,7 @@ impl ServiceModel {
         distance: Distance,
         took: Duration,
         is_idle: bool,
+        in_turn: bool,
     ) -> bool {
         if !self.learning {
             return false;
@@ -157,7 +175,9 @@ impl ServiceModel {
             Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
         span.count += 1;
         span.took += nanos;
+        span.has_reads |= direction == Direction::Read;
         span.has_writes |= direction != Direction::Read;
+        span.in_turn &= in_turn;
         let has_cache = self.loan.is_some_and(|loan| span.has_writes || !loan.is_settled());
         let is_over = match has_cache {
             false => is_idle || span.count >= SPAN,
@@ -168,7 +188,8 @@ impl ServiceModel {
 
     /// Learns from the span that is over.
     fn learn(&mut self) -> bool {
-        let Span { seen, took, .. } = core::mem::replace(&mut self.span, NO_SPAN);
+        let span = core::mem::replace(&mut self.span, NO_SPAN);
+        let Span { seen, took, .. } = span;
         let lines = &mut self.lines;
         let (mut expected, mut writes) = (0.0, 0.0);
         for seen in seen.iter().flatten() {
@@ -177,7 +198,15 @@ impl ServiceModel {
             // A flush waits for them.
             writes += if seen.direction == Direction::Read { 0.0 } else { nanos };
         }
-        let took = self.loan.as_mut().map_or(took, |loan| loan.settle(took, expected, writes));
+        let took = match &mut self.loan {
+            None => took,
+            // A cache writes in pieces between reads, with a seek to and fro for each: what that takes is no promise's price.
+            Some(loan) if span.is_mixed() => {
+                loan.borrow_all(took, writes);
+                return false;
+            }
+            Some(loan) => loan.settle(took, expected, writes),
+        };
         let mut ratios = [took / expected; 3];
         let mut learned = false;
         for seen in seen.iter().flatten() {
@@ -214,7 +243,7 @@ mod tests {
 
     /// One command alone.
     fn observe(model: &mut ServiceModel, length: Bytes, took: Duration) -> bool {
-        model.observe(Instant::ZERO, (START.0, START.1, length), Distance::Far, took, true)
+        model.observe(Instant::ZERO, (START.0, START.1, length), Distance::Far, took, true, true)
     }
 
     fn off_by(model: &ServiceModel, truth: ServiceTime, length: Bytes) -> f64 {
@@ -308,7 +337,7 @@ mod tests {
             let part = if round % 2 == 0 { 9 } else { 1 };
             let took = DISK.of(length) * 2 * part / 10;
             let command = (START.0, START.1, length);
-            changes += u32::from(model.observe(Instant::ZERO, command, Distance::Far, took, false));
+            changes += u32::from(model.observe(Instant::ZERO, command, Distance::Far, took, false, true));
         }
         assert_eq!(changes, 0);
         assert_eq!(off_by(&model, DISK, length), 1.0);
@@ -321,7 +350,7 @@ mod tests {
         for _ in 0..1000 {
             let command = (START.0, START.1, SIZES[2]);
             let took = transfer(SIZES[2]);
-            assert!(!model.observe(Instant::ZERO, command, Distance::Sequential, took, true));
+            assert!(!model.observe(Instant::ZERO, command, Distance::Sequential, took, true, true));
         }
         assert_eq!(model.nanos_anywhere(Direction::Read, SIZES[2]), DISK.of(SIZES[2]).as_nanos() as u64);
         let estimate = model.estimate(Direction::Read, DeviceOffset(0), Distance::Sequential, SIZES[2]);
@@ -338,7 +367,7 @@ mod tests {
             let is_inner = round / SIZES.len() % 2 == 1;
             let (offset, truth) = if is_inner { (size.0 - 1, inner) } else { (0, DISK) };
             let command = (Direction::Read, DeviceOffset(offset), length);
-            model.observe(Instant::ZERO, command, Distance::Far, truth.of(length), true);
+            model.observe(Instant::ZERO, command, Distance::Far, truth.of(length), true, true);
         }
         let nanos = |offset| model.nanos(Direction::Read, DeviceOffset(offset), SIZES[3]) as f64;
         assert!((0.9..1.1).contains(&(nanos(0) / DISK.of(SIZES[3]).as_nanos() as f64)));
@@ -367,7 +396,14 @@ mod tests {
         for (slower, completions) in [(2, 200), (3, 20)] {
             for _ in 0..completions {
                 let command = (START.0, START.1, length);
-                model.observe(Instant::ZERO, command, Distance::Near, DISK.of(length) * slower / 2, true);
+                model.observe(
+                    Instant::ZERO,
+                    command,
+                    Distance::Near,
+                    DISK.of(length) * slower / 2,
+                    true,
+                    true,
+                );
             }
         }
         assert!((1.4..1.6).contains(&off_by(&model, DISK, length)));
@@ -397,7 +433,7 @@ mod tests {
         took: Duration,
     ) {
         *now += idle + took;
-        model.observe(*now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, true);
+        model.observe(*now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, true, true);
     }
 
     fn prices(model: &ServiceModel) -> [u64; 2] {
@@ -475,6 +511,29 @@ mod tests {
         assert!(prices(&model)[1] < start[1] * 3 / 4);
     }
 
+    /// A copy had the device alone, whose cache wrote between its reads: each of both took half as long again. The reads' price
+    /// had not come down when a player asked, and it was refused what there was room for.
+    #[test]
+    fn what_a_copy_takes_beside_nobody_is_no_promises_price() {
+        for (in_turn, is_learned) in [(false, false), (true, true)] {
+            let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
+            let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
+            for round in 0..500 {
+                let direction = if round % 2 == 0 { Direction::Write } else { Direction::Read };
+                let command = (direction, DeviceOffset(0), SIZES[2]);
+                let took = cost * 3 / 2;
+                model.observe(Instant::ZERO, command, Distance::Far, took, false, in_turn);
+            }
+            assert_eq!(prices(&model) != start, is_learned);
+            // Nor is what the cache has still to write of it, when a stream comes: here 2.6 seconds of reads that take twice as long.
+            for _ in 0..40 {
+                let command = (Direction::Read, DeviceOffset(0), SIZES[2]);
+                model.observe(Instant::ZERO, command, Distance::Far, cost * 2, false, true);
+            }
+            assert_eq!(prices(&model) != start, is_learned);
+        }
+    }
+
     #[test]
     fn a_cache_does_not_hide_that_the_device_is_slower() {
         // A tenth of the time is writes, which the cache takes at once, and everything takes half as long again as it
@@ -488,7 +547,7 @@ mod tests {
                 _ => (Direction::Read, cost * 166 / 100),
             };
             now += took;
-            model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false);
+            model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false, true);
         }
         for (price, start) in prices(&model).into_iter().zip(start) {
             let ratio = price as f64 / start as f64;
@@ -508,7 +567,7 @@ mod tests {
                 let direction = if is_write { Direction::Write } else { Direction::Read };
                 let took = if is_write { cost } else { cost * percent / 100 };
                 now += took;
-                model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false);
+                model.observe(now, (direction, DeviceOffset(0), SIZES[2]), Distance::Far, took, false, true);
             }
         };
         // A twentieth less for minutes; and then the device is as slow as it ever was, and that is seen.
@@ -581,7 +640,14 @@ mod tests {
         let rate = Bytes(100_000_000);
         let took = ServiceTime { access: DISK.access / 2, bytes_per_second: rate }.of(SIZES[3]);
         for _ in 0..500 {
-            model.observe(Instant::ZERO, (Direction::Read, inside, SIZES[3]), Distance::Near, took, true);
+            model.observe(
+                Instant::ZERO,
+                (Direction::Read, inside, SIZES[3]),
+                Distance::Near,
+                took,
+                true,
+                true,
+            );
         }
         assert_eq!(model.nanos(Direction::Read, DeviceOffset(0), SIZES[3]), outside);
     }
