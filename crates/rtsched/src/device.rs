@@ -6,6 +6,7 @@
 //! command costs, and that is what the service model learns. What a cache takes faster than it writes is lent, and paid
 //! back while the device has nothing else to do. Steady state allocates nothing.
 
+use crate::loan::OWED_MAX;
 use crate::queue::StreamSlot;
 use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
 use crate::zones::Distance;
@@ -98,9 +99,6 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// No cache owes more: it is what writing a gigabyte takes arrays that have one.
-    const LENT_MAX: i64 = 4_000_000_000;
-
     pub(crate) fn in_flight(&self) -> u32 {
         self.flights.len() as u32
     }
@@ -231,7 +229,7 @@ impl Device {
             let left = signed(flight.lent).saturating_sub(service);
             // Of commands on which it works at once, the first shows what all took.
             let least = none.min(-signed(self.outstanding));
-            self.lent = self.lent.saturating_add(left).clamp(least, Self::LENT_MAX);
+            self.lent = self.lent.saturating_add(left).clamp(least, i64::from(OWED_MAX));
             self.lent_most = self.lent;
             self.lends |= self.lent > signed(flight.lent) / 4;
         } else if flight.direction == Direction::Flush {

@@ -7,6 +7,9 @@
 
 use units::Instant;
 
+/// No cache owes more, nanoseconds: it is what writing a gigabyte takes arrays that have one.
+pub(crate) const OWED_MAX: u32 = 4_000_000_000;
+
 /// What the device owes. Known only where start values were measured under sustained load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Loan {
@@ -21,8 +24,6 @@ pub(crate) struct Loan {
 impl Loan {
     /// For so long, in nanoseconds, a cache may keep what was written: twice the gigabyte that large controllers have.
     const LATELY: f64 = 20e9;
-    /// What writing a gigabyte takes arrays that have as much, nanoseconds.
-    const MOST: f64 = 4e9;
 
     /// Nothing is owed, and nothing was written lately of which it could be.
     pub(crate) fn is_settled(&self) -> bool {
@@ -47,19 +48,22 @@ impl Loan {
         }
     }
 
+    fn wrote(&mut self, took: f64, writes: f64) {
+        self.forget(took);
+        self.written += writes;
+    }
+
     /// In a span of `took` nanoseconds, of which so much was expected for `writes`, nobody knows how much of them was written: the
     /// cache may hold all that caches hold.
     pub(crate) fn borrow_all(&mut self, took: f64, writes: f64) {
-        self.forget(took);
-        self.written += writes;
-        self.owed = self.owed.max(self.written.min(Self::MOST));
+        self.wrote(took, writes);
+        self.owed = self.owed.max(self.written.min(f64::from(OWED_MAX)));
     }
 
     /// What a span took in truth, which took the device `took` nanoseconds, and of which so much was `expected`, and so much
     /// of that for writes.
     pub(crate) fn settle(&mut self, took: f64, expected: f64, writes: f64) -> f64 {
-        self.forget(took);
-        self.written += writes;
+        self.wrote(took, writes);
         let owed = self.owed + expected - took;
         self.owed = owed.clamp(0.0, self.written);
         expected + self.owed - owed

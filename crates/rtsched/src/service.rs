@@ -34,27 +34,13 @@ struct Span {
     count: usize,
     /// Nanoseconds.
     took: f64,
-    has_reads: bool,
     has_writes: bool,
     /// Meanwhile reads and writes took turns, or need not.
     in_turn: bool,
 }
 
-const NO_SPAN: Span = Span {
-    seen: [None; SPAN_OF_CACHE],
-    count: 0,
-    took: 0.0,
-    has_reads: false,
-    has_writes: false,
-    in_turn: true,
-};
-
-impl Span {
-    /// Reads and writes got in each other's way, as they do not when streams are promised anything.
-    fn is_mixed(&self) -> bool {
-        self.has_reads && self.has_writes && !self.in_turn
-    }
-}
+const NO_SPAN: Span =
+    Span { seen: [None; SPAN_OF_CACHE], count: 0, took: 0.0, has_writes: false, in_turn: true };
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -107,14 +93,11 @@ impl ServiceModel {
     /// The same of what goes on at a place, where that is known. Between the middles of two zones, and beyond the last one, it
     /// changes evenly: what is promised for hours is not left to on which side of a border it lies.
     pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
-        // Where zones were not measured, one that nothing was read in yet is no better known than the slowest.
-        let Some(offset) = place.filter(|_| self.lines[direction as usize].is_known_by_zone()) else {
-            return self.nanos_anywhere(direction, length);
-        };
-        let Some(Neighbours { zones, part }) = neighbours(self.device_size, offset) else {
-            return self.nanos(direction, offset, length);
-        };
         let lines = &self.lines[direction as usize];
+        // Where zones were not measured, one that nothing was read in yet is no better known than the slowest.
+        let place = place.filter(|_| lines.is_known_by_zone());
+        let around = place.and_then(|offset| neighbours(self.device_size, offset));
+        let Some(Neighbours { zones, part }) = around else { return self.nanos_anywhere(direction, length) };
         let [one, next] = zones.map(|zone| lines.nanos(lines.line(zone, length), length) as f64);
         // Neither part of a line is below zero, nor is what lies beyond two of them.
         (one + (next - one) * part).max(one.min(next) / 2.0) as u64
@@ -153,7 +136,8 @@ impl ServiceModel {
     }
 
     /// Learns that the device worked for `took` until `now`, when it had done a command, after which it `is_idle` or has
-    /// more to do, and reads and writes go to it `in_turn`, or a cache has to write between reads; true when [`nanos`](Self::nanos) answers otherwise now.
+    /// more to do, and reads and writes go to it `in_turn`, or a cache has to write between reads; true when
+    /// [`nanos`](Self::nanos) answers otherwise now.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
@@ -175,7 +159,6 @@ impl ServiceModel {
             Some(Seen { direction, zone: zone(self.device_size, offset), distance, length });
         span.count += 1;
         span.took += nanos;
-        span.has_reads |= direction == Direction::Read;
         span.has_writes |= direction != Direction::Read;
         span.in_turn &= in_turn;
         let has_cache = self.loan.is_some_and(|loan| span.has_writes || !loan.is_settled());
@@ -188,8 +171,7 @@ impl ServiceModel {
 
     /// Learns from the span that is over.
     fn learn(&mut self) -> bool {
-        let span = core::mem::replace(&mut self.span, NO_SPAN);
-        let Span { seen, took, .. } = span;
+        let Span { seen, took, in_turn, .. } = core::mem::replace(&mut self.span, NO_SPAN);
         let lines = &mut self.lines;
         let (mut expected, mut writes) = (0.0, 0.0);
         for seen in seen.iter().flatten() {
@@ -198,10 +180,11 @@ impl ServiceModel {
             // A flush waits for them.
             writes += if seen.direction == Direction::Read { 0.0 } else { nanos };
         }
+        let is_mixed = 0.0 < writes && writes < expected;
         let took = match &mut self.loan {
             None => took,
             // A cache writes in pieces between reads, with a seek to and fro for each: what that takes is no promise's price.
-            Some(loan) if span.is_mixed() => {
+            Some(loan) if is_mixed && !in_turn => {
                 loan.borrow_all(took, writes);
                 return false;
             }
