@@ -566,6 +566,8 @@ fn more_readers_than_the_kernel_can_pass_on_at_once_get_their_bytes() {
     });
 }
 
+/// And told that, not EIO: one time in three hundred that came, when a thread was killed while it read its first request,
+/// into memory that nobody had touched.
 #[test]
 fn a_client_that_waits_is_told_when_the_daemon_dies() {
     let Some(rig) = Rig::mounted() else { return };

@@ -80,7 +80,11 @@ impl Incoming {
         }
         let address = memory.as_ptr().addr();
         let start = address.next_multiple_of(HUGE_PAGE) - address + PAGE - HEADER_BYTES;
-        Ok(Self { memory, start })
+        let mut incoming = Self { memory, start };
+        // A thread that is killed while the kernel brings in the page that a request is copied to leaves that request's client
+        // with EIO, as if a disk had failed, instead of what says that the daemon is gone.
+        incoming.room()[..PAGE].fill(0);
+        Ok(incoming)
     }
 
     fn room(&mut self) -> &mut [u8] {
