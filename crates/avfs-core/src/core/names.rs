@@ -723,10 +723,17 @@ impl Core {
         self.learn_policy(ino);
         let direction = direction_of(flags);
         let sequence = self.joined_sequence(ino, direction);
+        let handle = HandleId(self.next_handle);
+        self.next_handle += 1;
+        let open = Handle { ino, flags, read_deadline: None, player: None, taken: Some(Share::default()) };
+        self.handles.insert(handle.0, open);
         self.change_streams(ino, |core| {
             let file = core.file_mut(ino);
             file.set_sequence(direction, sequence);
             file.count_client(flags, 1);
+            if flags.contains(OpenFlags::WRITE) {
+                core.begin_to_write(ino, handle);
+            }
         });
         let file = self.file_mut(ino);
         let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
@@ -737,10 +744,6 @@ impl Core {
         } else {
             CacheMode::Direct
         };
-        let handle = HandleId(self.next_handle);
-        self.next_handle += 1;
-        let open = Handle { ino, flags, read_deadline: None, player: None, taken: Some(Share::default()) };
-        self.handles.insert(handle.0, open);
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
     }
 

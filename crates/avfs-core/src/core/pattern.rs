@@ -165,11 +165,48 @@ impl Pace {
     }
 }
 
-/// A client rests for at least this part of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s of a
-/// file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
+/// What a client may take of a file without a rate before others come first. A player of most of what is edited takes less,
+/// and a copy takes what it gets.
+const ALLOWED: Bitrate = Bitrate::from_megabits(200);
+/// An access that a client had to wait for counts as much beside its bytes: a disk transfers that in 10 ms at this rate, and
+/// who reads here and there has its time, not its bytes.
+const ACCESS: Bytes = Bytes::from_kib(256);
+/// Who has taken so much more is a copy, and waits like any best effort; and so long it may remember that.
+const LATEST: Duration = Duration::from_secs(2);
+
+/// By when a client of a file without a rate comes to its turn, among others without one: who has taken no more than [`ALLOWED`]
+/// is served at once, as far as it waits, and a copy when those have what they need. This is VirtualClock (Zhang, SIGCOMM 1990)
+/// with a bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Allowance {
+    /// When what was taken up to now would have been taken at that rate.
+    virtual_time: Instant,
+}
+
+impl Allowance {
+    /// The client has taken `length`, for which it had to wait or not.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes, has_waited: bool) {
+        let access = if has_waited { ACCESS } else { Bytes::ZERO };
+        let taken = ALLOWED.time_for(Bytes(length.0.saturating_add(access.0)));
+        self.virtual_time = (self.virtual_time.max(now) + taken).min(now + LATEST);
+    }
+
+    /// By when it should have what lies `ahead` of what it asks for. `None`: when others have what they need.
+    pub(super) fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
+        Some((now + ALLOWED.time_for(ahead)).max(self.virtual_time)).filter(|due| *due < now + LATEST)
+    }
+}
+
+/// A client rests for at least one part in so many of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s
+/// of a file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
 const RESTING_PART: u32 = 4;
 /// It is judged by as much as plays so long: a player that fills its own memory with three seconds does not rest before.
 const JUDGED: Duration = Duration::from_secs(4);
+/// A recorder has no memory to fill; and a folder that is copied here is many files at once, which hold the place of as many
+/// recorders until they are known for copies.
+const WRITER_JUDGED: Duration = Duration::from_secs(1);
+/// So much of a pause a recorder may make up for.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
 /// asks as soon as it has one, and on a full device that tells it from a player, because there it is no faster than its share.
@@ -181,9 +218,15 @@ pub(super) struct Rest {
     rested: Duration,
     taken: Duration,
     copies: bool,
+    writes: bool,
 }
 
 impl Rest {
+    /// Of a client that writes.
+    pub(super) fn of_writer() -> Self {
+        Self { writes: true, ..Self::default() }
+    }
+
     /// The client asks for something.
     pub(super) fn asks(&mut self, now: Instant) {
         self.rested += self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
@@ -193,13 +236,22 @@ impl Rest {
     pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
         self.busy = Some(now);
         self.taken += rate.time_for(length);
-        // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner, but
-        // has to rest more.
-        let (judged, part) =
-            if self.copies { (JUDGED / 2, RESTING_PART / 2) } else { (JUDGED, RESTING_PART) };
-        if self.taken >= judged.max(rate.time_for(BURST_BYTES)) {
-            self.copies = self.rested < self.taken / part;
-            (self.rested, self.taken) = (Duration::ZERO, Duration::ZERO);
+        let memory = rate.time_for(BURST_BYTES);
+        let (judged, parts) = match (self.writes, self.copies) {
+            (false, false) => (JUDGED.max(memory), 1),
+            // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner,
+            // but has to rest more.
+            (false, true) => ((JUDGED / 2).max(memory), 2),
+            (true, false) => (WRITER_JUDGED, 1),
+            // Twelve files that are copied at once rest while the others have their turn, and longer on a fast network.
+            (true, true) => (WRITER_JUDGED, 3),
+        };
+        if self.taken >= judged {
+            self.copies = self.rested * RESTING_PART < self.taken * parts;
+            // After a pause of the network a recorder has as much to give at once as it was kept from giving.
+            let kept_from = self.rested.saturating_sub(self.taken).min(LONGEST_PAUSE);
+            self.rested = if self.writes { kept_from } else { Duration::ZERO };
+            self.taken = Duration::ZERO;
         }
     }
 
@@ -386,6 +438,60 @@ mod tests {
             }
             assert_eq!(rest.copies(), copies);
         }
+    }
+
+    /// What a recorder gives by its clock, or in one piece after a pause, is recorded; what is given as soon as the last was
+    /// taken is a copy after a second of it, whether or not the device is full, and for as long as it rests for less than three
+    /// quarters: of twelve files that are copied at once each waits for the eleven others.
+    #[test]
+    fn a_writer_copies_unless_it_rests() {
+        let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
+        let plays = file.time_for(piece);
+        let write = |rest: &mut Rest, now: &mut Instant, rests: Duration, count: u32| {
+            (0..count).for_each(|_| {
+                *now += rests;
+                rest.asks(*now);
+                rest.note(*now, piece, file);
+            });
+        };
+        let (mut rest, mut now) = (Rest::of_writer(), Instant::ZERO);
+        write(&mut rest, &mut now, Duration::ZERO, 11);
+        assert!(!rest.copies(), "less than a second of it");
+        write(&mut rest, &mut now, Duration::ZERO, 1);
+        assert!(rest.copies());
+        let least = plays * 3 / RESTING_PART + Duration::from_nanos(1);
+        write(&mut rest, &mut now, least - Duration::from_micros(1), 24);
+        assert!(rest.copies());
+        write(&mut rest, &mut now, least, 12);
+        assert!(!rest.copies());
+        write(&mut rest, &mut now, plays, 100);
+        for pause in 1..=8 {
+            now += Duration::from_secs(pause);
+            write(&mut rest, &mut now, Duration::ZERO, 12 * pause as u32);
+            assert!(!rest.copies(), "a pause of {pause} s");
+            write(&mut rest, &mut now, plays, 24);
+        }
+        now += Duration::from_secs(60);
+        write(&mut rest, &mut now, Duration::ZERO, 12 * 11);
+        assert!(rest.copies(), "a pause is no reason to copy");
+    }
+
+    /// Beside a copy two players of unknown rate were late: everybody's requests went in the order of their places, and those
+    /// of the copy lay in front of the arm.
+    #[test]
+    fn who_has_taken_little_is_served_at_once_and_a_copy_after_all_others() {
+        let (piece, ahead) = (Bytes::from_mib(1), Bytes::from_mib(16));
+        let (mut player, mut copy, mut now) = (Allowance::default(), Allowance::default(), Instant::ZERO);
+        for _ in 0..1000 {
+            now += Bitrate::from_megabits(150).time_for(piece);
+            assert_eq!(player.due(now, Bytes::ZERO), Some(now));
+            assert_eq!(player.due(now, ahead), Some(now + ALLOWED.time_for(ahead)));
+            player.note(now, piece, true);
+            (0..8).for_each(|_| copy.note(now, piece, false));
+        }
+        assert_eq!(copy.due(now, Bytes::ZERO), None);
+        now += LATEST;
+        assert_eq!(copy.due(now, Bytes::ZERO), Some(now), "however much it took");
     }
 
     /// Players have several requests on their way: what counts is that they ask by the clock, not that nothing is on its way.

@@ -12,7 +12,7 @@
 //! ahead, until it is there.
 
 use super::cache::BlockId;
-use super::pattern::{Beat, Pace, Pattern, Rest, Step, Way};
+use super::pattern::{Allowance, Beat, Pace, Pattern, Rest, Step, Way};
 use super::streams::{Need, direction_of, stream_of};
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
@@ -44,6 +44,7 @@ pub(super) struct Player {
     pace: Pace,
     rest: Rest,
     beat: Beat,
+    allowance: Allowance,
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
@@ -133,6 +134,9 @@ impl Core {
             }
             player.rest.note(now.monotonic, length, rate);
         }
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.allowance.note(now.monotonic, length, has_waited);
+        }
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
             self.observe(now, ino, handle, length);
@@ -210,11 +214,32 @@ impl Core {
         }
     }
 
+    /// A client may write from now on.
+    pub(super) fn begin_to_write(&mut self, ino: Ino, handle: HandleId) {
+        let file = self.file_mut(ino);
+        if file.policy().refuses_when_full() || file.sequence(Direction::Write).is_some() {
+            return;
+        }
+        let player = Player { rest: Rest::of_writer(), ..Player::default() };
+        if let Some(open) = self.handles.get_mut(&handle.0) {
+            open.player = Some(Box::new(player));
+        }
+    }
+
+    /// A client wants to write.
+    pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId) {
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.rest.asks(now.monotonic);
+        }
+    }
+
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
         self.note_written(now, handle, length);
         let copied = self.copies(handle);
-        self.note_pace(now, ino, handle, Bytes(length));
+        if let Some((player, rate)) = self.note_pace(now, ino, handle, Bytes(length)) {
+            player.rest.note(now.monotonic, Bytes(length), rate);
+        }
         let copies = self.copies(handle);
         if copied != copies {
             self.change_streams(ino, |core| core.file_mut(ino).set_copying(handle, copies));
@@ -259,6 +284,12 @@ impl Core {
         self.player(handle).is_some_and(|player| {
             player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
         })
+    }
+
+    /// By when a client of a file without a rate should have what lies `ahead` of what it asks for.
+    pub(super) fn due_by_allowance(&self, now: Now, handle: HandleId, ahead: Bytes) -> Option<Instant> {
+        let allowance = self.player(handle).map_or(Allowance::default(), |player| player.allowance);
+        allowance.due(now.monotonic, ahead)
     }
 
     /// The rate at which this client needs the file, if anybody knows.
@@ -356,7 +387,7 @@ impl Core {
         }
     }
 
-    /// What is asked for ahead of a client is needed as is known now.
+    /// What a client waits for, and what is asked for ahead of it, is needed as is known now.
     pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(player) = self.player(handle) else { return };
         let (way, front) = (player.pattern.way(), player.pattern.front());
@@ -370,6 +401,8 @@ impl Core {
             let need = self.need_ahead(now, ino, handle, front, range.start.max(front));
             self.hasten(ino, range, need);
         }
+        let need = self.need(now, ino, handle, front, Bytes::ZERO);
+        self.hasten(ino, front.saturating_sub(super::pattern::NEAR)..front, need);
     }
 
     /// A client that plays on does not need what is at `at` before.

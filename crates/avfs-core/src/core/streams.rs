@@ -314,6 +314,8 @@ impl Core {
             need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
         } else if need.deadline.is_some() {
             need.deadline = need.deadline.max(self.earliest_need(ino, handle, at));
+        } else if need.class == Class::BestEffort && !self.copies(handle) {
+            need.deadline = self.due_by_allowance(now, handle, ahead);
         }
         need
     }

@@ -76,6 +76,7 @@ impl Core {
         length: usize,
         unprivileged: Option<Caller>,
     ) -> WriteStart {
+        self.notice_writer(now, handle);
         match self.try_write(now, None, handle, offset, length, unprivileged) {
             Progress::Ready(Ok(plan)) => WriteStart::Copy(plan),
             Progress::Ready(Err(error)) => WriteStart::Refused(error),

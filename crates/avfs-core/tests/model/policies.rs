@@ -108,18 +108,59 @@ fn a_recorder_does_not_wait_for_the_writes_of_a_copy_unless_it_exceeds_its_rate(
     let mut volume = mount_with(Bytes::from_mib(256), policy);
     let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
     let (recorded, recording) = volume.create(Ino::ROOT, b"recording").unwrap();
+    // Its network pauses, and it has eight seconds to give at once.
+    assert!(is_answered(&mut volume, recording, 0));
+    volume.pass(Duration::from_secs(8));
+    volume.sync().unwrap();
     // Half of the memory.
     let answered = (0..256).take_while(|mebibyte| is_answered(&mut volume, copy, mebibyte << 20)).count();
     assert_eq!(answered, 128);
-    let answered =
-        (0..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count() as u64;
     // 50,000,000 bytes are four seconds; its terms may need more.
     let may_wait = volume.streams()[0].buffer_bytes.max(50_000_000);
+    let answered =
+        (1..256).take_while(|mebibyte| is_answered(&mut volume, recording, mebibyte << 20)).count() as u64;
     assert_eq!(answered, may_wait >> 20);
     volume.sync().unwrap();
     assert!(is_answered(&mut volume, copy, 0));
     volume.core().audit().unwrap();
-    assert_eq!(volume.core().attributes(recorded).unwrap().size, (answered + 1) << 20);
+    assert_eq!(volume.core().attributes(recorded).unwrap().size, (answered + 2) << 20);
+}
+
+/// A folder of twelve films was copied onto the volume, each of them no faster than twice its rate. That were twelve recorders,
+/// who held all the device had to give, and one player beside them was late.
+#[test]
+fn a_folder_that_is_copied_here_does_not_hold_the_place_of_recorders() {
+    let mut volume =
+        mount_with(Bytes::from_mib(1536), "[[stream]]\npath = \"**/*.mov\"\nbitrate = \"100 Mbit/s\"");
+    let films: Vec<_> = (0..12)
+        .map(|number| volume.create(Ino::ROOT, format!("{number}.mov").as_bytes()).unwrap().1)
+        .collect();
+    let (recorded_file, recording) = volume.create(Ino::ROOT, b"recording.mov").unwrap();
+    let plays = Bitrate::from_megabits(100).time_for(Bytes::from_mib(1));
+    let recorded = |volume: &mut SimVolume| -> Vec<u64> {
+        volume.streams().iter().filter(|stream| stream.writes).map(|stream| stream.ino).collect()
+    };
+    assert_eq!(recorded(&mut volume).len(), 13);
+    for mebibyte in 0..12 {
+        assert!(films.iter().all(|film| is_answered(&mut volume, *film, mebibyte << 20)));
+        assert!(is_answered(&mut volume, recording, mebibyte << 20));
+        volume.pass(plays);
+    }
+    // Whoever gives twelve pieces a second to each file has the clock of twelve recorders.
+    assert_eq!(recorded(&mut volume).len(), 13);
+    for mebibyte in 12..36 {
+        assert!(films.iter().all(|film| is_answered(&mut volume, *film, mebibyte << 20)));
+    }
+    assert_eq!(recorded(&mut volume), [recorded_file.0]);
+    for mebibyte in 36..84 {
+        for film in &films {
+            is_answered(&mut volume, *film, mebibyte << 20);
+            volume.pass(plays * 2 / 3 / 12);
+        }
+        is_answered(&mut volume, recording, mebibyte << 20);
+    }
+    assert_eq!(recorded(&mut volume), [recorded_file.0], "each rests while the others have their turn");
+    volume.core().audit().unwrap();
 }
 
 #[test]
