@@ -232,6 +232,11 @@ impl Rest {
         self.rested += self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
     }
 
+    /// It has to wait for an answer: the time until it asks again says nothing.
+    pub(super) fn interrupt(&mut self) {
+        self.busy = None;
+    }
+
     /// It has `length` of a file of this rate.
     pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
         self.busy = Some(now);

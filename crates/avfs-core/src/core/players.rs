@@ -233,6 +233,13 @@ impl Core {
         }
     }
 
+    /// A client is not answered before less is dirty, though it was accepted: it does not rest meanwhile.
+    pub(super) fn hold_writer_back(&mut self, handle: HandleId) {
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.rest.interrupt();
+        }
+    }
+
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
         self.note_written(now, handle, length);

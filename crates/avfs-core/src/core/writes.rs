@@ -26,6 +26,7 @@ const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub struct WritePlan {
     ino: Ino,
+    handle: HandleId,
     offset: u64,
     length: usize,
     durable: bool,
@@ -108,7 +109,7 @@ impl Core {
             return Progress::Ready(Err(Error::FileTooLarge));
         }
         let durable = flags.contains(OpenFlags::SYNC);
-        let mut plan = WritePlan { ino, offset, length, durable, pieces: SmallVec::new() };
+        let mut plan = WritePlan { ino, handle, offset, length, durable, pieces: SmallVec::new() };
         if length == 0 {
             return Progress::Ready(Ok(plan));
         }
@@ -342,7 +343,7 @@ impl Core {
         ticket: Ticket,
         plan: WritePlan,
     ) -> Option<(Result<usize>, Option<Stale>)> {
-        let WritePlan { ino, offset, length, durable, pieces } = plan;
+        let WritePlan { ino, handle, offset, length, durable, pieces } = plan;
         if length == 0 {
             return Some((Ok(0), None));
         }
@@ -390,6 +391,9 @@ impl Core {
             self.write_back_for_memory(now);
             let keeps_its_rate = self.keeps_its_rate(ino);
             if self.is_overfull(keeps_its_rate) {
+                if !keeps_its_rate {
+                    self.hold_writer_back(handle);
+                }
                 let (outcome, stale) = (Outcome::Count(Ok(length)), stale);
                 self.throttled.push_back(Throttled { ticket, outcome, stale, keeps_its_rate });
                 return None;

@@ -160,6 +160,15 @@ fn a_folder_that_is_copied_here_does_not_hold_the_place_of_recorders() {
         is_answered(&mut volume, recording, mebibyte << 20);
     }
     assert_eq!(recorded(&mut volume), [recorded_file.0], "each rests while the others have their turn");
+    let (_, other) = volume.create(Ino::ROOT, b"other").unwrap();
+    let mut ends = (0..640).cycle();
+    for mebibyte in 84..108 {
+        ends.find(|mebibyte| !is_answered(&mut volume, other, mebibyte << 20));
+        // They are kept from being answered, for longer than a recorder rests.
+        assert!(films.iter().all(|film| !is_answered(&mut volume, *film, mebibyte << 20)));
+        volume.pass(plays);
+    }
+    assert_eq!(recorded(&mut volume), [recorded_file.0], "who waits does not rest");
     volume.core().audit().unwrap();
 }
 
