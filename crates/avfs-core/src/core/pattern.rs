@@ -202,9 +202,11 @@ impl Allowance {
 const RESTING_PART: u32 = 4;
 /// It is judged by as much as plays so long: a player that fills its own memory with three seconds does not rest before.
 const JUDGED: Duration = Duration::from_secs(4);
-/// A recorder has no memory to fill; and a folder that is copied here is many files at once, which hold the place of as many
-/// recorders until they are known for copies.
-const WRITER_JUDGED: Duration = Duration::from_secs(1);
+/// Of a writer, which has no memory to fill, this much: its answers come at once, so it rests nearly all the time, and who rests for
+/// less than three quarters writes faster than 4/3 of its rate. A folder that is copied here is many files at once, none of them
+/// much faster than a recorder's, and each rests while the others have their turn. Until they are known for copies they hold the
+/// place of as many recorders.
+const WRITER_JUDGED: Duration = Duration::from_secs(2);
 /// So much of a pause a recorder may make up for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
@@ -247,9 +249,7 @@ impl Rest {
             // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner,
             // but has to rest more.
             (false, true) => ((JUDGED / 2).max(memory), 2),
-            (true, false) => (WRITER_JUDGED, 1),
-            // Twelve files that are copied at once rest while the others have their turn, and longer on a fast network.
-            (true, true) => (WRITER_JUDGED, 3),
+            (true, _) => (WRITER_JUDGED, 3),
         };
         if self.taken >= judged {
             self.copies = self.rested * RESTING_PART < self.taken * parts;
@@ -445,9 +445,8 @@ mod tests {
         }
     }
 
-    /// What a recorder gives by its clock, or in one piece after a pause, is recorded; what is given as soon as the last was
-    /// taken is a copy after a second of it, whether or not the device is full, and for as long as it rests for less than three
-    /// quarters: of twelve files that are copied at once each waits for the eleven others.
+    /// What a recorder gives by its clock, or in one piece after a pause, is recorded; who writes faster than 4/3 of its rate is a
+    /// copy after two seconds of it.
     #[test]
     fn a_writer_copies_unless_it_rests() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
@@ -460,24 +459,26 @@ mod tests {
             });
         };
         let (mut rest, mut now) = (Rest::of_writer(), Instant::ZERO);
-        write(&mut rest, &mut now, Duration::ZERO, 11);
-        assert!(!rest.copies(), "less than a second of it");
+        write(&mut rest, &mut now, Duration::ZERO, 23);
+        assert!(!rest.copies(), "less than two seconds of it");
         write(&mut rest, &mut now, Duration::ZERO, 1);
         assert!(rest.copies());
         let least = plays * 3 / RESTING_PART + Duration::from_nanos(1);
+        write(&mut rest, &mut now, least - Duration::from_micros(1), 48);
+        assert!(rest.copies());
+        write(&mut rest, &mut now, least, 24);
+        assert!(!rest.copies());
         write(&mut rest, &mut now, least - Duration::from_micros(1), 24);
         assert!(rest.copies());
-        write(&mut rest, &mut now, least, 12);
-        assert!(!rest.copies());
-        write(&mut rest, &mut now, plays, 100);
+        write(&mut rest, &mut now, plays, 96);
         for pause in 1..=8 {
             now += Duration::from_secs(pause);
             write(&mut rest, &mut now, Duration::ZERO, 12 * pause as u32);
             assert!(!rest.copies(), "a pause of {pause} s");
-            write(&mut rest, &mut now, plays, 24);
+            write(&mut rest, &mut now, plays, 48);
         }
         now += Duration::from_secs(60);
-        write(&mut rest, &mut now, Duration::ZERO, 12 * 11);
+        write(&mut rest, &mut now, Duration::ZERO, 12 * 12);
         assert!(rest.copies(), "a pause is no reason to copy");
     }
 
