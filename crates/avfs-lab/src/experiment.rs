@@ -375,10 +375,11 @@ fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError
 }
 
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 8] = [
+pub const DECLARED: [(&str, &str); 9] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
     ("copy-quick", include_str!("../experiments/copy-quick.toml")),
+    ("copy-one", include_str!("../experiments/copy-one.toml")),
     ("avfs-quick", include_str!("../experiments/avfs-quick.toml")),
     ("mixed", include_str!("../experiments/mixed.toml")),
     ("editing", include_str!("../experiments/editing.toml")),

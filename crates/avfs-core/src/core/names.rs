@@ -731,9 +731,6 @@ impl Core {
             let file = core.file_mut(ino);
             file.set_sequence(direction, sequence);
             file.count_client(flags, 1);
-            if flags.contains(OpenFlags::WRITE) {
-                core.begin_to_write(ino, handle);
-            }
         });
         let file = self.file_mut(ino);
         let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();

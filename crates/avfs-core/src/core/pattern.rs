@@ -8,6 +8,7 @@
 //! no request is judged by its order alone: a run goes on as long as requests fall near the one before, and its
 //! direction is that of their mean over sixteen.
 
+use rtsched::Direction;
 use units::{Bitrate, Bytes, Duration, Instant};
 
 /// A request this far from the one before still belongs to its run: twice what clients have on their way, ten times
@@ -27,6 +28,8 @@ pub(super) enum Way {
 /// What a request is to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
+    /// It is the first.
+    Begins,
     /// It goes on where they were.
     Continues,
     /// It is somewhere else.
@@ -70,7 +73,7 @@ impl Pattern {
             return Step::Continues;
         }
         if self.last == (0, 0) || self.would_jump(offset, end) {
-            let step = if self.last == (0, 0) { Step::Continues } else { Step::Jumps };
+            let step = if self.last == (0, 0) { Step::Begins } else { Step::Jumps };
             *self = Self::starting(offset, end);
             return step;
         }
@@ -220,15 +223,9 @@ pub(super) struct Rest {
     rested: Duration,
     taken: Duration,
     copies: bool,
-    writes: bool,
 }
 
 impl Rest {
-    /// Of a client that writes.
-    pub(super) fn of_writer() -> Self {
-        Self { writes: true, ..Self::default() }
-    }
-
     /// The client asks for something.
     pub(super) fn asks(&mut self, now: Instant) {
         self.rested += self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
@@ -239,12 +236,13 @@ impl Rest {
         self.busy = None;
     }
 
-    /// It has `length` of a file of this rate.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
+    /// It has read, or written, `length` of a file of this rate.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate, direction: Direction) {
         self.busy = Some(now);
         self.taken += rate.time_for(length);
+        let writes = direction == Direction::Write;
         let memory = rate.time_for(BURST_BYTES);
-        let (judged, parts) = match (self.writes, self.copies) {
+        let (judged, parts) = match (writes, self.copies) {
             (false, false) => (JUDGED.max(memory), 1),
             // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner,
             // but has to rest more.
@@ -255,7 +253,7 @@ impl Rest {
             self.copies = self.rested * RESTING_PART < self.taken * parts;
             // After a pause of the network a recorder has as much to give at once as it was kept from giving.
             let kept_from = self.rested.saturating_sub(self.taken).min(LONGEST_PAUSE);
-            self.rested = if self.writes { kept_from } else { Duration::ZERO };
+            self.rested = if writes { kept_from } else { Duration::ZERO };
             self.taken = Duration::ZERO;
         }
     }
@@ -359,7 +357,7 @@ mod tests {
             let mut pattern = Pattern::default();
             let offsets = shuffled(from * MIB, 100, depth, seed);
             for &offset in &offsets {
-                prop_assert_eq!(pattern.note(offset, offset + MIB), Step::Continues);
+                prop_assert_ne!(pattern.note(offset, offset + MIB), Step::Jumps);
                 prop_assert_eq!(pattern.way(), Way::Forward);
             }
             prop_assert_eq!(pattern.front(), (from + 100) * MIB);
@@ -374,7 +372,7 @@ mod tests {
             let frames = (3 * u64::from(GROUP)).div_ceil(pieces) + 2;
             for number in (100..100 + frames).rev() {
                 let offsets = (0..pieces).map(|index| number * frame + index * piece);
-                prop_assert!(reads(&mut pattern, offsets, piece).iter().all(|&step| step == Step::Continues));
+                prop_assert!(reads(&mut pattern, offsets, piece).iter().all(|&step| step != Step::Jumps));
             }
             prop_assert_eq!(pattern.way(), Way::Backward);
             prop_assert_eq!(pattern.front(), 100 * frame);
@@ -396,7 +394,7 @@ mod tests {
     #[test]
     fn a_jump_is_further_than_what_a_client_has_on_its_way() {
         let mut pattern = Pattern::default();
-        assert_eq!(pattern.note(0, MIB), Step::Continues);
+        assert_eq!(pattern.note(0, MIB), Step::Begins);
         assert_eq!(pattern.note(MIB + NEAR, 2 * MIB + NEAR), Step::Continues);
         assert_eq!(pattern.note(2 * MIB + 2 * NEAR + 1, 3 * MIB + 2 * NEAR), Step::Jumps);
         assert!(!pattern.is_run());
@@ -439,7 +437,7 @@ mod tests {
                 now += rests;
                 rest.asks(now);
                 now += plays - rests;
-                rest.note(now, piece, file);
+                rest.note(now, piece, file, Direction::Read);
             }
             assert_eq!(rest.copies(), copies);
         }
@@ -455,10 +453,10 @@ mod tests {
             (0..count).for_each(|_| {
                 *now += rests;
                 rest.asks(*now);
-                rest.note(*now, piece, file);
+                rest.note(*now, piece, file, Direction::Write);
             });
         };
-        let (mut rest, mut now) = (Rest::of_writer(), Instant::ZERO);
+        let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
         write(&mut rest, &mut now, Duration::ZERO, 23);
         assert!(!rest.copies(), "less than two seconds of it");
         write(&mut rest, &mut now, Duration::ZERO, 1);
@@ -512,7 +510,7 @@ mod tests {
                 rest.asks(Instant::ZERO + plays * (batch * 16 + index));
             }
             let answered = Instant::ZERO + (plays * (batch * 16 + 16) - Duration::from_nanos(1));
-            (0..16).for_each(|_| rest.note(answered, piece, file));
+            (0..16).for_each(|_| rest.note(answered, piece, file, Direction::Read));
             assert!(!rest.copies());
         }
     }
@@ -525,14 +523,14 @@ mod tests {
         let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
         for _ in 0..120 {
             rest.asks(now);
-            rest.note(now, piece, file);
+            rest.note(now, piece, file, Direction::Read);
         }
         assert!(rest.copies());
         let full = now;
         while rest.copies() {
             now += plays;
             rest.asks(now);
-            rest.note(now, piece, file);
+            rest.note(now, piece, file, Direction::Read);
         }
         // What was to be judged is over, and once more as much.
         assert!(now.saturating_since(full) <= file.time_for(BURST_BYTES) * 2, "{now:?}");

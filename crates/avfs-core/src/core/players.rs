@@ -132,7 +132,7 @@ impl Core {
             if !has_waited {
                 player.rest.asks(now.monotonic);
             }
-            player.rest.note(now.monotonic, length, rate);
+            player.rest.note(now.monotonic, length, rate, Direction::Read);
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.allowance.note(now.monotonic, length, has_waited);
@@ -188,7 +188,6 @@ impl Core {
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
-        let is_first = open.player.is_none();
         let player = open.player.get_or_insert_default();
         let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
@@ -196,7 +195,7 @@ impl Core {
         if is_elsewhere {
             player.beat.interrupt();
         }
-        if is_first || is_elsewhere {
+        if is_elsewhere || step == Step::Begins {
             player.origin = (now.monotonic, offset);
             player.starts_by = (!player.has_played).then_some(now.monotonic + START);
         }
@@ -211,18 +210,6 @@ impl Core {
         }
         if is_elsewhere {
             self.give_up_prefetched(ino, handle);
-        }
-    }
-
-    /// A client may write from now on.
-    pub(super) fn begin_to_write(&mut self, ino: Ino, handle: HandleId) {
-        let file = self.file_mut(ino);
-        if file.policy().refuses_when_full() || file.sequence(Direction::Write).is_some() {
-            return;
-        }
-        let player = Player { rest: Rest::of_writer(), ..Player::default() };
-        if let Some(open) = self.handles.get_mut(&handle.0) {
-            open.player = Some(Box::new(player));
         }
     }
 
@@ -245,7 +232,7 @@ impl Core {
         self.note_written(now, handle, length);
         let copied = self.copies(handle);
         if let Some((player, rate)) = self.note_pace(now, ino, handle, Bytes(length)) {
-            player.rest.note(now.monotonic, Bytes(length), rate);
+            player.rest.note(now.monotonic, Bytes(length), rate, Direction::Write);
         }
         let copies = self.copies(handle);
         if copied != copies {

@@ -181,6 +181,32 @@ fn who_begins_at_once_comes_to_everything_so_much_sooner() {
     assert_eq!(deadline, Some(comes_to_it));
 }
 
+/// Whose first request was answered from memory was taken to have begun to play when the daemon did, at the file's begin: what it
+/// came to in a second, in the middle of the file, it was reckoned not to need for a quarter of a minute.
+#[test]
+fn who_finds_its_first_piece_in_memory_begins_there_and_then() {
+    let policy = format!("{POLICY}\nprefetch_depth = \"16 MiB\"");
+    let (mut volume, inos) = mounted(&policy, Bytes::from_mib(512), &[256]);
+    let rate = Bitrate::from_megabits(100);
+    let first = open(&mut volume, inos[0]);
+    for mebibyte in 100..103 {
+        volume.read(first, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    volume.pass(Duration::from_secs(1));
+    let second = open(&mut volume, inos[0]);
+    let start = volume.core().extents(inos[0]).unwrap()[0].device_offset;
+    let asked = (100..256).find_map(|mebibyte| {
+        volume.with(|core, now| {
+            assert!(core.read(now, second, mebibyte * MIB, MIB as usize).is_some(), "MiB {mebibyte}");
+            let request = core.take_outbox().requests.into_iter().next()?;
+            let behind = Bytes(request.offset.0 + request.length().0 - start - 100 * MIB);
+            Some((request.deadline.unwrap(), now.monotonic + Duration::from_secs(2) + rate.time_for(behind)))
+        })
+    });
+    let (deadline, comes_to_it) = asked.expect("it is read ahead");
+    assert!(deadline <= comes_to_it, "{deadline:?}, it comes to it at {comes_to_it:?}");
+}
+
 /// What is cancelled is no error, and whoever wants it after all gets it.
 #[test]
 fn what_was_cancelled_is_read_when_somebody_wants_it() {
