@@ -24,7 +24,8 @@ pub struct Declaration {
     pub size_gib: u64,
     /// Each point is measured for so many seconds, once all clients have started …
     pub seconds: u64,
-    /// … but those with recorders for so many: longer, because at first they fill memory. Default: as the others.
+    /// … but those with recorders, or a copy to here, for so many: longer, because at first they fill memory. Default: as the
+    /// others.
     pub recorded_seconds: Option<u64>,
     /// How often each number is searched, at least once.
     pub repeats: u32,
@@ -187,6 +188,11 @@ impl Experiment {
         self.recorded_megabits(self.at_once * self.most).is_some()
     }
 
+    /// What clients write fills memory at first.
+    fn fills_memory(&self) -> bool {
+        self.records() || self.background.iter().any(|pattern| matches!(pattern, Pattern::CopyTo(_)))
+    }
+
     /// Mbit/s that so many counted clients record together; nothing if none of them does.
     pub fn recorded_megabits(&self, clients: u32) -> Option<f64> {
         let recorded: Vec<f64> =
@@ -296,7 +302,7 @@ impl Declaration {
     }
 
     fn seconds_of(&self, experiment: &Experiment) -> u64 {
-        self.recorded_seconds.filter(|_| experiment.records()).unwrap_or(self.seconds)
+        self.recorded_seconds.filter(|_| experiment.fills_memory()).unwrap_or(self.seconds)
     }
 
     fn check(&self) -> Result<(), DeclarationError> {
@@ -445,6 +451,12 @@ mod tests {
             .map(|(pair, _)| pair.1.as_str())
             .collect();
         assert_eq!(changed, ["recorders beside a copy"]);
+        // Players beside a copy to there met a memory that took all of it: the device wrote nothing for twelve seconds.
+        let longer = smoke.replacen("seconds", "recorded_seconds = 9\nseconds", 1);
+        for (kind, expected) in [("copy-to", 9), ("copy-from", 4)] {
+            let players = longer.replace("kind = \"recorder\"", "kind = \"player\"").replace("copy-to", kind);
+            assert_eq!(seconds(&declaration(&players)), [4, expected, 4], "{kind}");
+        }
     }
 
     #[test]

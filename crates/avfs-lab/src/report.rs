@@ -139,9 +139,9 @@ impl Section<'_> {
         let commits = commits.into_iter().collect::<Vec<_>>().join(", ");
         let dates = points.iter().map(|point| point.date.as_str());
         let (first, last) = (dates.clone().min().unwrap_or("never"), dates.max().unwrap_or("never"));
-        let longer = declaration
-            .recorded_seconds
-            .map_or(String::new(), |seconds| format!(", {seconds} s where somebody records"));
+        let longer = declaration.recorded_seconds.map_or(String::new(), |seconds| {
+            format!(", {seconds} s where somebody records or copies to there")
+        });
         let _ = writeln!(
             text,
             "\n## {}\n\nDevice {}, {} GiB. Each point is {} s after all had started{longer}, with cold caches. Searches: {}. \

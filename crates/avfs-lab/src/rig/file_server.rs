@@ -5,9 +5,10 @@
 
 use super::{RigError, await_until, file, run};
 use crate::experiment::Contender;
+use crate::smb::SmbTransport;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -38,19 +39,29 @@ impl FileServer {
         command.arg(format!("--configfile={}", configuration.display()));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let mut child = command.spawn().map_err(file(Path::new("smbd")))?;
-        let mut ended = false;
+        let mut refused = None;
+        // It listens before it can open a share: on a busy machine the first client was refused, for want of memory, and a run
+        // of an hour ended there.
         await_until(|| {
-            ended = !matches!(child.try_wait(), Ok(None));
-            ended || TcpStream::connect(address).is_ok()
+            if !matches!(child.try_wait(), Ok(None)) {
+                return true;
+            }
+            refused = SmbTransport::connect(address, Self::SHARE, 1).err();
+            refused.is_none()
         });
+        let has_ended = !matches!(child.try_wait(), Ok(None));
         let server = Self { child, address };
-        if !ended {
-            return Ok(server);
-        }
-        let said =
-            [log, state.join("log.smbd")].map(|path| fs::read_to_string(path).unwrap_or_default()).concat();
-        let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim();
-        Err(RigError::Absent { what: "smbd", said: last.to_owned() })
+        let said = match (has_ended, refused) {
+            (false, None) => return Ok(server),
+            (false, Some(error)) => error.to_string(),
+            (true, _) => {
+                let logs = [log, state.join("log.smbd")];
+                let said = logs.map(|path| fs::read_to_string(path).unwrap_or_default()).concat();
+                let last = said.lines().rev().find(|line| !line.trim().is_empty());
+                last.unwrap_or("nothing").trim().to_owned()
+            }
+        };
+        Err(RigError::Absent { what: "smbd", said })
     }
 
     /// Its process; those of its clients are below it.
