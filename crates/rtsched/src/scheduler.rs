@@ -443,7 +443,7 @@ impl Scheduler {
     /// earlier than what it has. Returns false when the request is not queued (any more). O(log n).
     ///
     /// While some stream holds a reservation, real time that is asked for so is given only if every deadline then
-    /// holds. Otherwise the request keeps its class, and the deadline counts among its equals.
+    /// holds, and what the request goes on behind is due no later. Otherwise the request keeps its class, and the deadline counts among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let before = self.queue.remove(slot);
@@ -473,6 +473,10 @@ impl Scheduler {
                 Waiting { deadline, is_picture: wanted.is_some(), ..before }
             }
         };
+        if self.overtakes(&waiting) {
+            self.insert(now, otherwise);
+            return true;
+        }
         let is_excess = waiting.part == Part::Excess;
         if is_excess {
             waiting.part = Part::Other;
@@ -487,6 +491,17 @@ impl Scheduler {
             self.replenish(now, owner);
         }
         true
+    }
+
+    /// A stream's request would be promised sooner than what it goes on behind. Who plays needs that first; and a piece that
+    /// is reckoned without an access fits where the one before it did not, and then begins a command.
+    fn overtakes(&self, waiting: &Waiting) -> bool {
+        let Request { direction, stream, offset, .. } = waiting.request;
+        stream.is_some()
+            && self.queue.neighbour(direction, stream, offset, true).is_some_and(|slot| {
+                let before = self.queue.get(slot);
+                before.request.class == Class::RealTime && waiting.deadline < before.deadline
+            })
     }
 
     /// A queued request that was nobody's becomes one of `stream`'s, as if the stream asked for it now: real time, by

@@ -215,6 +215,27 @@ fn what_is_promoted_is_due_when_it_is_wanted_not_when_it_would_have_starved() {
     }
 }
 
+/// A player of 400 Mbit/s waited for 8 MiB while the 56 behind them were read: it had asked for both by their times, the first
+/// could not be promised so soon, and the second, reckoned without an access, could.
+#[test]
+fn what_goes_on_behind_another_piece_is_not_promised_before_it() {
+    let mut lab = lab();
+    let deadline = Some(Duration::from_millis(1500));
+    let spec = StreamSpec { request: Some(Bytes::from_mib(24)), deadline, ..StreamSpec::reader(HD) };
+    let _reservation = admit(&mut lab, 1, spec);
+    for unit in 0..3 {
+        lab.enqueue(Request { deadline: None, ..wanted(1, unit, unit * UNIT.0, Duration::ZERO) });
+    }
+    for (id, wanted) in [(0, 1), (1, 400)] {
+        let wanted = lab.now + Duration::from_millis(wanted);
+        assert!(lab.scheduler.promote(lab.now, RequestId(id), Class::RealTime, wanted));
+    }
+    // There is no time left for anything before what was promised for 400 ms.
+    lab.now += Duration::from_millis(380);
+    let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+    assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
 /// A picture that somebody waits for, who is no stream: what it wants cannot be promised.
 fn picture(id: u64, length: Bytes, wanted: Instant) -> Request {
     request(id, Class::RealTime, id << 41, length, Some(wanted))
