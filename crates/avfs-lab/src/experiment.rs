@@ -59,7 +59,7 @@ pub struct Contender {
     /// Options of mount.
     #[serde(default)]
     pub mount: Vec<String>,
-    /// How long the LUN takes to read is measured before (`avfsctl calibrate`), and the configuration says what was found.
+    /// How long the LUN takes is measured before (`avfsctl calibrate --destructive`), and the configuration says what was found.
     #[serde(default)]
     pub calibrated: bool,
     /// The text of a configuration file; its path is given to mount as `config=`.
@@ -266,6 +266,8 @@ impl Declaration {
                 format!("{device:?} {} {} {}", self.size_gib, self.seconds_of(experiment), self.clip_mib);
             // Recorders were judged otherwise once.
             let common = if experiment.records() { common + " sustained" } else { common };
+            // Only what reads take was measured once.
+            let common = if contender.calibrated { common + " writes measured" } else { common };
             // Where a search begins, and what its end is compared with, does not bear upon where it ends.
             let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
             let experiment =

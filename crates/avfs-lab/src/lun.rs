@@ -1,7 +1,7 @@
 //! A modelled LUN: a file that takes its time.
 //!
 //! **For:** a device of `rtsched_sim::device` in real time, as a file over FUSE, which a loop device with direct I/O makes
-//! a block device. The mount holds `lun`, the device; `control`, into which `modelled` or `fast` is written; and
+//! a block device. The mount holds `lun`, the device; `control`, into which a [`Mode`] is written; and
 //! `counters`, which tells in JSON what happened. **Excludes:** the model, and the loop device. **State:** the data
 //! ([`store`]); the timekeeper; requests that wait for their time. **Invariants:** a write is in the
 //! store when it is answered; an answer is never early; nobody waits by spinning.
@@ -98,9 +98,37 @@ enum Answer {
     Flush(ReplyEmpty),
 }
 
+/// What a LUN does with what comes; its name is written into `control`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It takes the time of its model.
+    Modelled,
+    /// It answers at once.
+    Fast,
+    /// It takes the time of its model, and keeps nothing: to be measured with noise, of which memory would be full.
+    Forgetful,
+}
+
+impl Mode {
+    const ALL: [Self; 3] = [Self::Modelled, Self::Fast, Self::Forgetful];
+
+    /// As it is written into `control`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Modelled => "modelled",
+            Self::Fast => "fast",
+            Self::Forgetful => "forgetful",
+        }
+    }
+
+    fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name().as_bytes() == name)
+    }
+}
+
 struct State {
     keeper: Timekeeper<Answer>,
-    modelled: bool,
+    mode: Mode,
     stopping: bool,
     /// Buffers of answered reads, for the next ones.
     buffers: Vec<Vec<u8>>,
@@ -141,7 +169,7 @@ impl Lun {
         let spec = options.spec.clone().of_size(size);
         let state = State {
             keeper: Timekeeper::new(&spec, options.seed, options.reaction),
-            modelled: true,
+            mode: Mode::Modelled,
             stopping: false,
             buffers: Vec::new(),
         };
@@ -215,7 +243,7 @@ impl Shared {
     /// device's.
     fn accept(&self, came: Instant, asked: Asked, answer: Answer) {
         let mut state = self.state.lock();
-        if !state.modelled || state.stopping {
+        if state.mode == Mode::Fast || state.stopping {
             drop(state);
             self.reply(answer);
             return;
@@ -285,8 +313,12 @@ impl Shared {
         buffer
     }
 
-    /// Switches the model on or off. What is at the device stays there until it is due.
-    fn set_modelled(&self, modelled: bool) {
-        self.state.lock().modelled = modelled;
+    /// What is at the device stays there until it is due.
+    fn set_mode(&self, mode: Mode) {
+        self.state.lock().mode = mode;
+    }
+
+    fn keeps_what_is_written(&self) -> bool {
+        self.state.lock().mode != Mode::Forgetful
     }
 }

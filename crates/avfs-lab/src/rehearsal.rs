@@ -19,7 +19,7 @@ use avfs_core::recovery::RecoveryError;
 use avfs_core::simulation::formatted;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
-use rtsched_sim::calibration::{read_ends, start_values};
+use rtsched_sim::calibration::{read_ends, start_values, write_times};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,9 +139,14 @@ impl<'a> Stage<'a> {
             config.cache.size = Config::parse(&format!("[cache]\nsize = \"{size}iB\""))?.cache.size;
         }
         if contender.calibrated {
-            let [read, ..] = start_values(&self.device);
-            let read_ends = Some(read_ends(&self.device));
-            config.device = DeviceConfig { read: Some(read), read_ends, ..DeviceConfig::default() };
+            let [read, write, flush] = start_values(&self.device);
+            config.device = DeviceConfig {
+                read: Some(read),
+                read_ends: Some(read_ends(&self.device)),
+                write: Some(write),
+                write_times: Some(write_times(&self.device)),
+                flush: Some(flush.access.max(Duration::from_micros(1))),
+            };
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.

@@ -14,7 +14,7 @@ pub use lun_process::LunProcess;
 use crate::avfs::{self, AvfsReport};
 use crate::experiment::{Contender, Declaration};
 use crate::loop_device::{self, LoopDevice, LoopError};
-use crate::lun::Counters;
+use crate::lun::{Counters, Mode};
 use crate::processor::ProcessorTime;
 use rtsched_sim::device::{DeviceError, ModelSpec};
 use std::collections::BTreeMap;
@@ -216,12 +216,12 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Has the LUN measured, if the contender is to know it. Only reads: it would have to keep all the noise that is written.
+    /// Has the LUN measured, if the contender is to know it, as who makes a volume can (`mkfs.avfs --calibrate`).
     fn calibrate(&self) -> Result<(), RigError> {
         let Some(config) = self.config.as_ref().filter(|_| self.contender.calibrated) else { return Ok(()) };
-        self.set_modelled(true)?;
+        self.lun.set_mode(Mode::Forgetful)?;
         let mut calibrate = Command::new("avfsctl");
-        calibrate.args(["calibrate", "--seconds", "30", "--config"]).arg(config);
+        calibrate.args(["calibrate", "--destructive", "--seconds", "60", "--config"]).arg(config);
         run(calibrate.arg(self.device.path())).map(drop)
     }
 
@@ -349,7 +349,7 @@ impl Rig {
     /// # Errors
     /// When the LUN is gone.
     pub fn set_modelled(&self, modelled: bool) -> Result<(), RigError> {
-        self.lun.set_modelled(modelled)
+        self.lun.set_mode(if modelled { Mode::Modelled } else { Mode::Fast })
     }
 
     /// What the LUN did so far.

@@ -1,7 +1,7 @@
 //! Three files over FUSE: the device, its switch, its counters.
 
 use super::timekeeper::Asked;
-use super::{Answer, Shared};
+use super::{Answer, Mode, Shared};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -81,11 +81,8 @@ impl LunFilesystem {
     }
 
     fn control(&self, data: &[u8]) -> Result<(), Errno> {
-        match data.trim_ascii() {
-            b"modelled" => self.shared.set_modelled(true),
-            b"fast" => self.shared.set_modelled(false),
-            _ => return Err(Errno::EINVAL),
-        }
+        let mode = Mode::named(data.trim_ascii()).ok_or(Errno::EINVAL)?;
+        self.shared.set_mode(mode);
         Ok(())
     }
 
@@ -250,7 +247,10 @@ impl Filesystem for LunFilesystem {
             return;
         }
         let came = self.shared.clock.now();
-        let written = self.shared.store.lock().write(&data[..length], offset);
+        let written = match self.shared.keeps_what_is_written() {
+            true => self.shared.store.lock().write(&data[..length], offset),
+            false => Ok(()),
+        };
         match written {
             Ok(()) => {
                 let asked = asked(Direction::Write, offset, length);

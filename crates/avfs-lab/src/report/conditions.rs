@@ -55,7 +55,7 @@ fn contender_in_words(contender: &Contender) -> String {
         }
     }
     if contender.calibrated {
-        text += "; reads measured by `avfsctl calibrate`";
+        text += "; measured by `avfsctl calibrate --destructive`";
     }
     text += "\n";
     if let Some(config) = &contender.config {

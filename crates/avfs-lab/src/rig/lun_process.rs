@@ -6,7 +6,7 @@
 //! host's processors.
 
 use super::{RigError, await_until, file, run};
-use crate::lun::Counters;
+use crate::lun::{Counters, Mode};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,9 +55,9 @@ impl LunProcess {
         self.child.id()
     }
 
-    pub(super) fn set_modelled(&self, modelled: bool) -> Result<(), RigError> {
+    pub(super) fn set_mode(&self, mode: Mode) -> Result<(), RigError> {
         let control = self.mountpoint.join("control");
-        fs::write(&control, if modelled { "modelled" } else { "fast" }).map_err(file(&control))
+        fs::write(&control, mode.name()).map_err(file(&control))
     }
 
     pub(super) fn counters(&self) -> Result<Counters, RigError> {
