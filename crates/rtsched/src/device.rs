@@ -13,6 +13,9 @@ use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
+/// So much is left for a cache to write, at most, when it is given what nobody waits for: who jumps waits for it.
+const LENT_MOST: Duration = Duration::from_millis(200);
+
 /// One request of a command in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
@@ -121,6 +124,11 @@ impl Device {
     pub(crate) fn settled_at(&self, now: Instant) -> Instant {
         let lent = Duration::from_nanos(u64::try_from(self.lent).unwrap_or(0));
         if self.flights.is_empty() { now.max(self.busy_since + lent) } else { self.free_at(now) + lent }
+    }
+
+    /// When it has so little left to write of what it has taken that it may be lent more that nobody waits for.
+    pub(crate) fn may_lend_at(&self, now: Instant) -> Instant {
+        self.settled_at(now).saturating_before(LENT_MOST)
     }
 
     /// Whether it takes writes before it has written them.

@@ -223,15 +223,18 @@ impl Scheduler {
     /// Whether it is the others' turn. A cache that has taken a write writes it in one piece if nothing comes between, and in
     /// pieces beside reads, with a seek to and fro for each; promises reckon with one piece. So on a device that takes writes
     /// before it has written them, a read waits until they are written, unless a deadline would be lost for it, and a write
-    /// until the reads that are there have been served.
+    /// until the reads that are there have been served. Of what nobody waits for a cache is not lent much at once, because what
+    /// is wanted earlier than it is promised waits for that, too.
     fn is_others_turn(&self, now: Instant, slot: Slot, reason: Reason, view: &View) -> bool {
         if self.shortest.is_none() || !self.device.lends() {
             return false;
         }
         let request = self.queue.get(slot).request;
         match request.direction {
+            Direction::Write if !may_be_lent(request.direction, request.length) => false,
             Direction::Write => {
-                may_be_lent(request.direction, request.length) && self.device.has_others_than_lent()
+                let can_wait = matches!(request.class, Class::BestEffort | Class::Idle);
+                self.device.has_others_than_lent() || can_wait && now < self.device.may_lend_at(now)
             }
             Direction::Read => {
                 let holds = |start| self.queue.slack(None, start, None) >= 0;
@@ -578,10 +581,10 @@ impl Scheduler {
     /// too early and never too late: `None` while only calls can change it.
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let depth = self.config.queue_depth.clamp(1, 1024);
-        let settled = self.device.settled_at(now);
+        let settled = [self.device.may_lend_at(now), self.device.settled_at(now)].into_iter().find(|at| *at > now);
         if self.device.in_flight() == 0 {
             // It writes first what it has taken.
-            return Some(settled).filter(|at| *at > now && self.queued() > 0);
+            return settled.filter(|_| self.queued() > 0);
         }
         if self.device.in_flight() >= depth {
             return None;
@@ -614,7 +617,7 @@ impl Scheduler {
             .chain(claims)
             .chain(overdue)
             .chain(soon)
-            .chain([settled])
+            .chain(settled)
             .filter(|at| *at > now)
             .min()
     }

@@ -114,3 +114,43 @@ fn a_write_joins_no_reads_on_such_a_device_and_other_writes_at_once() {
         assert_eq!(next(&mut scheduler, at(560)), (!joins).then_some(RequestId(3)));
     }
 }
+
+/// A copy to there was lent what the players' deadlines bore, which were seconds away: 300 MiB at once. A player that came to the
+/// end of its file meanwhile and began again, wanted that sooner than its terms promise it, and waited six seconds: what it
+/// wants breaks no promise.
+#[test]
+fn what_nobody_waits_for_is_lent_a_fifth_of_a_second_at_most() {
+    const MOST: Duration = Duration::from_millis(200);
+    for is_promised in [false, true] {
+        let mut scheduler = scheduler(Calibrated::All);
+        let spec = |spec: StreamSpec| StreamSpec {
+            request: Some(UNIT),
+            deadline: Some(Duration::from_secs(4)),
+            ..spec
+        };
+        let rate = Bitrate::from_megabits(100);
+        let _player = scheduler.admit(at(0), StreamId(1), &spec(StreamSpec::reader(rate))).expect("it fits");
+        let _recorder = scheduler.admit(at(0), StreamId(2), &spec(StreamSpec::writer(rate))).expect("it fits");
+        // After the first of 32 MiB, which takes 213 ms, 193 are owed, and after the second twice as much.
+        let length = Bytes::from_mib(32);
+        take(&mut scheduler, length);
+        scheduler.enqueue(at(TAKEN_MS), write(3, length));
+        let second = scheduler.dispatch(at(TAKEN_MS)).expect("no more is owed than may be");
+        scheduler.complete(at(2 * TAKEN_MS), second.id);
+        let written = Instant::ZERO + DISK.of(length) * 2;
+        let may_go = written.saturating_before(MOST);
+        let third = write(4, UNIT);
+        scheduler.enqueue(
+            at(2 * TAKEN_MS),
+            if is_promised { Request { class: Class::RealTime, stream: Some(StreamId(2)), ..third } } else { third },
+        );
+        if is_promised {
+            assert_eq!(next(&mut scheduler, at(2 * TAKEN_MS)), Some(RequestId(4)));
+        } else {
+            assert_eq!(next(&mut scheduler, at(2 * TAKEN_MS)), None);
+            assert_eq!(scheduler.next_wakeup(at(2 * TAKEN_MS)), Some(may_go));
+            assert_eq!(next(&mut scheduler, may_go.saturating_before(Duration::from_nanos(1))), None);
+            assert_eq!(next(&mut scheduler, may_go), Some(RequestId(4)));
+        }
+    }
+}
