@@ -581,7 +581,8 @@ impl Scheduler {
     /// too early and never too late: `None` while only calls can change it.
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let depth = self.config.queue_depth.clamp(1, 1024);
-        let settled = [self.device.may_lend_at(now), self.device.settled_at(now)].into_iter().find(|at| *at > now);
+        let settled =
+            [self.device.may_lend_at(now), self.device.settled_at(now)].into_iter().find(|at| *at > now);
         if self.device.in_flight() == 0 {
             // It writes first what it has taken.
             return settled.filter(|_| self.queued() > 0);

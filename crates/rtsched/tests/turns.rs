@@ -130,7 +130,8 @@ fn what_nobody_waits_for_is_lent_a_fifth_of_a_second_at_most() {
         };
         let rate = Bitrate::from_megabits(100);
         let _player = scheduler.admit(at(0), StreamId(1), &spec(StreamSpec::reader(rate))).expect("it fits");
-        let _recorder = scheduler.admit(at(0), StreamId(2), &spec(StreamSpec::writer(rate))).expect("it fits");
+        let _recorder =
+            scheduler.admit(at(0), StreamId(2), &spec(StreamSpec::writer(rate))).expect("it fits");
         // After the first of 32 MiB, which takes 213 ms, 193 are owed, and after the second twice as much.
         let length = Bytes::from_mib(32);
         take(&mut scheduler, length);
@@ -142,7 +143,11 @@ fn what_nobody_waits_for_is_lent_a_fifth_of_a_second_at_most() {
         let third = write(4, UNIT);
         scheduler.enqueue(
             at(2 * TAKEN_MS),
-            if is_promised { Request { class: Class::RealTime, stream: Some(StreamId(2)), ..third } } else { third },
+            if is_promised {
+                Request { class: Class::RealTime, stream: Some(StreamId(2)), ..third }
+            } else {
+                third
+            },
         );
         if is_promised {
             assert_eq!(next(&mut scheduler, at(2 * TAKEN_MS)), Some(RequestId(4)));

@@ -65,14 +65,22 @@ impl Core {
         self.sequences.joined(name.parent, direction == Direction::Write, &name.name)
     }
 
-    /// A client has read so much of a file. True: the file is a frame that others of its sequence go before and behind,
+    /// A client asks for so much of a file, or has it; if it had to wait, it was noted when it asked: what comes first from the
+    /// device says nothing of where the client is. True: the file is a frame that others of its sequence go before and behind,
     /// and is read as such.
-    pub(super) fn follow_frame(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) -> bool {
+    pub(super) fn follow_frame(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        handle: HandleId,
+        length: u64,
+        has_waited: bool,
+    ) -> bool {
         let Some(file) = self.files.get(&ino) else { return false };
         let (size, sequence) = (file.size, file.sequence(Direction::Read));
         let reads_only =
             self.handles.get(&handle.0).is_some_and(|open| direction_of(open.flags) == Direction::Read);
-        if reads_only && self.takes(now, handle, length, size) {
+        if reads_only && !has_waited && self.takes(now, handle, length, size) {
             self.take_frame(now, ino, size, false);
         }
         sequence.is_some()

@@ -124,7 +124,7 @@ impl Core {
         has_waited: bool,
     ) {
         let Range { start: offset, end } = read;
-        if self.follow_frame(now, ino, handle, end - offset) {
+        if self.follow_frame(now, ino, handle, end - offset, has_waited) {
             return;
         }
         let length = Bytes(end - offset);
@@ -151,10 +151,11 @@ impl Core {
     /// comes the sooner for it; and if the client is elsewhere now, the device is not to be busy for where it was.
     pub(super) fn notice_request(&mut self, now: Now, handle: HandleId, offset: u64, length: usize) {
         let Ok((ino, _)) = self.handle(handle) else { return };
-        let Some(file) = self.files.get(&ino).filter(|file| file.sequence(Direction::Read).is_none()) else {
-            return;
-        };
+        let Some(file) = self.files.get(&ino) else { return };
         let end = file.size.min(offset.saturating_add(length as u64));
+        if self.follow_frame(now, ino, handle, end.saturating_sub(offset), false) {
+            return;
+        }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.rest.asks(now.monotonic);
         }

@@ -2,7 +2,7 @@
 //! scheduler is told; and how frames come to lie that are recorded.
 
 use avfs_core::config::Config;
-use avfs_core::core::Cancellation;
+use avfs_core::core::{Cancellation, Operation, Outcome};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
@@ -152,6 +152,33 @@ fn every_second_frame_is_a_sequence() {
     assert_eq!(play(&mut volume, (1..=79).step_by(2)), [1, 3, 5]);
     let read: u64 = reads(&mut volume).iter().sum();
     assert!(read <= 42 * FRAME.next_multiple_of(4096), "{read}: what nobody plays is not read");
+}
+
+/// A client asks for half a second of frames at once, as players do that fill a buffer, and the device answers in an order of its
+/// own. Where a client was, was told by the answers: it turned back and went on in tens, what it had ahead was cancelled and
+/// other frames were read, and four of its kind were late on a device that was idle for a third of the time.
+#[test]
+fn where_a_client_is_is_told_by_what_it_asks_for_not_by_what_is_answered_first() {
+    let mut volume = recorded("", 1..=60);
+    let handles: Vec<_> = (1..=12).map(|number| open(&mut volume, number)).collect();
+    let asked: Vec<_> = handles
+        .iter()
+        .map(|&handle| volume.begin(Operation::Read { handle, offset: 0, length: FRAME as usize }))
+        .collect();
+    let [stream] = &volume.streams()[..] else { panic!("{:?}", volume.streams()) };
+    assert_eq!(stream.state, StreamService::Admitted, "before any is there");
+    for (index, ticket) in asked.into_iter().enumerate().rev() {
+        let number = index as u64 + 1;
+        let Outcome::Data(data) = volume.finish(ticket) else { panic!("it is a read") };
+        assert!(data.unwrap().to_vec() == contents(number, FRAME), "frame {number}");
+    }
+    for handle in handles {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    volume.pass(PERIOD * 12);
+    assert_eq!(play(&mut volume, 13..=60), []);
+    let read: u64 = reads(&mut volume).iter().sum();
+    assert_eq!(read, 60 * FRAME.next_multiple_of(4096), "nothing twice, and nothing else");
 }
 
 /// Some frames are open at once, and closed in another order.
