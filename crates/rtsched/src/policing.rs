@@ -16,7 +16,7 @@ use units::{Bytes, Duration, Instant};
 const ADVANCES: u32 = 4;
 
 /// What somebody looks at, and waits for, is no longer than this: a request over a network.
-const PICTURE: Bytes = Bytes::from_mib(1);
+pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
 /// Pictures have one of so many parts of the device's time before others.
 const PICTURES_PART: u32 = 5;
 
@@ -57,6 +57,7 @@ impl Scheduler {
         if waiting.part != Part::Other || waiting.request.length > PICTURE {
             return None;
         }
+        self.searched = Some(now);
         let wanted = wanted.max(self.pictures);
         self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
         Some(wanted)

@@ -13,7 +13,7 @@ use crate::event::{Counters, Event, Journal};
 use crate::health::Health;
 use crate::line::ServiceTime;
 use crate::merge::{Limits, Run};
-use crate::policing::price;
+use crate::policing::{PICTURE, price};
 use crate::queue::{Part, Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 use crate::service::ServiceModel;
@@ -23,6 +23,11 @@ use crate::streams::{Streams, signed};
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
 use units::{DeviceOffset, Duration, Instant, nanos};
+
+/// Who has wanted a picture so lately wants the next one soon.
+const SEARCH: Duration = Duration::from_secs(2);
+/// So long before the device is through it is given the next command then.
+const JOINS: Duration = Duration::from_millis(30);
 
 /// The state machine. See the crate's documentation.
 #[derive(Clone, Debug)]
@@ -46,6 +51,8 @@ pub struct Scheduler {
     written_to: DeviceOffset,
     /// When pictures would have had what they had, had they had no more than their part.
     pub(crate) pictures: Instant,
+    /// When somebody wanted a picture last.
+    pub(crate) searched: Option<Instant>,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
     tightest: Option<(Duration, Instant)>,
     /// The last command that was preferred to an earlier deadline, and when.
@@ -77,6 +84,7 @@ impl Scheduler {
             arm: DeviceOffset(0),
             written_to: DeviceOffset(0),
             pictures: Instant::ZERO,
+            searched: None,
             tightest: None,
             preferred: None,
             next_sequence: 0,
@@ -199,7 +207,7 @@ impl Scheduler {
         self.streams.settle(self.device.busy_since(now));
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
-        if self.is_others_turn(now, slot, reason, &view) {
+        if self.is_others_turn(now, slot, reason, &view) || self.comes_early(now, slot) {
             return false;
         }
         let blocking = self.blocking(now);
@@ -244,6 +252,17 @@ impl Scheduler {
             }
             Direction::Flush => false,
         }
+    }
+
+    /// While somebody searches, a long command does not wait at the device behind another one: a picture would wait for both.
+    fn comes_early(&self, now: Instant, slot: Slot) -> bool {
+        self.queue.get(slot).request.length > PICTURE && now < self.may_join_at(now)
+    }
+
+    /// When a long command may join those at the device.
+    fn may_join_at(&self, now: Instant) -> Instant {
+        let until = self.searched.filter(|_| self.device.in_flight() > 0).map(|at| at + SEARCH);
+        until.map_or(now, |until| self.device.free_at(now).saturating_before(JOINS).min(until))
     }
 
     fn view(&self, now: Instant) -> View {
@@ -619,6 +638,7 @@ impl Scheduler {
             .chain(overdue)
             .chain(soon)
             .chain(settled)
+            .chain([self.may_join_at(now)])
             .filter(|at| *at > now)
             .min()
     }

@@ -258,6 +258,45 @@ fn a_picture_has_its_turn_among_what_is_wanted() {
     }
 }
 
+/// Who searched beside ten players waited for two commands of 32 MiB, which were at the device together: 372 ms.
+#[test]
+fn who_searches_waits_for_one_long_command_not_for_two() {
+    const JOINS: Duration = Duration::from_millis(30);
+    const SEARCH: Duration = Duration::from_secs(2);
+    let still = SEARCH.saturating_sub(Duration::from_nanos(1));
+    for (has_searched, since) in [(false, still), (true, SEARCH), (true, still)] {
+        let mut lab = lab();
+        let deadline = Some(Duration::from_secs(2));
+        let _reservation =
+            admit(&mut lab, 1, StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(HD) });
+        if has_searched {
+            lab.enqueue(picture(1, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("it waits");
+            lab.scheduler.complete(lab.now, dispatch.id);
+        }
+        lab.now += since;
+        for id in [2, 3] {
+            lab.enqueue(wanted(1, id, id << 40, HD.time_for(UNIT) * 8));
+        }
+        let first = lab.scheduler.dispatch(lab.now).expect("both wait");
+        let has_gone = lab.scheduler.dispatch(lab.now).is_some();
+        assert_eq!(has_gone, !has_searched || since == SEARCH, "{has_searched} {since:?}");
+        if !has_gone {
+            // The search is over before the first command is.
+            assert_eq!(lab.scheduler.next_wakeup(lab.now), Some(lab.now + Duration::from_nanos(1)));
+            lab.enqueue(picture(4, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
+            let free = lab.now + lab::DISK.of(UNIT);
+            let picture = lab.scheduler.dispatch(lab.now).expect("a short one may join");
+            assert_eq!(picture.requests[0], RequestId(4));
+            lab.scheduler.complete(lab.now, picture.id);
+            let joins = free.saturating_before(JOINS);
+            assert!(lab.scheduler.dispatch(joins.saturating_before(Duration::from_nanos(1))).is_none());
+            assert!(lab.scheduler.dispatch(joins).is_some());
+        }
+        lab.scheduler.complete(lab.now, first.id);
+    }
+}
+
 /// Random reads of a database would have had every second access.
 #[test]
 fn many_pictures_are_no_search_and_have_their_part() {
