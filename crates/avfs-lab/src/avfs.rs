@@ -87,7 +87,7 @@ impl AvfsReport {
         let admitted = streams.iter().filter(reserved).count();
         let latest = streams.iter().map(|stream| stream.tardiness_microseconds).max().unwrap_or(0);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let percent = |bytes: u64, of: u64| bytes as f64 / of.max(1) as f64 * 100.0;
+        let percent = |bytes: u64, of: u64| if of == 0 { 0.0 } else { bytes as f64 / of as f64 * 100.0 };
         Self {
             streams_admitted: admitted as u32,
             streams_without: (streams.len() - admitted) as u32,
@@ -153,6 +153,12 @@ mod tests {
             "volume": { "prefetched_bytes": 0, "loaded_bytes": 0, "unread_bytes": 0 }, "commands": [], "streams": []
         });
         assert_eq!(AvfsReport::parse(&idle.to_string()).expect("nothing was read"), AvfsReport::default());
+        // Who plays what is recorded is served from memory: 352 MiB ahead of nothing read were 36,909,875,200 percent.
+        let chased = json!({
+            "volume": { "prefetched_bytes": 352 << 20, "loaded_bytes": 0, "unread_bytes": 0 }, "commands": [], "streams": []
+        });
+        let expected = AvfsReport { read_ahead_mib: 352.0, ..AvfsReport::default() };
+        assert_eq!(AvfsReport::parse(&chased.to_string()).expect("it has everything"), expected);
         assert!(AvfsReport::parse("{}").is_err());
         assert_eq!(daemon(r#"{ "process": 77, "streams": [] }"#).expect("it is told"), 77);
         assert!(daemon("{}").is_err());
