@@ -175,8 +175,21 @@ pub fn verdict(point: &Point) -> String {
     )
 }
 
-/// The clients of a run, and how many of them count.
+/// The clients of a run, and how many of them count. Their clips are as long as the files are, which others may need longer: a
+/// player that begins again before the end of its file has been read ahead of for nobody.
 pub(crate) fn clients(
+    declaration: &Declaration,
+    experiment: &Experiment,
+    number: u32,
+    seed: u32,
+) -> (Vec<ClientSpec>, usize) {
+    let (specs, counted) = clients_alone(declaration, experiment, number, seed);
+    let laid = needs(declaration, experiment.aged_percent);
+    (specs.into_iter().map(|spec| spec.as_laid(&laid)).collect(), counted)
+}
+
+/// The same, with clips as long as this experiment needs them.
+fn clients_alone(
     declaration: &Declaration,
     experiment: &Experiment,
     number: u32,
@@ -219,7 +232,7 @@ pub(crate) fn needs(declaration: &Declaration, age: Option<u32>) -> BTreeMap<Str
     let mut needs = BTreeMap::new();
     let own = declaration.experiments.iter().filter(|one| one.aged_percent == age);
     for (name, length) in
-        own.flat_map(|one| clients(declaration, one, one.most, 0).0).flat_map(|client| client.needs())
+        own.flat_map(|one| clients_alone(declaration, one, one.most, 0).0).flat_map(|client| client.needs())
     {
         let known = needs.entry(name).or_insert(length);
         *known = length.max(*known);
@@ -387,6 +400,27 @@ mod tests {
         assert_eq!(aged, ["client00/clip.100.mov", "client02/clip.100.mov"], "two pairs, in turns");
         let (specs, counted) = clients(&declaration, &declaration.experiments[1], 1, 0);
         assert_eq!((specs.len(), counted), (2, 1), "and a copy");
+    }
+
+    /// Players of 12 s began again 54 MiB before the end of their files, which others needed for 24 s: what they were read ahead
+    /// of there took a sixth of the device's time.
+    #[test]
+    fn clips_end_where_their_files_do() {
+        let mut declaration = smoke();
+        declaration.experiments.truncate(1);
+        let short = declaration.experiments[0].clone();
+        let Pattern::Player(spec) = short.client else { panic!("smoke begins with players") };
+        let frames = Pattern::FramePlayer(crate::load::StreamSpec { unit_kib: 500, ..spec });
+        let both = Experiment { in_turn_with: vec![frames], at_once: 2, ..short };
+        let longer = Experiment { name: "longer".to_owned(), most: both.most + 8, ..both.clone() };
+        declaration.experiments = vec![both, longer];
+        for experiment in &declaration.experiments {
+            let clips = clients(&declaration, experiment, 1, 0).0;
+            let laid = needs(&declaration, None);
+            let frames = laid.keys().filter(|name| name.starts_with("client01/shot.")).count() as u64;
+            assert_eq!(clips[0].clip, laid["client00/clip.100.mov"], "{}", experiment.name);
+            assert_eq!(clips[1].clip, Bytes::from_kib(500 * frames), "{}", experiment.name);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{Answer, Operation};
 use crate::histogram::Histogram;
 use files::{Copies, Files, Office, RandomReader};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use stream::Stream;
 use units::{Bytes, Duration, Instant};
 
@@ -313,6 +313,19 @@ impl ClientSpec {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// With a clip as long as what is laid for it: units that are whole.
+    pub fn as_laid(self, laid: &BTreeMap<String, Bytes>) -> Self {
+        let unit = self.pattern.stream().map_or(Bytes::from_mib(1), |spec| spec.unit());
+        let units = match &self.pattern {
+            Pattern::FramePlayer(spec) => {
+                let frame = |number| laid.contains_key(&spec.frame(&self.directory, false, number));
+                (0..).take_while(|&number| frame(number)).count() as u64
+            }
+            _ => self.needs().iter().filter_map(|(name, _)| laid.get(name)).map(|file| file.0 / unit.0).sum(),
+        };
+        Self { clip: self.clip.max(Bytes(units * unit.0)), ..self }
     }
 }
 
