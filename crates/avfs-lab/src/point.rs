@@ -130,6 +130,12 @@ impl Point {
     pub fn is_disturbed(&self) -> bool {
         self.stolen >= STOLEN_BOUND
     }
+
+    /// And it may have decided the verdict. Who has nobody beside him is in time in spite of the host, never because of it: with
+    /// less of a processor nobody is faster. But a copy that is slower leaves more to others.
+    pub fn is_in_doubt(&self) -> bool {
+        self.is_disturbed() && !(self.clean && self.background_megabits == 0.0)
+    }
 }
 
 /// What had been done at a moment of a run.

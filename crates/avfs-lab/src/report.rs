@@ -251,7 +251,7 @@ fn cell(experiment: &Experiment, contender: &Contender, own: &[&Point]) -> Strin
     if own.iter().any(|point| point.errors > 0) {
         cell += ", with failures";
     }
-    if own.iter().any(|point| point.is_disturbed()) {
+    if own.iter().any(|point| point.is_in_doubt()) {
         cell += ", machine disturbed";
     }
     cell

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 /// See [`Declaration::pairs`](crate::experiment::Declaration::pairs).
 pub type Pairs = BTreeMap<(String, String), u64>;
 
-/// A point that the machine's host disturbed is measured again so often, if it is disturbed each time. What the last says
-/// counts, and is marked.
+/// A point about which the machine's host may have decided is measured again so often, if that is so each time. What the last
+/// says counts, and is marked.
 const AGAIN: usize = 3;
 
 /// The points of a declaration.
@@ -68,7 +68,7 @@ impl Results {
     /// Of the points that count, those that are not to be measured again.
     pub fn settled(&self) -> Vec<Point> {
         let mut points = self.counting();
-        points.retain(|point| !point.is_disturbed() || self.disturbed(number(point)) > AGAIN);
+        points.retain(|point| !point.is_in_doubt() || self.in_doubt(number(point)) > AGAIN);
         points
     }
 
@@ -77,9 +77,9 @@ impl Results {
         self.points.len() - self.counting().len()
     }
 
-    /// How often a number was measured on a disturbed machine.
-    fn disturbed(&self, of: Number) -> usize {
-        self.points.iter().filter(|point| number(point) == of && point.is_disturbed()).count()
+    /// How often the machine's host may have decided about a number.
+    fn in_doubt(&self, of: Number) -> usize {
+        self.points.iter().filter(|point| number(point) == of && point.is_in_doubt()).count()
     }
 
     /// Decides whether a point counts, and writes it down.
@@ -87,7 +87,7 @@ impl Results {
     /// # Errors
     /// Those of the file.
     pub fn add(&mut self, mut point: Point) -> io::Result<&Point> {
-        point.set_aside = point.is_disturbed() && self.disturbed(number(&point)) < AGAIN;
+        point.set_aside = point.is_in_doubt() && self.in_doubt(number(&point)) < AGAIN;
         append(&self.path, &point)?;
         self.points.push(point);
         Ok(&self.points[self.points.len() - 1])
@@ -183,6 +183,18 @@ mod tests {
         let lines = std::fs::read_to_string(directory.path().join("always")).expect("it was written");
         let marked = |line: &str| line.contains("\"set_aside\":true");
         assert_eq!(lines.lines().map(marked).collect::<Vec<_>>(), [true, true, true, false, false]);
+    }
+
+    /// A third of the points of half an hour were measured again, most of which had been in time.
+    #[test]
+    fn who_is_in_time_alone_in_spite_of_the_host_is_not_measured_again() {
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
+        for (clean, background_megabits, again) in [(true, 0.0, 0), (true, 1.0, 1), (false, 0.0, 1)] {
+            let file = directory.path().join(format!("{clean}{background_megabits}"));
+            let mut results = Results::open(&file, &pairs(1)).expect("no file");
+            results.add(Point { clean, background_megabits, ..stolen(2, 9.0) }).expect("there is room");
+            assert_eq!((search(&mut results, &[]), results.set_aside()), (again, again));
+        }
     }
 
     #[test]

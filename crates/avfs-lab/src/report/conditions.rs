@@ -102,7 +102,8 @@ pub(super) fn disturbances(points: &[Point], set_aside: usize) -> String {
     if kept > 0 {
         let _ = write!(
             text,
-            "{kept} of those that count were measured while it took so much; where they decide, \"machine disturbed\" is said."
+            "{kept} of those that count were measured while it took so much; where it may have decided, or figures are from then, \"machine \
+             disturbed\" is said."
         );
     }
     if text.is_empty() { text } else { format!("{}\n\n", text.trim_end()) }
