@@ -15,10 +15,15 @@ use units::{Bytes, Duration, Instant};
 /// How often a stream that cannot have a request as early as it wants is tried with half of that.
 const ADVANCES: u32 = 4;
 
-/// What somebody looks at, and waits for, is no longer than this: a request over a network.
+/// What somebody looks at, and waits for, is no longer than this: a request over a network,...
 pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
-/// Pictures have one of so many parts of the device's time before others.
+/// ...and he wants it as soon as this.
+const PICTURE_WITHIN: Duration = Duration::from_millis(500);
+/// Pictures have one of so many parts of the device's time before others,...
 const PICTURES_PART: u32 = 5;
+/// ...and that of so long a time at once: those who begin to play look at a picture first, and one that lies in two places
+/// is two requests.
+const PICTURES_BURST: Duration = Duration::from_millis(300);
 
 impl Scheduler {
     /// Reckons a request's costs.
@@ -51,16 +56,23 @@ impl Scheduler {
         waiting
     }
 
-    /// By when a request without a promise is wanted, if somebody searches, and waits for a picture. Many of them are no search:
-    /// so that they have no more than their part, they are wanted later.
-    pub(crate) fn picture(&mut self, now: Instant, waiting: &Waiting, wanted: Instant) -> Option<Instant> {
+    /// A request without a promise is a picture that somebody waits for, if it is so short: it has its place among what is wanted.
+    pub(crate) fn picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) {
         if waiting.part != Part::Other || waiting.request.length > PICTURE {
-            return None;
+            return;
         }
+        waiting.is_picture = true;
+        waiting.deadline = wanted.max(self.turn_of_picture(now, waiting, wanted));
+    }
+
+    /// Somebody searches. What he waits for goes before all that is wanted by those who begin to play: they have more time, and
+    /// their commands are long. Many pictures are no search: so that they have no more than their part, their turn is later.
+    fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
         self.searched = Some(now);
-        let wanted = wanted.max(self.pictures);
+        let turn = self.pictures.saturating_before(PICTURES_BURST);
         self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
-        Some(wanted)
+        waiting.is_at_once = turn <= now && wanted <= now + PICTURE_WITHIN;
+        turn
     }
 
     /// Whether a stream is active and may ask for its next request now.
@@ -89,6 +101,7 @@ impl Scheduler {
                 && run.end == request.offset
                 && run.length + request.length <= held.terms.request
         });
+        let is_elsewhere = stream.run.is_some_and(|run| run.end != request.offset);
         let length = before.map_or(request.length, |run| run.length + request.length);
         stream.run = Some(StreamRun {
             direction: request.direction,
@@ -109,6 +122,10 @@ impl Scheduler {
         }
         self.streams.place(owner, self.device.busy_since(now));
         self.price(&mut waiting);
+        if let Some(wish) = wish.filter(|_| is_elsewhere && !waiting.is_at_once && request.length <= PICTURE)
+        {
+            self.turn_of_picture(now, &mut waiting, wish);
+        }
         let by_terms = Waiting { deadline: earliest, ..waiting };
         match request.deadline {
             None => self.insert(now, by_terms),

@@ -16,7 +16,10 @@ use alloc::vec::Vec;
 use core::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use core::num::NonZeroU64;
 use hashbrown::{HashMap, HashTable};
-use units::{DeviceOffset, Instant};
+use units::{DeviceOffset, Duration, Instant};
+
+/// Who searches comes so long before others in what is wanted: as long as they may take to begin to play, and more.
+const HEAD_START: Duration = Duration::from_secs(2);
 
 /// Index of a [`Waiting`].
 pub(crate) type Slot = u32;
@@ -51,6 +54,8 @@ pub(crate) struct Waiting {
     pub(crate) is_wanted_in_time: bool,
     /// Somebody who is no stream waits for it, and it is short: it has its place among what is wanted.
     pub(crate) is_picture: bool,
+    /// Somebody searches and waits for it: it is wanted before all that others want.
+    pub(crate) is_at_once: bool,
     /// The command that held the device when it arrived; none is named 0.
     pub(crate) found_at_device: Option<NonZeroU64>,
 }
@@ -77,6 +82,7 @@ impl Waiting {
             part: Part::Other,
             is_wanted_in_time: request.class == Class::RealTime,
             is_picture: false,
+            is_at_once: false,
             found_at_device: found_at_device.and_then(|DispatchId(id)| NonZeroU64::new(id)),
         }
     }
@@ -97,6 +103,9 @@ impl Waiting {
     /// By when real time is wanted, if that is before it is due; and a picture.
     pub(crate) fn wish(&self) -> Option<Instant> {
         match self.request.class {
+            Class::RealTime | Class::BestEffort if self.is_at_once => {
+                Some(self.arrived.saturating_before(HEAD_START))
+            }
             Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
             Class::BestEffort => self.is_picture.then_some(self.deadline),
             _ => None,
@@ -105,7 +114,7 @@ impl Waiting {
 
     /// By when it is wanted.
     pub(crate) fn wanted_by(&self) -> Instant {
-        self.request.deadline.map_or(self.deadline, |wish| wish.min(self.deadline))
+        self.wish().map_or(self.deadline, |wish| wish.min(self.deadline))
     }
 
     /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be

@@ -119,10 +119,10 @@ impl Scheduler {
         }
         self.price(&mut waiting);
         if request.class == Class::RealTime && self.shortest.is_some() {
-            let demoted = self.demoted(waiting);
-            let wanted = self.picture(now, &demoted, deadline);
-            let deadline = wanted.unwrap_or(now + self.config.best_effort_latency);
-            let demoted = Waiting { deadline, is_picture: wanted.is_some(), ..demoted };
+            let mut demoted = self.demoted(waiting);
+            demoted.deadline = now + self.config.best_effort_latency;
+            self.picture(now, &mut demoted, deadline);
+            waiting.is_at_once = demoted.is_at_once;
             self.insert_if_it_fits(now, waiting, demoted);
         } else {
             self.insert(now, waiting);
@@ -490,9 +490,11 @@ impl Scheduler {
             // It has its turn, and its part of the time, already.
             _ if before.is_picture => before,
             _ => {
-                let wanted = self.picture(now, &before, deadline);
-                let deadline = wanted.unwrap_or(deadline).min(before.deadline);
-                Waiting { deadline, is_picture: wanted.is_some(), ..before }
+                let mut otherwise = Waiting { deadline, ..before };
+                self.picture(now, &mut otherwise, deadline);
+                otherwise.deadline = otherwise.deadline.min(before.deadline);
+                waiting.is_at_once = otherwise.is_at_once;
+                otherwise
             }
         };
         if self.overtakes(&waiting) {

@@ -32,7 +32,8 @@ fn admit_fixed(lab: &mut Lab, stream: u64) -> Reservation {
 /// The same, and it has had all the lead that it can be given: what it wants early remains a wish.
 fn admit_without_lead(lab: &mut Lab, stream: u64) -> Reservation {
     let reservation = admit_fixed(lab, stream);
-    for (id, wish) in [(101, HD.time_for(UNIT)), (102, Duration::from_millis(1))] {
+    let first = stream * 100;
+    for (id, wish) in [(first + 1, HD.time_for(UNIT)), (first + 2, Duration::from_millis(1))] {
         lab.enqueue(wanted(stream, id, id << 40, wish));
     }
     for _ in 0..2 {
@@ -242,19 +243,40 @@ fn picture(id: u64, length: Bytes, wanted: Instant) -> Request {
 }
 
 /// Who searched beside ten players waited for five seconds for each picture: players filled their memory first, seconds
-/// before they came to it.
+/// before they came to it. Then for up to half a second: those who began to play wanted 32 MiB each a little earlier.
 #[test]
-fn a_picture_has_its_turn_among_what_is_wanted() {
-    let longest = Bytes::from_mib(1);
-    for (length, milliseconds, first) in
-        [(longest, 1, 2), (longest, 3, 1), (longest + Bytes::from_kib(4), 1, 1)]
-    {
+fn a_picture_goes_before_what_others_want() {
+    let (longest, within) = (Bytes::from_mib(1), Duration::from_millis(500));
+    for (length, within, first) in [
+        (longest, within, 2),
+        (longest, within + Duration::from_nanos(1), 1),
+        (longest + Bytes::from_kib(4), Duration::from_millis(1), 1),
+    ] {
         let mut lab = lab();
         let _reservation = admit_without_lead(&mut lab, 1);
-        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(2)));
-        lab.enqueue(picture(2, length, lab.now + Duration::from_millis(milliseconds)));
+        lab.now += Duration::from_secs(10);
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_secs(9)));
+        lab.enqueue(picture(2, length, lab.now + within));
         let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
-        assert_eq!(dispatch.requests[0].0, first, "{length} within {milliseconds} ms");
+        assert_eq!(dispatch.requests[0].0, first, "{length} within {within:?}");
+    }
+}
+
+/// Who had played for a moment while he searched was a stream, and his pictures were wanted later than what others began with.
+#[test]
+fn a_stream_that_jumps_wants_a_picture_first_too() {
+    let picture = Bytes::from_kib(512);
+    let goes_on = (102 << 40) + UNIT.0;
+    for (offset, first) in [(goes_on + UNIT.0, 3), (goes_on, 2)] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        let _other = admit_without_lead(&mut lab, 2);
+        lab.now += Duration::from_secs(10);
+        lab.enqueue(wanted(2, 2, 1 << 40, Duration::from_secs(9)));
+        let wish = Duration::from_millis(10_500);
+        lab.enqueue(Request { length: picture, ..wanted(1, 3, offset, wish) });
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first);
     }
 }
 
@@ -300,26 +322,28 @@ fn who_searches_waits_for_one_long_command_not_for_two() {
 /// Random reads of a database would have had every second access.
 #[test]
 fn many_pictures_are_no_search_and_have_their_part() {
-    let mut lab = lab();
-    let _reservation = admit_without_lead(&mut lab, 1);
-    let wish = Duration::from_millis(500);
-    lab.enqueue(wanted(1, 1, 1 << 40, wish));
-    for id in 2..100 {
-        lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
-    }
-    let mut before = 0;
-    loop {
-        let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
-        if dispatch.requests[0].0 == 1 {
-            break;
+    // What a fifth of the time is in 300 ms they have at once, and each its turn after that.
+    let (burst, access) = (Duration::from_millis(300), lab::DISK.of(Bytes::from_kib(64)));
+    for wish in [Duration::ZERO, Duration::from_millis(500)] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        lab.now += Duration::from_secs(10);
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_secs(10) + wish));
+        for id in 2..100 {
+            lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
         }
-        before += dispatch.requests.len();
-        lab.scheduler.complete(lab.now, dispatch.id);
+        let mut before = 0;
+        loop {
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+            if dispatch.requests[0].0 == 1 {
+                break;
+            }
+            before += dispatch.requests.len();
+            lab.scheduler.complete(lab.now, dispatch.id);
+        }
+        let part = (burst + wish).as_nanos() / access.as_nanos() / 5 + 1;
+        assert_eq!(before as u128, part, "wanted {wish:?} later");
     }
-    // A fifth of the time until then, at an access each.
-    let access = lab::DISK.of(Bytes::from_kib(64));
-    let most = wish.as_nanos() / access.as_nanos() / 5 + 1;
-    assert!(before > 0 && before as u128 <= most, "{before} of at most {most}");
 }
 
 /// Who empties a file hastens all of its writes whenever one has ended. Each time they would have taken their part of the time
