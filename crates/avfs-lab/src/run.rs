@@ -28,26 +28,49 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Who reads as fast as he can gets through so many players' clips in a run; what he read before would come from memory.
 const GREEDY_CLIPS: u64 = 12;
 
+/// What was measured of a declaration so far.
+#[derive(Debug)]
+pub struct Known {
+    settled: Vec<Point>,
+    doubtful: Vec<Point>,
+}
+
+impl Known {
+    /// What is written down.
+    pub fn of(results: &Results) -> Self {
+        Self { settled: results.settled(), doubtful: results.doubtful() }
+    }
+}
+
 /// What is to be measured next of an experiment on a contender, and in which search.
+///
+/// What the machine's host may have decided says where to search, like anything else, but ends no search: on a machine of
+/// which the host took a tenth, four runs were spent on twelve players who did not matter, because eleven were late, too.
 pub fn next(
     declaration: &Declaration,
     contender: &Contender,
     experiment: &Experiment,
-    own: &[&Point],
+    known: &Known,
 ) -> Option<(u32, u32)> {
+    let outcomes = |points: &[Point], repeat: u32| -> BTreeMap<u32, bool> {
+        let own = of(points, contender, experiment).into_iter().filter(|point| point.repeat == repeat);
+        own.map(|point| (point.clients, point.clean)).collect()
+    };
     let mut guess = contender.guess(experiment);
     for repeat in 0..declaration.repeats {
-        let outcomes: BTreeMap<u32, bool> = own
-            .iter()
-            .filter(|point| point.repeat == repeat)
-            .map(|point| (point.clients, point.clean))
-            .collect();
-        match search::next(&outcomes, guess, experiment.most) {
+        let settled = outcomes(&known.settled, repeat);
+        let mut seen = outcomes(&known.doubtful, repeat);
+        seen.extend(&settled);
+        match search::next(&seen, guess, experiment.most) {
             Next::Measure(clients) => return Some((repeat, clients)),
             Next::Found(found) => {
                 guess = found.max(1);
                 let beyond = (found + 1).min(experiment.most);
-                let missing = (1..=beyond).find(|number| !outcomes.contains_key(number));
+                let is_open = |number: &u32| seen.contains_key(number) && !settled.contains_key(number);
+                if let Some(clients) = [found, beyond].into_iter().find(is_open) {
+                    return Some((repeat, clients));
+                }
+                let missing = (1..=beyond).find(|number| !settled.contains_key(number));
                 if let Some(clients) = missing.filter(|_| declaration.curves && repeat == 0) {
                     return Some((repeat, clients));
                 }
@@ -58,17 +81,17 @@ pub fn next(
 }
 
 /// Points that are still to come, roughly: a search from a good guess takes three.
-fn remaining(declaration: &Declaration, points: &[Point]) -> usize {
+fn remaining(declaration: &Declaration, known: &Known) -> usize {
     let pairs = declaration
         .contenders
         .iter()
         .flat_map(|one| declaration.experiments.iter().map(move |two| (one, two)));
     pairs
         .map(|(contender, experiment)| {
-            let own = of(points, contender, experiment);
-            if next(declaration, contender, experiment, &own).is_none() {
+            if next(declaration, contender, experiment, known).is_none() {
                 return 0;
             }
+            let own = of(&known.settled, contender, experiment);
             let curve = if declaration.curves { experiment.most as usize / 2 } else { 0 };
             (3 * declaration.repeats as usize + curve).saturating_sub(own.len()).max(1)
         })
@@ -88,7 +111,7 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
 pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
     let pairs = declaration.pairs()?;
     let mut results = Results::open(results, &pairs)?;
-    let mut points = results.settled();
+    let mut known = Known::of(&results);
     let scratch = Scratch::new()?;
     let commit = facts::commit().unwrap_or_default();
     memory::is_available(declaration)?;
@@ -99,19 +122,17 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
         ages.into_iter().map(move |age| (contender, age))
     });
     for (number, (contender, age)) in volumes.enumerate() {
-        let open = |points: &[Point]| {
+        let open = |known: &Known| {
             let missing = |one: &&Experiment| {
-                one.aged_percent == age
-                    && next(declaration, contender, one, &of(points, contender, one)).is_some()
+                one.aged_percent == age && next(declaration, contender, one, known).is_some()
             };
             declaration.experiments.iter().find(missing)
         };
-        let Some(mut experiment) = open(&points) else { continue };
+        let Some(mut experiment) = open(&known) else { continue };
         let mut volume = Volume::make(&scratch, number, declaration, contender, age)?;
         loop {
-            let own = of(&points, contender, experiment);
-            let Some((repeat, clients)) = next(declaration, contender, experiment, &own) else {
-                match open(&points) {
+            let Some((repeat, clients)) = next(declaration, contender, experiment, &known) else {
+                match open(&known) {
                     Some(further) => experiment = further,
                     None => break,
                 }
@@ -122,9 +143,9 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
             point.pair = pairs[&(contender.name.clone(), experiment.name.clone())];
             (point.commit, point.date) = (commit.clone(), facts::date().unwrap_or_default());
             let point = results.add(point)?.clone();
-            points = results.settled();
+            known = Known::of(&results);
             made += 1;
-            progress(&point, remaining(declaration, &points), start.elapsed() / made);
+            progress(&point, remaining(declaration, &known), start.elapsed() / made);
             if point.set_aside {
                 steal::await_processors(steal::look, |told| eprintln!("{told}"))?;
             }
@@ -154,7 +175,7 @@ pub fn verdict(point: &Point) -> String {
         times.map_or(String::new(), |times| format!(", {name} {:.0} ms", times.p99_ms))
     };
     let stolen = point.is_disturbed().then(|| {
-        let again = if point.set_aside { ", IS MEASURED AGAIN" } else { "" };
+        let again = if point.set_aside { ", SET ASIDE" } else { "" };
         format!(", {:.0} % TAKEN BY THE MACHINE'S HOST{again}", point.stolen)
     });
     format!(
@@ -447,9 +468,12 @@ mod tests {
         declaration.curves = true;
         let experiment = Experiment { most: 9, guess: 5, ..declaration.experiments[0].clone() };
         let mut made: Vec<Point> = Vec::new();
-        while let Some((repeat, clients)) =
-            next(&declaration, &declaration.contenders[0], &experiment, &made.iter().collect::<Vec<_>>())
-        {
+        loop {
+            let known = Known { settled: made.clone(), doubtful: Vec::new() };
+            let Some((repeat, clients)) = next(&declaration, &declaration.contenders[0], &experiment, &known)
+            else {
+                break;
+            };
             made.push(point(clients, clients <= 6, repeat));
         }
         let mut first: Vec<u32> = made.iter().filter(|one| one.repeat == 0).map(|one| one.clients).collect();
