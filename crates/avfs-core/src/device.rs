@@ -6,6 +6,7 @@
 use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
 use avfs_io::Geometry;
+use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Calibrated, ServiceTime};
 use units::{Bytes, nanos};
 
@@ -30,6 +31,7 @@ pub(crate) fn scheduler_config(
         device_size: size,
         // The rest is for what is dirty and what is kept.
         buffer_memory: Bytes(memory.0 / 2),
+        buffer_piece: Bytes(MAX_BUFFER as u64),
         request_time_max: config.scheduler.longest_start,
         queue_depth: config.scheduler.queue_depth.unwrap_or(depth),
         metadata_latency: config.scheduler.metadata_latency,

@@ -268,7 +268,7 @@ impl Admission {
         for spec in specs {
             let terms = sizing.terms(spec, config).ok_or(Why::NoStream)?;
             self.tasks.push(Task::of(&terms, spec, service));
-            last = terms.buffer();
+            last = Bytes(terms.buffer().0.saturating_add(config.buffer_piece.0));
             memory = memory.saturating_add(last.0);
         }
         fits(&self.tasks, is_new, others)?;
@@ -471,12 +471,14 @@ mod tests {
         let specs = [reader; 12];
         admission.set_sizing(Sizing { time: config.request_time, quarters: 4 });
         let least = admission.choose(&specs, true, true, &service(), &config, others).unwrap();
-        let memory = Bytes(least.terms(&reader, &config).unwrap().buffer().0 * 12);
-        let config = Config { buffer_memory: memory, ..config };
-        assert!(admission.choose(&specs, true, true, &service(), &config, others).is_ok());
-        let config = Config { buffer_memory: Bytes(memory.0 - 1), ..config };
-        let none = admission.choose(&specs, true, true, &service(), &config, others);
-        assert!(matches!(none, Err(Why::NoMemory { .. })), "{none:?}");
+        for piece in [Bytes::ZERO, Bytes::from_mib(8)] {
+            let memory = Bytes((least.terms(&reader, &config).unwrap().buffer().0 + piece.0) * 12);
+            let config = Config { buffer_memory: memory, buffer_piece: piece, ..config.clone() };
+            assert!(admission.choose(&specs, true, true, &service(), &config, others).is_ok());
+            let config = Config { buffer_memory: Bytes(memory.0 - 1), ..config };
+            let none = admission.choose(&specs, true, true, &service(), &config, others);
+            assert!(matches!(none, Err(Why::NoMemory { .. })), "{none:?}");
+        }
     }
 
     #[test]

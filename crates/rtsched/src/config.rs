@@ -55,6 +55,9 @@ pub struct Config {
     pub readers_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
+    /// The memory of a stream's buffer is used and given back in pieces of this length: what has been played of one is held
+    /// until the rest has been, and counts as memory of the stream's beside its buffer.
+    pub buffer_piece: Bytes,
     /// What a stream's request plays for at least, where its length is left to the admission and no short deadline
     /// is in its way. It is longer on a device that seeks and where there is memory,...
     pub request_time: Duration,
@@ -129,6 +132,7 @@ impl Default for Config {
             streams_max_permille: 980,
             readers_max_permille: 995,
             buffer_memory: Bytes::from_mib(4096),
+            buffer_piece: Bytes::ZERO,
             request_time: Duration::from_millis(700),
             request_time_max: Duration::from_secs(8),
             request_min: Bytes::from_kib(256),

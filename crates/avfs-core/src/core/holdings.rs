@@ -8,12 +8,17 @@ use super::cache::{BlockId, CacheBlock};
 use super::file::FileState;
 use super::players::Lead;
 use super::streams::{direction_of, stream_of};
-use super::{Core, Handle};
+use super::{Core, Handle, Operation, Ticket};
 use crate::types::HandleId;
 use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Direction, StreamId, Terms};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use units::{Bytes, Ino};
+
+/// Of the block that is played nothing is given back before all of it has been; the admission has set aside as much for each
+/// stream ([`buffer_piece`](rtsched::Config::buffer_piece)).
+const PLAYED: u64 = MAX_BUFFER as u64;
 
 /// What the readers of a file hold together, or its writers, or those of a sequence. Whole buffers, whatever part of them is
 /// used.
@@ -23,7 +28,7 @@ pub struct Holding {
     pub clients: u32,
     /// The admission has promised them something.
     pub is_promised: bool,
-    /// Being read from the device for clients that wait for it, and ahead of nobody.
+    /// Being read from the device for clients that wait for it.
     pub waited_for: Bytes,
     /// Being read ahead.
     pub reading: Bytes,
@@ -33,8 +38,8 @@ pub struct Holding {
     pub waiting: Bytes,
     /// Being written to the device.
     pub writing: Bytes,
-    /// What plays until the deadline of a request, or what a policy wants ahead, for all clients. `None`: nothing bounds
-    /// them but what everybody may have waiting together.
+    /// The block that is played, and what plays until the deadline of a request, or what a policy wants ahead, for all
+    /// clients. `None`: nothing bounds them but what everybody may have waiting together.
     pub window: Option<Bytes>,
     /// The longest that is asked for at once.
     pub request: Bytes,
@@ -51,17 +56,17 @@ impl Holding {
         Bytes(self.reading.0 + self.read_ahead.0 + self.waiting.0 + self.writing.0)
     }
 
-    /// What that may be, but for the parts of its blocks that were played or are not written yet: window and one request.
+    /// What that may be: window and one request.
     pub fn allowed(&self) -> Option<Bytes> {
         self.window.map(|window| Bytes(window.0 + self.request.0))
     }
 
-    fn count(&mut self, block: &CacheBlock) {
+    fn count(&mut self, block: &CacheBlock, is_waited_for: bool) {
         let part = if block.writing > 0 {
             &mut self.writing
         } else if is_being_written(block) {
             &mut self.waiting
-        } else if block.wanted == 0 {
+        } else if block.wanted == 0 || (is_waited_for && !block.loading.is_empty()) {
             &mut self.waited_for
         } else if !block.loading.is_empty() {
             &mut self.reading
@@ -73,7 +78,7 @@ impl Holding {
 
     /// What each of its readers gets who has no promise.
     fn lead(&mut self, lead: Lead) {
-        self.window = Some(Bytes(u64::from(self.clients) * lead.bytes));
+        self.window = Some(Bytes(u64::from(self.clients) * (lead.bytes + PLAYED)));
         self.request = Bytes(lead.request);
     }
 
@@ -81,7 +86,7 @@ impl Holding {
         let Some(terms) = terms else { return };
         self.is_promised = true;
         self.request = terms.request;
-        self.window = Some(terms.buffer().saturating_sub(terms.request));
+        self.window = Some(Bytes(terms.buffer().saturating_sub(terms.request).0 + PLAYED));
     }
 }
 
@@ -117,6 +122,14 @@ impl Core {
         ids.filter_map(|id| self.cache.get(id))
     }
 
+    /// What a client waits to read.
+    fn read_of(&self, ticket: Ticket) -> Option<Range<u64>> {
+        match self.waiting.get(&ticket)?.operation {
+            Operation::Read { offset, length, .. } => Some(offset..offset.saturating_add(length as u64)),
+            _ => None,
+        }
+    }
+
     fn add_readers(
         &self,
         holdings: &mut BTreeMap<StreamId, Holding>,
@@ -129,7 +142,11 @@ impl Core {
         held.promise(file.terms(Direction::Read));
         let is_read =
             |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
-        self.blocks(file.blocks.ids()).filter(is_read).for_each(|block| held.count(block));
+        let awaited: Vec<_> = file.waiting.iter().filter_map(|ticket| self.read_of(*ticket)).collect();
+        for block in self.blocks(file.blocks.ids()).filter(is_read) {
+            let is_waited_for = awaited.iter().any(|read| read.start < block.end() && block.start < read.end);
+            held.count(block, is_waited_for);
+        }
         holdings.insert(stream_of(ino, Direction::Read), held);
     }
 
@@ -147,7 +164,7 @@ impl Core {
         held.request = held.request.max(Bytes(MAX_BUFFER as u64));
         held.promise(self.terms(ino, Direction::Write));
         let is_written = |block: &&CacheBlock| is_being_written(block);
-        self.blocks(file.blocks.ids()).filter(is_written).for_each(|block| held.count(block));
+        self.blocks(file.blocks.ids()).filter(is_written).for_each(|block| held.count(block, false));
     }
 
     fn add_sequences(&self, holdings: &mut BTreeMap<StreamId, Holding>) {
@@ -158,7 +175,7 @@ impl Core {
             held.promise(sequence.terms);
             let frames = sequence.heads.iter().flat_map(|head| head.frames());
             let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.blocks.iter().copied()).collect();
-            self.blocks(blocks.into_iter()).for_each(|block| held.count(block));
+            self.blocks(blocks.into_iter()).for_each(|block| held.count(block, false));
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use units::{Bitrate, Bytes, Duration, Ino, Instant};
 
 const MIB: u64 = 1 << 20;
-/// What is held and is neither window nor request: the rest of the block that is played, or the one that is being filled.
+/// What is set aside for the block that is played, beside the terms' buffer.
 const BLOCK: u64 = 8 * MIB;
 const CLIP_MIB: u64 = 64;
 
@@ -110,7 +110,7 @@ impl Allowed {
             self.bytes = bytes;
         }
         if bytes == self.bytes {
-            self.until = now + rate.time_for(Bytes(bytes.0 + BLOCK)) * 2;
+            self.until = now + rate.time_for(bytes) * 2;
         }
     }
 }
@@ -156,7 +156,7 @@ fn check(
         may.note(now, bytes, holding.is_promised, rate);
         let held = holding.for_later();
         prop_assert!(
-            held.0 <= may.bytes.0 + BLOCK,
+            held <= may.bytes,
             "at {now:?} {stream:?} may hold {}: {holding:?}",
             may.bytes
         );
@@ -189,7 +189,8 @@ fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
         let together: u64 = holdings.values().map(|holding| holding.held().0).sum();
         prop_assert!(together <= memory.0, "{together} of {memory}");
     }
-    let promised: u64 = volume.streams().iter().map(|stream| stream.buffer_bytes).sum();
+    let buffers = volume.streams().into_iter().map(|stream| stream.buffer_bytes).filter(|buffer| *buffer > 0);
+    let promised: u64 = buffers.map(|buffer| buffer + BLOCK).sum();
     prop_assert!(promised <= memory.0 / 2, "{promised} of {memory} are promised");
     for (_, handle) in working.into_iter().filter_map(|one| one.open) {
         volume.with(|core, now| core.release(now, handle));
