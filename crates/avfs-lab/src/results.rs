@@ -156,7 +156,8 @@ mod tests {
         let declaration = smoke();
         for made in 0..20 {
             let (contender, experiment) = (&declaration.contenders[0], &declaration.experiments[0]);
-            let Some((_, clients)) = run::next(&declaration, contender, experiment, &Known::of(results)) else {
+            let Some((_, clients)) = run::next(&declaration, contender, experiment, &Known::of(results))
+            else {
                 return made;
             };
             results.add(stolen(clients, *host.next().unwrap_or(&0.0))).expect("there is room");

@@ -155,11 +155,7 @@ fn check(
         let may = allowed.entry(stream).or_default();
         may.note(now, bytes, holding.is_promised, rate);
         let held = holding.for_later();
-        prop_assert!(
-            held <= may.bytes,
-            "at {now:?} {stream:?} may hold {}: {holding:?}",
-            may.bytes
-        );
+        prop_assert!(held <= may.bytes, "at {now:?} {stream:?} may hold {}: {holding:?}", may.bytes);
     }
     Ok(())
 }
