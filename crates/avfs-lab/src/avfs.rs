@@ -5,6 +5,7 @@
 
 use avfs_core::types::{StreamReport, StreamService, VolumeReport};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// At one moment, since the volume was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,10 +54,28 @@ struct Commands {
 
 #[derive(Deserialize)]
 struct Stream {
-    state: String,
+    ino: u64,
+    writes: bool,
+    state: StreamService,
     missed: u64,
     tardiness_microseconds: u64,
 }
+
+impl Stream {
+    fn has_reservation(&self) -> bool {
+        matches!(self.state, StreamService::Admitted | StreamService::Paused)
+    }
+}
+
+impl From<&StreamReport> for Stream {
+    fn from(report: &StreamReport) -> Self {
+        let StreamReport { ino, writes, state, missed, tardiness_microseconds, .. } = *report;
+        Self { ino, writes, state, missed, tardiness_microseconds }
+    }
+}
+
+/// The streams that have a reservation: the file, or the directory of numbered ones, and whether it is written.
+pub type Reserved = BTreeSet<(u64, bool)>;
 
 impl AvfsReport {
     /// From the output of `avfsctl info --json`.
@@ -72,19 +91,12 @@ impl AvfsReport {
     /// Of a volume in this process that has read so many bytes from its device.
     pub fn of(volume: &VolumeReport, read: u64, streams: &[StreamReport]) -> Self {
         let VolumeReport { prefetched_bytes, loaded_bytes, unread_bytes, .. } = *volume;
-        let stream = |stream: &StreamReport| {
-            let is_reserved = matches!(stream.state, StreamService::Admitted | StreamService::Paused);
-            let state = if is_reserved { "admitted" } else { "without" }.to_owned();
-            let StreamReport { missed, tardiness_microseconds, .. } = *stream;
-            Stream { state, missed, tardiness_microseconds }
-        };
-        let streams: Vec<Stream> = streams.iter().map(stream).collect();
+        let streams: Vec<Stream> = streams.iter().map(Stream::from).collect();
         Self::summed(&Volume { prefetched_bytes, loaded_bytes, unread_bytes }, read, &streams)
     }
 
     fn summed(volume: &Volume, read: u64, streams: &[Stream]) -> Self {
-        let reserved = |stream: &&Stream| matches!(stream.state.as_str(), "admitted" | "paused");
-        let admitted = streams.iter().filter(reserved).count();
+        let admitted = streams.iter().filter(|stream| stream.has_reservation()).count();
         let latest = streams.iter().map(|stream| stream.tardiness_microseconds).max().unwrap_or(0);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let percent = |bytes: u64, of: u64| if of == 0 { 0.0 } else { bytes as f64 / of as f64 * 100.0 };
@@ -99,6 +111,24 @@ impl AvfsReport {
             never_read_percent: percent(volume.unread_bytes, volume.loaded_bytes),
         }
     }
+}
+
+/// Who has a reservation, from the same output.
+///
+/// # Errors
+/// When it is not told.
+pub fn reserved(text: &str) -> Result<Reserved, serde_json::Error> {
+    serde_json::from_str(text).map(|Info { streams, .. }| reserved_of(streams))
+}
+
+/// Who has a reservation, on a volume in this process.
+pub fn reserved_here(streams: &[StreamReport]) -> Reserved {
+    reserved_of(streams.iter().map(Stream::from))
+}
+
+fn reserved_of(streams: impl IntoIterator<Item = Stream>) -> Reserved {
+    let reserved = streams.into_iter().filter(Stream::has_reservation);
+    reserved.map(|stream| (stream.ino, stream.writes)).collect()
 }
 
 /// The process that serves the volume, from the same output.
@@ -119,7 +149,9 @@ mod tests {
     use serde_json::{Value, json};
 
     fn stream(state: &str, missed: u64, tardiness: u64) -> Value {
-        json!({ "ino": 5, "state": state, "missed": missed, "tardiness_microseconds": tardiness })
+        json!({
+            "ino": 5 + missed, "writes": missed == 1, "state": state, "missed": missed, "tardiness_microseconds": tardiness
+        })
     }
 
     #[test]
@@ -149,6 +181,10 @@ mod tests {
             never_read_percent: 15.0,
         };
         assert_eq!(AvfsReport::parse(&info.to_string()).expect("it has everything"), expected);
+        assert_eq!(
+            reserved(&info.to_string()).expect("it has everything"),
+            Reserved::from([(5, false), (6, true)])
+        );
         let idle = json!({
             "volume": { "prefetched_bytes": 0, "loaded_bytes": 0, "unread_bytes": 0 }, "commands": [], "streams": []
         });

@@ -64,6 +64,9 @@ pub struct Point {
     pub clean: bool,
     /// Units that were late.
     pub late: u64,
+    /// How many of them were of clients whose streams had a reservation in the end; absent of others than AVFS.
+    #[serde(default)]
+    pub late_with_reservation: Option<u64>,
     /// How late the latest was, milliseconds.
     pub latest_ms: f64,
     /// Operations that failed.
@@ -165,6 +168,8 @@ pub(crate) struct Seen<'a> {
     /// What the device reads on and on, Mbit/s.
     pub(crate) sequential_megabits: f64,
     pub(crate) avfs: Option<AvfsReport>,
+    /// Which of the counted clients had a reservation in the end, if that is known.
+    pub(crate) reserved: Option<Vec<bool>>,
 }
 
 /// Sums up.
@@ -202,6 +207,10 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         clients: counted as u32 / experiment.at_once,
         clean: late == 0 && errors == 0 && sustained.is_none_or(|part| part >= KEEPS_UP),
         late,
+        late_with_reservation: seen.reserved.map(|reserved| {
+            let own = std::iter::zip(streams, reserved).filter(|(_, has)| *has);
+            own.map(|(client, _)| client.late).sum()
+        }),
         latest_ms: streams.iter().map(|one| one.latest_ms).fold(0.0, f64::max),
         errors,
         first_error: reports.iter().find_map(|one| one.first_error.clone()),
@@ -293,7 +302,21 @@ mod tests {
             duration: Duration::from_secs(20),
             sequential_megabits: 1000.0,
             avfs: None,
+            reserved: None,
         }
+    }
+
+    #[test]
+    fn who_was_late_with_a_reservation_is_told_from_who_had_none() {
+        let late = |late| ClientReport { late, ..ClientReport::default() };
+        let reports = [late(0), late(3), late(20), late(100)];
+        let window = [Mark::default(), Mark::default()];
+        let judged =
+            |reserved| judge(&smoke().experiments[0], Seen { reserved, ..seen(&reports, 3, &window) });
+        let of = |reserved: [bool; 3]| judged(Some(reserved.to_vec())).late_with_reservation;
+        assert_eq!((of([true, true, false]), of([true, false, false])), (Some(3), Some(0)));
+        let unknown = judged(None);
+        assert_eq!((unknown.late, unknown.late_with_reservation), (23, None));
     }
 
     /// Counted by what was taken from the recorders on average since the first started, the last of them hid: thirteen

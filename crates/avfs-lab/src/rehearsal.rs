@@ -171,6 +171,7 @@ impl<'a> Stage<'a> {
             }
         })?;
         window.push(mark(duration, &machines));
+        let reserved = transport.have_reservations(&specs[..counted]);
         let seen = Seen {
             reports: &reports,
             counted,
@@ -180,6 +181,7 @@ impl<'a> Stage<'a> {
             duration,
             sequential_megabits: self.device.sequential_mb_per_s() * 8.0,
             avfs: transport.avfs_report(),
+            reserved: Some(reserved),
         };
         let contender = contender.name.clone();
         let point = Point { contender, repeat, ..judge(experiment, seen) };

@@ -13,6 +13,7 @@ pub use lun_process::LunProcess;
 
 use crate::avfs::{self, AvfsReport};
 use crate::experiment::{Contender, Declaration};
+use crate::load::ClientSpec;
 use crate::loop_device::{self, LoopDevice, LoopError};
 use crate::lun::{Counters, Mode};
 use crate::processor::ProcessorTime;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -326,6 +328,22 @@ impl Rig {
     /// When it does not answer, or what it says is not understood.
     pub fn avfs_report(&self) -> Result<Option<AvfsReport>, RigError> {
         self.ask_avfs(AvfsReport::parse)
+    }
+
+    /// Of these clients who has a reservation, if the volume is one of AVFS.
+    ///
+    /// # Errors
+    /// As [`Rig::avfs_report`].
+    pub fn have_reservations(&self, clients: &[ClientSpec]) -> Result<Option<Vec<bool>>, RigError> {
+        let Some(reserved) = self.ask_avfs(avfs::reserved)? else { return Ok(None) };
+        let has = |client: &ClientSpec| {
+            client.stream().is_some_and(|(place, writes)| {
+                // Who has not begun yet has recorded nothing.
+                let file = fs::metadata(self.share().join(place));
+                file.is_ok_and(|file| reserved.contains(&(file.ino(), writes)))
+            })
+        };
+        Ok(Some(clients.iter().map(has).collect()))
     }
 
     /// The process that serves the mounted volume, where the kernel does not do it itself.

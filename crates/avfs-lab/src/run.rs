@@ -171,6 +171,9 @@ pub fn verdict(point: &Point) -> String {
             None => format!("{} late", point.late),
         },
     };
+    let with_reservation = point.late_with_reservation.filter(|_| point.late > 0);
+    let with_reservation =
+        with_reservation.map_or(String::new(), |late| format!(", {late} of those with a reservation"));
     let within = |name: &str, times: Option<Percentiles>| {
         times.map_or(String::new(), |times| format!(", {name} {:.0} ms", times.p99_ms))
     };
@@ -179,7 +182,7 @@ pub fn verdict(point: &Point) -> String {
         format!(", {:.0} % TAKEN BY THE MACHINE'S HOST{again}", point.stolen)
     });
     format!(
-        "{}: {}: {} clients: {verdict} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
+        "{}: {}: {} clients: {verdict}{with_reservation} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
         point.contender,
         point.experiment,
         point.clients,
@@ -370,6 +373,7 @@ impl Volume {
         let serving_s = serving()?.seconds_since(&before);
         // While the clients' files are open, and with them their streams.
         let avfs = rig.avfs_report()?;
+        let reserved = rig.have_reservations(&specs[..counted])?;
         drop(transport);
         rig.set_modelled(false)?;
         drop(server);
@@ -381,7 +385,17 @@ impl Volume {
         let window = &window;
         Ok(judge(
             experiment,
-            Seen { reports, counted, serving_s, began, window, duration, sequential_megabits, avfs },
+            Seen {
+                reports,
+                counted,
+                serving_s,
+                began,
+                window,
+                duration,
+                sequential_megabits,
+                avfs,
+                reserved,
+            },
         ))
     }
 }

@@ -315,6 +315,19 @@ impl ClientSpec {
         }
     }
 
+    /// What the filesystem knows as its stream, if it has a rate: a file, or the directory of numbered ones; and whether it
+    /// is written.
+    pub fn stream(&self) -> Option<(String, bool)> {
+        let spec = self.pattern.stream()?;
+        let writes = self.pattern.recorded_megabits().is_some();
+        let place = match &self.pattern {
+            Pattern::FramePlayer(_) | Pattern::FrameRecorder(_) => self.directory.clone(),
+            Pattern::Chaser(_) => spec.file(&self.directory, true),
+            _ => spec.file(&self.directory, writes),
+        };
+        Some((place, writes))
+    }
+
     /// With a clip as long as what is laid for it: units that are whole.
     pub fn as_laid(self, laid: &BTreeMap<String, Bytes>) -> Self {
         let unit = self.pattern.stream().map_or(Bytes::from_mib(1), |spec| spec.unit());

@@ -2,8 +2,8 @@
 
 use super::RehearsalError;
 use super::holdings::Watch;
-use crate::avfs::AvfsReport;
-use crate::load::{Answer, Ask, Operation, Outcome, Transport, TransportError};
+use crate::avfs::{self, AvfsReport};
+use crate::load::{Answer, Ask, ClientSpec, Operation, Outcome, Transport, TransportError};
 use crate::lun::{Counters, account};
 use avfs_core::config::Config;
 use avfs_core::core::{Operation as Wait, Outcome as Ended, Ticket, WriteStart};
@@ -190,6 +190,16 @@ impl VirtualTransport {
     pub(super) fn avfs_report(&self) -> Option<AvfsReport> {
         let read = self.device.as_ref()?.counters().read_bytes;
         Some(AvfsReport::of(&self.volume.core().report(), read, &self.volume.streams()))
+    }
+
+    /// Of these clients who has a reservation.
+    pub(super) fn have_reservations(&mut self, clients: &[ClientSpec]) -> Vec<bool> {
+        let reserved = avfs::reserved_here(&self.volume.streams());
+        let mut has = |client: &ClientSpec| {
+            let (place, writes) = client.stream()?;
+            Some(reserved.contains(&(self.find(&place).ok()?.0, writes)))
+        };
+        clients.iter().map(|client| has(client).unwrap_or(false)).collect()
     }
 
     /// The device, if it is one that takes its time.
