@@ -312,6 +312,14 @@ impl Core {
         let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
         if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
             need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
+        } else if need.class == Class::RealTime
+            && self.is_refused(ino, Direction::Read)
+            && (ahead > Bytes::ZERO || self.goes_on(handle, at))
+        {
+            // In time for its rate it would go before what those want sooner than they were promised who have a reservation:
+            // of thirteen players two lost a unit to the fourteenth. Only the picture of who jumps does not wait.
+            need.class = Class::BestEffort;
+            need.deadline = self.due_by_allowance(now, handle, ahead);
         } else if need.deadline.is_some() {
             need.deadline = need.deadline.max(self.earliest_need(ino, handle, at));
         } else if need.class == Class::BestEffort && !self.copies(handle) {
@@ -403,6 +411,13 @@ impl Core {
     /// may be read. What was read until then, of many who begin at once, was more than there is memory for.
     pub(super) fn is_undecided(&self, stream: StreamId) -> bool {
         self.undecided.contains(&stream)
+    }
+
+    /// There is no room for the file's clients.
+    fn is_refused(&self, ino: Ino, direction: Direction) -> bool {
+        self.terms(ino, direction).is_none()
+            && self.stream_spec(ino, direction).is_some()
+            && !self.is_undecided(self.stream_of_client(ino, direction))
     }
 
     /// The stream of a file's clients: their own, or that of the sequence of which the file is a frame.

@@ -253,6 +253,38 @@ fn a_copy_is_best_effort_until_it_plays() {
     assert_eq!(volume.streams().len(), 1);
 }
 
+/// What a player asked for was served in time for its rate also when there was no room for it, before what those wanted sooner than
+/// they were promised who had a reservation: of thirteen players two lost a unit to the fourteenth, and eleven to seven more. It is
+/// best effort, but for the picture at which it looks when it jumps.
+#[test]
+fn a_player_without_room_is_best_effort_but_for_its_pictures() {
+    let config = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"\n\
+                  [[stream]]\npath = \"1.mov\"\nbitrate = \"4000 Mbit/s\"";
+    let (mut volume, inos) = mounted(config, Bytes::from_mib(512), &[200, 200]);
+    let handles = [0, 1].map(|number| open(&mut volume, inos[number]));
+    let mut classes_of = |handle: HandleId, mebibytes: std::ops::Range<u64>| -> Vec<Class> {
+        volume.commands();
+        for mebibyte in mebibytes {
+            volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+            volume.pass(Bitrate::from_megabits(100).time_for(Bytes(MIB)));
+        }
+        let reads = volume.commands().into_iter().filter(|command| command.direction == Direction::Read);
+        reads.map(|command| command.class).collect()
+    };
+    let all = |classes: &[Class], class| !classes.is_empty() && classes.iter().all(|one| *one == class);
+    let admitted = classes_of(handles[0], 0..100);
+    assert!(all(&admitted, Class::RealTime), "{admitted:?}");
+    assert!(all(&classes_of(handles[1], 0..1), Class::RealTime), "its first picture");
+    classes_of(handles[1], 1..8);
+    let (goes_on, jumps, after) =
+        (classes_of(handles[1], 8..60), classes_of(handles[1], 120..121), classes_of(handles[1], 124..170));
+    let states: Vec<_> = volume.streams().iter().map(|stream| stream.state).collect();
+    assert_eq!(states, [StreamService::Paused, StreamService::Waiting]);
+    assert!(all(&goes_on, Class::BestEffort), "{goes_on:?}");
+    assert!(all(&jumps, Class::RealTime), "{jumps:?}");
+    assert!(all(&after[after.len().min(1)..], Class::BestEffort), "{after:?}");
+}
+
 /// A copy of footage into a directory with a policy took a recorder's reservation.
 #[test]
 fn a_copy_into_a_directory_with_a_rate_is_no_recorder() {
