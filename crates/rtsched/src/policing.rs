@@ -122,8 +122,10 @@ impl Scheduler {
         }
         self.streams.place(owner, self.device.busy_since(now));
         self.price(&mut waiting);
-        if let Some(wish) = wish.filter(|_| is_elsewhere && !waiting.is_at_once && request.length <= PICTURE)
-        {
+        // Who reads ahead, as of numbered frames, asks for several pictures at once, and looks at none of them yet.
+        let is_soon = |wish: &Instant| *wish <= now + PICTURE_WITHIN;
+        let is_looked_at = is_elsewhere && queued == 0 && request.length <= PICTURE;
+        if let Some(wish) = wish.filter(is_soon).filter(|_| is_looked_at && !waiting.is_at_once) {
             self.turn_of_picture(now, &mut waiting, wish);
         }
         let by_terms = Waiting { deadline: earliest, ..waiting };

@@ -280,6 +280,28 @@ fn a_stream_that_jumps_wants_a_picture_first_too() {
     }
 }
 
+/// Numbered frames of a mebibyte each, which lie here and there, were pictures of somebody who jumps, one after the other: of six
+/// films, which the device just carries, one and three units were late.
+#[test]
+fn who_reads_several_pictures_ahead_does_not_jump() {
+    let picture = Bytes::from_kib(512);
+    let goes_on = (102 << 40) + UNIT.0;
+    for (waits, within, first) in [(false, 500, 4), (true, 500, 2), (false, 501, 2)] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        let _other = admit_without_lead(&mut lab, 2);
+        lab.now += Duration::from_secs(10);
+        lab.enqueue(wanted(2, 2, 1 << 40, Duration::from_secs(9)));
+        let wish = Duration::from_millis(10_000 + within);
+        if waits {
+            lab.enqueue(Request { length: picture, ..wanted(1, 3, goes_on, wish) });
+        }
+        lab.enqueue(Request { length: picture, ..wanted(1, 4, goes_on + UNIT.0, wish) });
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("all wait");
+        assert_eq!(dispatch.requests[0].0, first, "another one waits: {waits}, within {within} ms");
+    }
+}
+
 /// Who searched beside ten players waited for two commands of 32 MiB, which were at the device together: 372 ms.
 #[test]
 fn who_searches_waits_for_one_long_command_not_for_two() {
