@@ -28,7 +28,7 @@ pub(crate) fn scheduler_config(
     let DeviceConfig { read, read_ends, write, write_times, flush } = config.device;
     let depth = if geometry.rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
     rtsched::Config {
-        device_size: size,
+        device_size: if geometry.rotational { size } else { Bytes::ZERO },
         // The rest is for what is dirty and what is kept.
         buffer_memory: Bytes(memory.0 / 2),
         buffer_piece: Bytes(MAX_BUFFER as u64),
@@ -103,6 +103,12 @@ mod tests {
         for rotational in [false, true] {
             assert_eq!(told("[scheduler]\nqueue_depth = 5", rotational).queue_depth, 5);
         }
+    }
+
+    #[test]
+    fn only_heads_have_places() {
+        assert_eq!(told("", true).device_size, Bytes::from_mib(1 << 20));
+        assert_eq!(told("", false).device_size, Bytes::ZERO);
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct Config {
     pub restore_after: Duration,
     /// ...when so many percent of the device's time are free beside it.
     pub restore_margin_percent: u32,
-    /// Bytes on the device, for a service model by zones; 0: it has but one.
+    /// Bytes on the device, for a service model by zones and seeks; 0: it takes the same everywhere, as flash does.
     pub device_size: Bytes,
     /// Neighbouring requests are merged into commands of at most this length; 0: never. Those of an admitted stream
     /// are merged up to the length of its requests.

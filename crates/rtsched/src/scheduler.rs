@@ -337,7 +337,7 @@ impl Scheduler {
         let latest = run.members.iter().filter_map(Waiting::guaranteed_key).max();
         let next = self.queue.first(Class::RealTime).map(|slot| self.queue.get(slot).key());
         let direction = run.members[0].request.direction;
-        let distance = Distance::between(self.arm, run.offset);
+        let distance = Distance::between(self.arm, run.offset, self.config.device_size);
         let mut flight = self.device.prepare();
         flight.members.extend(run.members.iter().map(|waiting| Member {
             id: waiting.request.id,

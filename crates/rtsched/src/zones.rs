@@ -26,10 +26,11 @@ impl Distance {
     /// A hundredth of a disk of some TB, where seeks are mostly settling.
     const NEAR: Bytes = Bytes::from_mib(16 << 10);
 
-    pub(crate) fn between(end: DeviceOffset, start: DeviceOffset) -> Self {
+    /// A device of no size takes the same everywhere: on flash neighbours are no nearer than others.
+    pub(crate) fn between(end: DeviceOffset, start: DeviceOffset, device_size: Bytes) -> Self {
         match end.distance(start) {
             Bytes::ZERO => Self::Sequential,
-            near if near <= Self::NEAR => Self::Near,
+            near if near <= Self::NEAR && device_size > Bytes::ZERO => Self::Near,
             _ => Self::Far,
         }
     }
