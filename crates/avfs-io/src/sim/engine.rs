@@ -38,6 +38,8 @@ pub struct SimCommand {
     pub offset: DeviceOffset,
     /// How much it moves.
     pub length: Bytes,
+    /// The stream of its first request.
+    pub stream: Option<StreamId>,
 }
 
 /// When a device completes what: a model of one, under a [`SimEngine`] that follows it instead of a generator.
@@ -236,7 +238,9 @@ impl SimEngine {
             dispatch.requests.iter().filter_map(|id| self.queued.get(id)).map(|held| held.request.class);
         let class = class.min().unwrap_or(Class::Idle);
         let &Dispatch { direction, offset, length, .. } = dispatch;
-        SimCommand { direction, class, offset, length }
+        let first = dispatch.requests.first().and_then(|id| self.queued.get(id));
+        let stream = first.and_then(|first| first.request.stream);
+        SimCommand { direction, class, offset, length, stream }
     }
 
     fn is_outstanding(&self, id: RequestId) -> bool {

@@ -41,8 +41,11 @@ pub struct DeviceCommand {
 impl fmt::Display for DeviceCommand {
     fn fmt(&self, output: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |at: Instant| at.as_nanos() as f64 / 1e9;
-        let SimCommand { direction, class, offset, length } = self.command;
+        let SimCommand { direction, class, offset, length, stream } = self.command;
         write!(output, "{:9.4} s: {direction:?} {class:?} {offset} {length}, ", seconds(self.at))?;
+        if let Some(stream) = stream {
+            write!(output, "of {}, ", stream.0)?;
+        }
         match self.completed {
             Some(at) => write!(output, "until {:.4} s", seconds(at)),
             None => output.write_str("not complete"),
