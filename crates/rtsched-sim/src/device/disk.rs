@@ -116,14 +116,19 @@ impl Disk {
         if row(first) == row(last) { (last - first + 1) as u32 } else { all }
     }
 
-    fn transfer_ms(&self, command: &Command) -> f64 {
+    /// Of what follows `run` bytes that were read in front of it without a break: read in pieces, a run takes what it takes as
+    /// one.
+    fn transfer_ms(&self, command: &Command, run: Bytes) -> f64 {
         let spec = &self.spec;
         let place = (command.offset.as_u64() as f64 / self.capacity.as_u64() as f64).min(1.0);
         let rate = spec.outer_mb_per_s + (spec.inner_mb_per_s - spec.outer_mb_per_s) * place;
         // The fullest disk carries a share, but a whole chunk if there is one.
-        let share = command.length.as_u64().div_ceil(u64::from(spec.data_disks));
-        let fullest = share.max(command.length.as_u64().min(spec.chunk_kib << 10));
-        transfer_ms(Bytes(fullest), rate / f64::from(spec.data_disks))
+        let fullest = |bytes: u64| {
+            let share = bytes.div_ceil(u64::from(spec.data_disks));
+            share.max(bytes.min(spec.chunk_kib << 10))
+        };
+        let (run, all) = (run.as_u64(), run.as_u64() + command.length.as_u64());
+        transfer_ms(Bytes(fullest(all) - fullest(run)), rate / f64::from(spec.data_disks))
     }
 
     /// The mean time of a write of `length`, by the declared points.
@@ -239,7 +244,8 @@ impl Disk {
         let time = match command.direction {
             Direction::Flush => self.spec.command_ms,
             Direction::Read => {
-                let transfer = self.transfer_ms(&command) * transfer_factor;
+                let run = if continues { self.run } else { Bytes::ZERO };
+                let transfer = self.transfer_ms(&command, run) * transfer_factor;
                 let access = if continues {
                     0.0
                 } else {
