@@ -259,7 +259,7 @@ fn a_copy_is_best_effort_until_it_plays() {
 #[test]
 fn a_player_without_room_is_best_effort_but_for_its_pictures() {
     let config = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"\n\
-                  [[stream]]\npath = \"1.mov\"\nbitrate = \"4000 Mbit/s\"";
+                  [[stream]]\npath = \"1.mov\"\nbitrate = \"400 Gbit/s\"";
     let (mut volume, inos) = mounted(config, Bytes::from_mib(512), &[200, 200]);
     let handles = [0, 1].map(|number| open(&mut volume, inos[number]));
     let mut classes_of = |handle: HandleId, mebibytes: std::ops::Range<u64>| -> Vec<Class> {
