@@ -43,6 +43,8 @@ pub struct Holding {
     pub window: Option<Bytes>,
     /// The longest that is asked for at once.
     pub request: Bytes,
+    /// The longest of its buffers. Where somebody read in longer requests before, the end of what is wanted ahead lies in one of his.
+    pub longest: Bytes,
 }
 
 impl Holding {
@@ -56,9 +58,9 @@ impl Holding {
         Bytes(self.reading.0 + self.read_ahead.0 + self.waiting.0 + self.writing.0)
     }
 
-    /// What that may be: window and one request.
+    /// What that may be: window and one request, or one buffer if that is longer.
     pub fn allowed(&self) -> Option<Bytes> {
-        self.window.map(|window| Bytes(window.0 + self.request.0))
+        self.window.map(|window| Bytes(window.0 + self.request.max(self.longest).0))
     }
 
     fn count(&mut self, block: &CacheBlock, is_waited_for: bool) {
@@ -73,7 +75,9 @@ impl Holding {
         } else {
             &mut self.read_ahead
         };
-        *part += Bytes(block.buffer.len() as u64);
+        let length = Bytes(block.buffer.len() as u64);
+        *part += length;
+        self.longest = self.longest.max(length);
     }
 
     /// What each of its readers gets who has no promise.

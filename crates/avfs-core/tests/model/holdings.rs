@@ -94,19 +94,28 @@ fn mounted(memory: Bytes, clients: &[Client]) -> SimVolume {
     SimVolume::mount_timed(disk, &pool, config(), geometry, Box::new(Line::default())).unwrap()
 }
 
-/// What a stream may hold. When others come it may become less: what was read until then counts until it has been played.
-#[derive(Default)]
+/// A player is promised something as it begins, unless it is refused.
+const BEGINS: Duration = Duration::from_secs(1);
+
+/// What a stream may hold. When others come it may become less, and so it may when it is promised what it had been refused: what
+/// was read until then counts until it has been played.
 struct Allowed {
+    since: Instant,
     bytes: Bytes,
     until: Instant,
     is_promised: bool,
 }
 
 impl Allowed {
+    fn new(since: Instant) -> Self {
+        Self { since, bytes: Bytes::ZERO, until: since, is_promised: false }
+    }
+
     fn note(&mut self, now: Instant, bytes: Bytes, is_promised: bool, rate: Bitrate) {
         // What everybody may have is nothing to who is promised less before it has read.
-        let is_first = is_promised && !std::mem::replace(&mut self.is_promised, is_promised);
-        if bytes >= self.bytes || now >= self.until || is_first {
+        let begins = is_promised && !self.is_promised && now < self.since + BEGINS;
+        self.is_promised = is_promised;
+        if bytes >= self.bytes || now >= self.until || begins {
             self.bytes = bytes;
         }
         if bytes == self.bytes {
@@ -152,7 +161,7 @@ fn check(
 ) -> Result<(), TestCaseError> {
     for (&stream, holding) in holdings {
         let (Some(bytes), Some(&rate)) = (holding.allowed(), rates.get(&(stream.0 >> 1))) else { continue };
-        let may = allowed.entry(stream).or_default();
+        let may = allowed.entry(stream).or_insert_with(|| Allowed::new(now));
         may.note(now, bytes, holding.is_promised, rate);
         let held = holding.for_later();
         prop_assert!(held <= may.bytes, "at {now:?} {stream:?} may hold {}: {holding:?}", may.bytes);
