@@ -37,7 +37,7 @@ use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
 use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Promotion, Segment};
-use cache::{BlockId, Cache, CacheBlock};
+use cache::{BlockId, BlockMemory, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
 use expectation::Expectation;
@@ -47,7 +47,7 @@ use hashbrown::HashMap;
 use players::Player;
 use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
@@ -56,7 +56,7 @@ pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
 pub use probing::Probing;
 use writes::Throttled;
-pub use writes::{WritePlan, WriteStart};
+pub use writes::{HANDED_OVER, WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -752,6 +752,12 @@ impl Core {
         Some(segments)
     }
 
+    /// At most `count` buffers in which writes of [`HANDED_OVER`] can come: no more than a sixteenth of the memory.
+    pub fn request_buffers(&self, count: usize) -> Vec<Buffer> {
+        let most = self.cache.capacity() as usize / 16 / HANDED_OVER;
+        (0..count.min(most)).map_while(|_| self.pool.allocate(HANDED_OVER)).collect()
+    }
+
     /// Memory for file data, at the expense of what was not used for longest; less than `length` where that much is
     /// not to be had in one piece. Leaves the reserve alone. `None` when everything is in use.
     fn data_buffer(&mut self, length: usize) -> Option<Buffer> {
@@ -768,7 +774,7 @@ impl Core {
             let block = if scattered { None } else { self.cache.evict_one() };
             match block {
                 Some(block) => {
-                    evicted += block.buffer.len();
+                    evicted += block.memory.len();
                     self.forget_block(block);
                 }
                 None if size == MIN_BUFFER => return None,
@@ -778,6 +784,24 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Memory for a block: one buffer, or as many of `longest` as it takes, if there are any.
+    fn data_memory(&mut self, length: usize, longest: usize) -> Option<BlockMemory> {
+        let whole = length.next_power_of_two();
+        if whole > longest {
+            let mut buffers = SmallVec::new();
+            while buffers.len() < whole / longest {
+                match self.data_buffer(longest) {
+                    Some(buffer) if buffer.len() == longest => buffers.push(buffer),
+                    _ => break,
+                }
+            }
+            if buffers.len() == whole / longest {
+                return Some(BlockMemory::new(buffers));
+            }
+        }
+        self.data_buffer(length).map(|buffer| BlockMemory::new(smallvec![buffer]))
     }
 
     /// Memory for one page that is read aside so that a dirty one can be completed. It may come from the reserve: it

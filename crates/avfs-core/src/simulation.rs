@@ -5,7 +5,9 @@
 //! and clock. **Invariants:** the same seed and calls give the same device contents, bit for bit.
 
 use crate::config::Config;
-use crate::core::{Cancellation, Core, CoreOptions, Operation, Outcome, Ticket, WriteStart};
+use crate::core::{
+    Cancellation, Core, CoreOptions, HANDED_OVER, Operation, Outcome, Ticket, WritePlan, WriteStart,
+};
 use crate::device::scheduler_config;
 use crate::error::{Error, Result};
 use crate::mkfs::{self, MkfsOptions};
@@ -325,13 +327,15 @@ impl SimVolume {
         let begun = self.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
         let outcome = match begun {
             WriteStart::Refused(error) => return Err(error),
-            WriteStart::Copy(plan) => {
-                plan.copy(data);
+            WriteStart::Copy(mut plan) => {
+                self.fill(&mut plan, data);
                 let ticket = self.ticket();
-                if let Some((result, _)) = self.with(|core, now| core.write_end(now, ticket, plan)) {
-                    return result;
+                let ended = self.with(|core, now| core.write_end(now, ticket, &mut plan));
+                Self::reuse(plan);
+                match ended {
+                    Some((result, _)) => return result,
+                    None => self.finish(ticket),
                 }
-                self.finish(ticket)
             }
             WriteStart::Later => {
                 let data = data.to_vec();
@@ -341,6 +345,30 @@ impl SimVolume {
         match outcome {
             Outcome::Count(result) => result,
             other => panic!("a write ended as {other:?}"),
+        }
+    }
+
+    /// Puts the bytes of a write in place as the transport does: in a buffer of their own that is handed over, where the plan takes
+    /// one; else they are copied.
+    pub fn fill(&self, plan: &mut WritePlan, data: &[u8]) {
+        let buffer = if data.len() == HANDED_OVER { self.core.request_buffers(1).pop() } else { None };
+        let is_handed_over = buffer.is_some_and(|buffer| {
+            buffer.copy_in(0, data);
+            plan.hand_over(buffer).is_ok()
+        });
+        if !is_handed_over {
+            plan.copy(data);
+        }
+    }
+
+    /// After the end of a write, the next one comes in the buffer that is free.
+    ///
+    /// # Panics
+    /// When somebody else has it.
+    pub fn reuse(plan: WritePlan) {
+        if let Some(free) = plan.take_back() {
+            assert!(!free.is_shared(), "a buffer that was given back is somebody else's, too");
+            free.copy_in(0, &[0xFE; HANDED_OVER]);
         }
     }
 

@@ -7,7 +7,9 @@
 //! held while a client's bytes are copied, a request submitted or a continuation called.
 
 use crate::config::{Config, DeviceConfig};
-use crate::core::{Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WriteStart};
+use crate::core::{
+    Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WritePlan, WriteStart,
+};
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
 use crate::format::{MMP, MmpBlock};
@@ -15,7 +17,7 @@ use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
-use avfs_io::pool::Pool;
+use avfs_io::pool::{Buffer, Pool};
 use avfs_io::{Completion, CompletionSink, DeclaredStream, IoError, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::StreamId;
@@ -34,6 +36,50 @@ pub trait Invalidator: Send + Sync + 'static {
     /// The kernel must forget its pages of `ino` in `offset..offset + length`, then `done` is called. Must not
     /// block: it is called from the thread of the write that made the pages stale.
     fn invalidate(&self, ino: Ino, offset: u64, length: u64, done: Box<dyn FnOnce() + Send>);
+}
+
+/// What is written.
+enum Data<'a> {
+    Borrowed(&'a [u8]),
+    /// So many bytes from its first on.
+    InBuffer(Buffer, usize),
+    /// With the plan.
+    HandedOver,
+}
+
+impl Data<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::InBuffer(buffer, length) => buffer.bytes(0, *length),
+            Self::HandedOver => &[],
+        }
+    }
+
+    /// Hands it over to the plan, or copies it to its place.
+    fn put(self, plan: &mut WritePlan) -> Self {
+        let kept = match self {
+            Self::InBuffer(buffer, length) if length == buffer.len() => match plan.hand_over(buffer) {
+                Ok(()) => return Self::HandedOver,
+                Err(buffer) => Self::InBuffer(buffer, length),
+            },
+            kept => kept,
+        };
+        plan.copy(kept.bytes());
+        kept
+    }
+
+    /// What the plan gives back, if it has something.
+    fn or_taken_back(self, plan: WritePlan) -> Self {
+        plan.take_back().map_or(self, |buffer| Self::InBuffer(buffer, 0))
+    }
+
+    fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::InBuffer(buffer, _) => Some(buffer),
+            Self::Borrowed(_) | Self::HandedOver => None,
+        }
+    }
 }
 
 /// How to open a volume.
@@ -599,6 +645,12 @@ impl Volume {
         }
     }
 
+    /// At most `count` buffers of [`HANDED_OVER`](crate::core::HANDED_OVER) bytes for [`write_from`](Self::write_from): no more
+    /// than a sixteenth of the memory.
+    pub fn request_buffers(&self, count: usize) -> Vec<Buffer> {
+        self.shared.state.lock().core.request_buffers(count)
+    }
+
     /// Writes. `data` is copied before this returns. `unprivileged`: who writes, if they may
     /// not leave setuid and setgid standing.
     pub fn write(
@@ -609,16 +661,48 @@ impl Volume {
         unprivileged: Option<Caller>,
         done: Done<usize>,
     ) {
+        self.write_data(handle, offset, Data::Borrowed(data), unprivileged, done);
+    }
+
+    /// Writes the first `length` bytes of one of the [`request_buffers`](Self::request_buffers), of which there is no other handle. Gives back
+    /// one for the next write: if the volume can, it keeps this one, and what it gives back is another one; else the bytes are copied.
+    ///
+    /// # Panics
+    /// When `length` exceeds the buffer.
+    pub fn write_from(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        buffer: Buffer,
+        length: usize,
+        unprivileged: Option<Caller>,
+        done: Done<usize>,
+    ) -> Buffer {
+        let data = Data::InBuffer(buffer, length);
+        let free = self.write_data(handle, offset, data, unprivileged, done);
+        free.expect("a buffer comes back for each that comes")
+    }
+
+    fn write_data(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        mut data: Data<'_>,
+        unprivileged: Option<Caller>,
+        done: Done<usize>,
+    ) -> Option<Buffer> {
+        let length = data.bytes().len();
         let begun =
-            self.shared.run(|state| state.core.write_begin(now(), handle, offset, data.len(), unprivileged));
+            self.shared.run(|state| state.core.write_begin(now(), handle, offset, length, unprivileged));
         match begun {
             WriteStart::Refused(error) => done(Err(error)),
-            WriteStart::Copy(plan) => {
-                plan.copy(data);
+            WriteStart::Copy(mut plan) => {
+                data = data.put(&mut plan);
                 let mut state = self.shared.state.lock();
                 let wakeup = state.core.next_wakeup();
                 let ticket = state.ticket(Continuation::Count(done));
-                let ended = state.core.write_end(now(), ticket, plan);
+                let ended = state.core.write_end(now(), ticket, &mut plan);
+                data = data.or_taken_back(plan);
                 let own = ended.and_then(|(result, stale)| {
                     state.waiting.remove(&ticket).map(|done| (done, Outcome::Count(result), stale))
                 });
@@ -632,10 +716,12 @@ impl Volume {
                 }
             }
             WriteStart::Later => {
-                let operation = Operation::Write { handle, offset, data: data.to_vec(), unprivileged };
+                let copy = data.bytes().to_vec();
+                let operation = Operation::Write { handle, offset, data: copy, unprivileged };
                 self.shared.start(Continuation::Count(done), operation);
             }
         }
+        data.into_buffer()
     }
 
     /// Called at close(2). Accepted data is written in time without it; an error of writing is reported here.

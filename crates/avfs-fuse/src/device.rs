@@ -1,9 +1,9 @@
 //! `/dev/fuse`: the handshake, and requests that threads read and answer.
 //!
-//! **For:** the transport that costs large reads one copy, from the cache's memory to the client's. With rings, which have a
-//! place of their own between, only what these do not carry arrives here (FORGET, INTERRUPT), and notifications leave.
-//! **Excludes:** decisions about files: [`crate::server`] passes everything to the volume. **State:** each thread owns
-//! the buffer that it reads requests into. **Invariant:** no thread waits for the device.
+//! **For:** the transport that costs large reads one copy, from the cache's memory to the client's, and large writes one, into a
+//! buffer that the cache keeps. With rings, which have a place of their own between, only what these do not carry arrives here
+//! (FORGET, INTERRUPT), and notifications leave. **Excludes:** decisions about files: [`crate::server`] passes everything to the
+//! volume. **State:** each thread owns the memory that it reads requests into. **Invariant:** no thread waits for the device.
 
 use crate::abi::{self, InitFlags, opcode};
 use crate::errno::Errors;
@@ -11,11 +11,12 @@ use crate::invalidate::{KernelPages, Notify};
 use crate::protocol::{HUGE_PAGE, MAX_BACKGROUND, MAX_REQUEST_BYTES};
 use crate::reply::{Pieces, Reply, Route};
 use crate::server::{Server, node};
+use avfs_core::core::HANDED_OVER;
 use avfs_core::volume::Volume;
+use avfs_io::pool::Buffer;
 use memmap2::{Advice, MmapMut, MmapOptions};
-use rustix::io::Errno;
 use std::any::Any;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -62,33 +63,71 @@ const PAGE: usize = 4096;
 /// Of a WRITE.
 const HEADER_BYTES: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>();
 
-/// Memory that a request is read into, placed so that the data of a write begin with a page: the kernel then copies page to
-/// page. It looks each of them up before it copies, which takes it least in a huge page. What was touched once stays
+/// Memory that a request is read into: the header of a write first, then, from the beginning of a page on, its data. The kernel
+/// copies them page to page; it looks each of them up before, which takes it least in a huge page. What was touched once stays
 /// resident.
 struct Incoming {
+    head: Box<[u8; HEADER_BYTES]>,
+    /// Where the data begin, and what the cache can keep of them, if they fit; else `memory` has all of them.
+    buffer: Option<Buffer>,
     memory: MmapMut,
+    /// First byte of it that is used.
     start: usize,
+    /// A request that is no write, in one piece.
+    whole: Vec<u8>,
 }
 
 impl Incoming {
-    fn new() -> io::Result<Self> {
-        // The header's page, the data, and what aligning takes.
-        let length = PAGE + MAX_REQUEST_BYTES as usize + HUGE_PAGE;
-        let memory = MmapOptions::new().len(length).map_anon()?;
+    fn new(buffer: Option<Buffer>) -> io::Result<Self> {
+        let mut memory = MmapOptions::new().len(MAX_REQUEST_BYTES as usize + HUGE_PAGE).map_anon()?;
         if let Err(error) = memory.advise(Advice::HugePage) {
             tracing::debug!(%error, "requests are read into small pages");
         }
         let address = memory.as_ptr().addr();
-        let start = address.next_multiple_of(HUGE_PAGE) - address + PAGE - HEADER_BYTES;
-        let mut incoming = Self { memory, start };
+        let start = address.next_multiple_of(HUGE_PAGE) - address;
         // A thread that is killed while the kernel brings in the page that a request is copied to leaves that request's client
         // with EIO, as if a disk had failed, instead of what says that the daemon is gone.
-        incoming.room()[..PAGE].fill(0);
-        Ok(incoming)
+        memory[start..start + PAGE].fill(0);
+        Ok(Self { head: Box::new([0; HEADER_BYTES]), buffer, memory, start, whole: Vec::new() })
     }
 
-    fn room(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..]
+    /// Reads once from the connection.
+    fn receive(&mut self, connection: impl AsFd) -> io::Result<usize> {
+        let head = &mut self.head[..];
+        let memory = &mut self.memory[self.start..];
+        match &mut self.buffer {
+            Some(buffer) => {
+                let tail = &mut memory[buffer.len()..];
+                buffer.receive(connection, head, tail)
+            }
+            None => Ok(rustix::io::readv(connection, &mut [IoSliceMut::new(head), IoSliceMut::new(memory)])?),
+        }
+    }
+
+    /// The request of so many bytes that was read last. `None`: it is too short to be one.
+    fn request(&mut self, length: usize) -> Option<Request<'_>> {
+        let (head, after) = (&self.head[..length.min(HEADER_BYTES)], length.saturating_sub(HEADER_BYTES));
+        if after == 0 {
+            return Request::split(head);
+        }
+        let data = match &self.buffer {
+            Some(buffer) if after <= buffer.len() => buffer.bytes(0, after),
+            begun => {
+                let memory = &mut self.memory[self.start..][..after];
+                if let Some(buffer) = begun {
+                    memory[..buffer.len()].copy_from_slice(buffer.bytes(0, buffer.len()));
+                }
+                memory
+            }
+        };
+        let (header, operation) = abi::InHeader::read_from_prefix(head).ok()?;
+        if header.opcode == opcode::WRITE {
+            return Some(Request { header, operation, payload: data });
+        }
+        self.whole.clear();
+        self.whole.extend_from_slice(head);
+        self.whole.extend_from_slice(data);
+        Request::split(&self.whole)
     }
 }
 
@@ -101,18 +140,17 @@ impl Device {
     }
 
     /// Reads one request. `None`: the filesystem is unmounted.
-    fn read<'a>(&self, buffer: &'a mut Incoming) -> io::Result<Option<Request<'a>>> {
-        let room = buffer.room();
+    fn read<'a>(&self, incoming: &'a mut Incoming) -> io::Result<Option<Request<'a>>> {
         let length = loop {
-            match rustix::io::read(&self.0, &mut *room) {
+            match incoming.receive(&self.0).map_err(|error| (error.raw_os_error(), error)) {
                 Ok(length) => break length,
                 // NOENT: the request was given up while it was read.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err((Some(libc::EINTR | libc::EAGAIN | libc::ENOENT), _)) => {}
+                Err((Some(libc::ENODEV | libc::ECONNABORTED), _)) => return Ok(None),
+                Err((_, error)) => return Err(error),
             }
         };
-        Request::split(&room[..length]).map(Some).ok_or_else(|| io::Error::other("a request is too short"))
+        incoming.request(length).map(Some).ok_or_else(|| io::Error::other("a request is too short"))
     }
 
     /// Agrees with the kernel on what both can do.
@@ -120,8 +158,8 @@ impl Device {
     /// # Errors
     /// When the kernel does not offer rings that are wanted, or speaks another protocol; nothing was agreed then.
     pub(crate) fn handshake(&self, rings: Rings) -> io::Result<()> {
-        let mut buffer = Incoming::new()?;
-        let request = self.read(&mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        let mut incoming = Incoming::new(None)?;
+        let request = self.read(&mut incoming)?.ok_or(io::ErrorKind::NotConnected)?;
         if request.header.opcode != opcode::INIT {
             return Err(io::Error::other(format!(
                 "the first request is {}, not INIT",
@@ -183,15 +221,23 @@ impl Device {
         }
     }
 
-    /// Serves what arrives here until the filesystem is unmounted.
+    /// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the volume's, for writes that it can keep.
     ///
     /// # Errors
-    /// What read(2) says.
-    pub(crate) fn serve(self: &Arc<Self>, server: &Server) -> io::Result<()> {
-        let mut buffer = Incoming::new()?;
-        while let Some(request) = self.read(&mut buffer)? {
-            let reply = Reply::new(request.header.unique, Route::Device(Arc::clone(self)));
-            server.handle(&request.header, request.operation, request.payload, reply);
+    /// What readv(2) says.
+    pub(crate) fn serve(self: &Arc<Self>, server: &Server, buffer: Option<Buffer>) -> io::Result<()> {
+        let has_buffer = buffer.is_some();
+        let mut incoming = Incoming::new(buffer)?;
+        while let Some(request) = self.read(&mut incoming)? {
+            let Request { header, operation, payload } = request;
+            let reply = Reply::new(header.unique, Route::Device(Arc::clone(self)));
+            let fills_buffer = has_buffer && header.opcode == opcode::WRITE && payload.len() == HANDED_OVER;
+            if !fills_buffer {
+                server.handle(&header, operation, payload, reply);
+            } else if let Some(buffer) = incoming.buffer.take() {
+                let operation = &incoming.head[size_of::<abi::InHeader>()..];
+                incoming.buffer = Some(server.handle_write(&header, operation, buffer, reply));
+            }
         }
         Ok(())
     }
@@ -215,9 +261,11 @@ impl Session {
         device.handshake(Rings::Unwanted)?;
         volume.set_invalidator(Arc::new(pages));
         let count = thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS));
+        let mut buffers = volume.request_buffers(count);
         let threads = (0..count).map(|number| {
-            let (device, server) = (Arc::clone(&device), Arc::clone(&server));
-            thread::Builder::new().name(format!("avfs-fuse-{number}")).spawn(move || device.serve(&server))
+            let (device, server, buffer) = (Arc::clone(&device), Arc::clone(&server), buffers.pop());
+            let name = format!("avfs-fuse-{number}");
+            thread::Builder::new().name(name).spawn(move || device.serve(&server, buffer))
         });
         let threads = threads.collect::<io::Result<_>>()?;
         tracing::info!(threads = count, "requests arrive through /dev/fuse");
@@ -282,8 +330,11 @@ impl<'a> Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use avfs_io::pool::Pool;
     use proptest::prelude::*;
     use std::io::Read;
+    use std::os::unix::fs::FileExt;
+    use units::Bytes;
 
     proptest! {
         #[test]
@@ -295,12 +346,46 @@ mod tests {
         }
     }
 
+    fn incoming() -> [Incoming; 2] {
+        let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
+        [None, pool.allocate(HANDED_OVER)].map(|buffer| Incoming::new(buffer).unwrap())
+    }
+
+    /// The header of a write is as long as some requests are and shorter than others: what they hold is found wherever it was read to.
     #[test]
-    fn the_data_of_a_write_begin_with_a_page_and_the_largest_fits() {
-        let mut incoming = Incoming::new().unwrap();
-        let room = incoming.room();
-        assert!(room[HEADER_BYTES..].as_ptr().addr().is_multiple_of(PAGE));
-        assert!(room.len() - HEADER_BYTES >= MAX_REQUEST_BYTES as usize);
+    fn a_request_is_whole_wherever_it_was_read_to() {
+        for mut incoming in incoming() {
+            for (opcode, length) in [
+                (opcode::GETATTR, 16),
+                (opcode::MKDIR, 8),
+                (opcode::MKDIR, 45),
+                (opcode::SETATTR, 88),
+                (opcode::SETXATTR, 70_000),
+                (opcode::WRITE, 40),
+                (opcode::WRITE, 41),
+                (opcode::WRITE, 40 + HANDED_OVER),
+                (opcode::WRITE, 41 + HANDED_OVER),
+                (opcode::WRITE, 40 + MAX_REQUEST_BYTES as usize),
+            ] {
+                let header = abi::InHeader { opcode, unique: 7, ..Default::default() };
+                let body: Vec<u8> = (0..length).map(|number| number as u8 | 1).collect();
+                let file = tempfile::tempfile().unwrap();
+                file.write_all_at(header.as_bytes(), 0).unwrap();
+                file.write_all_at(&body, size_of::<abi::InHeader>() as u64).unwrap();
+                let received = incoming.receive(&file).unwrap();
+                let request = incoming.request(received).unwrap();
+                assert_eq!((request.header.opcode, request.header.unique), (opcode, 7));
+                let structure = abi::operation_size(opcode).unwrap();
+                assert_eq!(request.operation, &body[..structure]);
+                assert!(request.payload == &body[structure..], "{length} bytes of {opcode}");
+                let begins_a_page = request.payload.as_ptr().addr().is_multiple_of(PAGE);
+                assert!(opcode != opcode::WRITE || length == 40 || begins_a_page);
+            }
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&[1; 39], 0).unwrap();
+            let received = incoming.receive(&file).unwrap();
+            assert!(incoming.request(received).is_none());
+        }
     }
 
     /// writev(2) takes 1024 pieces, the header among them.

@@ -90,7 +90,8 @@ impl Session {
             rings.push((shared, thread));
         }
         let serving = Arc::clone(&server);
-        let thread = thread::Builder::new().name("avfs-fuse".into()).spawn(move || device.serve(&serving))?;
+        let thread =
+            thread::Builder::new().name("avfs-fuse".into()).spawn(move || device.serve(&serving, None))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
         Ok(Self { server, thread, rings })
     }

@@ -13,6 +13,7 @@ use avfs_core::types::{
     SetAttributes, SetTime,
 };
 use avfs_core::volume::{Done, Volume};
+use avfs_io::pool::Buffer;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
@@ -179,7 +180,10 @@ impl Server {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
                 volume.read(HandleId(how.fh), how.offset, how.size as usize, done);
             }
-            Operation::Write { how, data } => self.write(node, caller, &how, data, reply),
+            Operation::Write { how, data } => {
+                let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
+                volume.write(HandleId(how.fh), how.offset, data, unprivileged, done);
+            }
             Operation::Flush { handle } => {
                 volume.flush(HandleId(handle), self.done("flush", node, reply, |reply, ()| reply.ok()));
             }
@@ -309,7 +313,33 @@ impl Server {
         }
     }
 
-    fn write(&self, node: Ino, caller: Caller, how: &abi::WriteIn, data: &[u8], reply: Reply) {
+    /// Answers a write whose data fill one of the volume's buffers, now or later. Gives back a buffer for the next one.
+    pub(crate) fn handle_write(
+        &self,
+        header: &abi::InHeader,
+        operation: &[u8],
+        buffer: Buffer,
+        reply: Reply,
+    ) -> Buffer {
+        let node = ino(header.nodeid);
+        let caller = Caller { uid: header.uid, gid: header.gid };
+        let decoded = Operation::decode(header.opcode, operation, buffer.bytes(0, buffer.len()));
+        let Ok(Operation::Write { how, .. }) = decoded else {
+            self.refuse(reply, "decode", node, Error::InvalidArgument);
+            return buffer;
+        };
+        let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
+        self.volume.write_from(HandleId(how.fh), how.offset, buffer, how.size as usize, unprivileged, done)
+    }
+
+    /// What is called when a write has ended, and who writes, if they may not leave setuid and setgid standing.
+    fn begin_write(
+        &self,
+        node: Ino,
+        caller: Caller,
+        how: &abi::WriteIn,
+        reply: Reply,
+    ) -> (Done<usize>, Option<Caller>) {
         let written = |reply: Reply, length: usize| {
             reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
         };
@@ -326,7 +356,7 @@ impl Server {
             self.done("write", node, reply, written)
         };
         let unprivileged = (how.write_flags & abi::WRITE_KILL_SUIDGID != 0).then_some(caller);
-        self.volume.write(HandleId(how.fh), how.offset, data, unprivileged, done);
+        (done, unprivileged)
     }
 
     fn read_directory(&self, node: Ino, how: &abi::ReadIn, plus: bool, reply: Reply) {

@@ -13,6 +13,7 @@ use memory::Memory;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use units::Bytes;
 
@@ -173,6 +174,19 @@ impl Buffer {
         self.piece.shared.memory.zero(self.piece.offset + start, length);
     }
 
+    /// Reads once: the first bytes go to `head`, what does not fit there to the buffer, and what does not fit there to `tail`. Gives
+    /// back how many bytes came.
+    ///
+    /// # Errors
+    /// What readv(2) says.
+    ///
+    /// # Panics
+    /// When somebody else has the buffer.
+    pub fn receive(&mut self, from: impl AsFd, head: &mut [u8], tail: &mut [u8]) -> io::Result<usize> {
+        assert!(!self.is_shared(), "somebody else has the buffer that is to be read into");
+        self.piece.shared.memory.receive(self.piece.offset, self.len(), from.as_fd(), head, tail)
+    }
+
     fn check(&self, start: usize, length: usize) {
         assert!(
             start <= self.len() && length <= self.len() - start,
@@ -191,6 +205,7 @@ impl std::fmt::Debug for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn what_is_freed_coalesces_into_the_whole_again() {
@@ -221,6 +236,40 @@ mod tests {
             buffer.copy_in(0, &fill);
             held.push(buffer);
         }
+    }
+
+    #[test]
+    fn what_is_read_begins_in_the_head_and_goes_on_in_the_buffer_and_the_tail() {
+        let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
+        let mut buffer = pool.allocate(4096).unwrap();
+        buffer.zero(0, 4096);
+        for (sent, in_buffer, in_tail) in
+            [(0, 0, 0), (3, 0, 0), (8, 0, 0), (9, 1, 0), (4104, 4096, 0), (4105, 4096, 1), (5000, 4096, 4)]
+        {
+            let (reader, mut writer) = io::pipe().unwrap();
+            let bytes: Vec<u8> = (0..sent).map(|number| number as u8 | 1).collect();
+            writer.write_all(&bytes).unwrap();
+            drop(writer);
+            let (mut head, mut tail) = ([0; 8], [0; 4]);
+            let received = buffer.receive(&reader, &mut head, &mut tail).unwrap();
+            assert_eq!(received, sent.min(8) + in_buffer + in_tail);
+            assert_eq!(head[..sent.min(8)], bytes[..sent.min(8)]);
+            assert_eq!(buffer.bytes(0, in_buffer), &bytes[sent.min(8)..sent.min(8) + in_buffer]);
+            assert_eq!(tail[..in_tail], bytes[received - in_tail..received]);
+        }
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        assert!(buffer.receive(&writer, &mut [0; 8], &mut []).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "somebody else has the buffer")]
+    fn nothing_is_read_into_what_somebody_else_has() {
+        let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
+        let mut buffer = pool.allocate(4096).unwrap();
+        let _reader = buffer.clone();
+        let (reader, _writer) = io::pipe().unwrap();
+        let _ = buffer.receive(&reader, &mut [], &mut []);
     }
 
     #[test]

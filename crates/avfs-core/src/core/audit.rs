@@ -140,10 +140,10 @@ impl Core {
                 let Some(block) = self.cache.get(id) else {
                     return Err(format!("inode {ino}: the block at {start} is gone"));
                 };
-                let place = format!("inode {ino}, block at {start} of {} bytes", block.buffer.len());
+                let place = format!("inode {ino}, block at {start} of {} bytes", block.memory.len());
                 ensure!(block.ino == ino && block.start == start, "{place} is another's");
                 ensure!(start >= end, "{place} overlaps the one before it");
-                ensure!(start.is_multiple_of(block.buffer.len() as u64), "{place} is not aligned");
+                ensure!(start.is_multiple_of(block.memory.len() as u64), "{place} is not aligned");
                 end = block.end();
                 for dirty in block.dirty.iter() {
                     ensure!(block.valid.covers(dirty.clone()), "{place}: dirty {dirty:?} is not valid");
@@ -164,10 +164,13 @@ impl Core {
                     block.dirty,
                     self.cache.is_evictable(id)
                 );
-                let behind = file.size.saturating_sub(start).min(block.buffer.len() as u64);
-                for valid in block.valid.within(behind..block.buffer.len() as u64) {
-                    let bytes = block.buffer.bytes(valid.start as usize, (valid.end - valid.start) as usize);
-                    let clean = block.is_filling(&valid) || bytes.iter().all(|&byte| byte == 0);
+                let behind = file.size.saturating_sub(start).min(block.memory.len() as u64);
+                for valid in block.valid.within(behind..block.memory.len() as u64) {
+                    let mut parts = block.memory.parts(valid.start as usize..valid.end as usize);
+                    let are_zeros = parts.all(|(buffer, range)| {
+                        buffer.bytes(range.start, range.len()).iter().all(|&byte| byte == 0)
+                    });
+                    let clean = block.is_filling(&valid) || are_zeros;
                     ensure!(clean, "{place}: something behind the end {}", file.size);
                 }
                 let has_dirty = !block.dirty.is_empty();

@@ -1,15 +1,17 @@
 //! File data in pinned memory.
 //!
-//! A block covers a power of two of bytes of one file, aligned to its size, 4 KiB to 8 MiB. Which of its bytes are
-//! valid and which are dirty is kept to the byte, so a write never needs a read first.
+//! A block covers a power of two of bytes of one file, aligned to its size, 4 KiB to 8 MiB, in one buffer, or in several where
+//! writes hand theirs over. Which of its bytes are valid and which are dirty is kept to the byte, so a write never needs a read first.
 //!
 //! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
 //! written or being filled by a client is never evicted, one that a player will come to only when there is nothing else; valid bytes beyond the end of the file are zero.
 
 use crate::ranges::RangeSet;
+use avfs_io::Segment;
 use avfs_io::pool::{Buffer, Pool};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use units::{Ino, Instant};
 
 /// Names a block; not used again for another one.
@@ -20,12 +22,76 @@ pub(super) struct BlockId {
     turn: u32,
 }
 
+/// The memory of a block: one buffer, or several of one length.
+#[derive(Debug)]
+pub(super) struct BlockMemory(SmallVec<[Buffer; 1]>);
+
+impl BlockMemory {
+    /// `buffers`, of which there is at least one, are of one length.
+    pub(super) fn new(buffers: SmallVec<[Buffer; 1]>) -> Self {
+        debug_assert!(buffers.iter().all(|buffer| buffer.len() == buffers[0].len()));
+        Self(buffers)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len() * self.0[0].len()
+    }
+
+    /// The buffers that hold these bytes of the block, with the range in each.
+    pub(super) fn parts(&self, bytes: Range<usize>) -> impl Iterator<Item = (&Buffer, Range<usize>)> {
+        let each = self.0[0].len();
+        (bytes.start / each..bytes.end.div_ceil(each)).map(move |index| {
+            let first = index * each;
+            (&self.0[index], bytes.start.max(first) - first..bytes.end.min(first + each) - first)
+        })
+    }
+
+    /// Where a request to the device finds these bytes.
+    pub(super) fn segments(&self, bytes: Range<usize>) -> SmallVec<[Segment; 2]> {
+        let segment = |(buffer, range): (&Buffer, Range<usize>)| Segment {
+            buffer: buffer.clone(),
+            start: range.start,
+            length: range.len(),
+        };
+        self.parts(bytes).map(segment).collect()
+    }
+
+    /// See [`Buffer::zero`].
+    pub(super) fn zero(&self, start: usize, length: usize) {
+        for (buffer, range) in self.parts(start..start + length) {
+            buffer.zero(range.start, range.len());
+        }
+    }
+
+    /// See [`Buffer::copy_in`].
+    pub(super) fn copy_in(&self, start: usize, from: &[u8]) {
+        let mut rest = from;
+        for (buffer, range) in self.parts(start..start + from.len()) {
+            let (now, later) = rest.split_at(range.len());
+            buffer.copy_in(range.start, now);
+            rest = later;
+        }
+    }
+
+    /// See [`Buffer::is_shared`].
+    pub(super) fn is_shared(&self) -> bool {
+        self.0.iter().any(Buffer::is_shared)
+    }
+
+    /// Takes `buffer`, of their length, for the one that begins at `start`, which it gives back.
+    pub(super) fn exchange(&mut self, start: usize, buffer: Buffer) -> Buffer {
+        let each = self.0[0].len();
+        debug_assert!(start.is_multiple_of(each) && buffer.len() == each);
+        std::mem::replace(&mut self.0[start / each], buffer)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct CacheBlock {
     pub(super) ino: Ino,
     /// First byte in the file.
     pub(super) start: u64,
-    pub(super) buffer: Buffer,
+    pub(super) memory: BlockMemory,
     /// Bytes, relative to `start`, that hold the file's contents.
     pub(super) valid: RangeSet,
     /// Bytes, relative to `start`, that the device does not have yet.
@@ -52,7 +118,7 @@ pub(super) struct CacheBlock {
 
 impl CacheBlock {
     pub(super) fn end(&self) -> u64 {
-        self.start + self.buffer.len() as u64
+        self.start + self.memory.len() as u64
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -60,12 +126,12 @@ impl CacheBlock {
     }
 
     /// True when clients copy into some of these bytes of the block.
-    pub(super) fn is_filling(&self, range: &std::ops::Range<u64>) -> bool {
+    pub(super) fn is_filling(&self, range: &Range<u64>) -> bool {
         self.filling.iter().any(|&(start, end)| u64::from(start) < range.end && range.start < u64::from(end))
     }
 
     /// Bytes of the file `from..to`, relative to the block and cut to it.
-    pub(super) fn relative(&self, from: u64, to: u64) -> std::ops::Range<u64> {
+    pub(super) fn relative(&self, from: u64, to: u64) -> Range<u64> {
         let start = from.max(self.start) - self.start;
         start..(to.min(self.end()).saturating_sub(self.start)).max(start)
     }
@@ -117,13 +183,13 @@ impl Cache {
     }
 
     /// These bytes of the block have come from the device, for whoever reads them.
-    pub(super) fn mark_loaded(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+    pub(super) fn mark_loaded(&mut self, id: BlockId, range: Range<u64>) {
         self.loaded_bytes += range.end - range.start;
         self.change_unread(id, |unread| unread.insert(range));
     }
 
     /// A client has taken these bytes of the block.
-    pub(super) fn mark_read(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+    pub(super) fn mark_read(&mut self, id: BlockId, range: Range<u64>) {
         self.change_unread(id, |unread| unread.remove(range));
     }
 
@@ -141,7 +207,7 @@ impl Cache {
         let Some(block) = find(&mut self.slots, id) else { return };
         block.wanted += 1;
         if block.wanted == 1 {
-            self.wanted_bytes += block.buffer.len() as u64;
+            self.wanted_bytes += block.memory.len() as u64;
             self.unread_idle -= block.unread.total();
         }
     }
@@ -151,7 +217,7 @@ impl Cache {
         let Some(block) = find(&mut self.slots, id) else { return };
         block.wanted -= 1;
         if block.wanted == 0 {
-            self.wanted_bytes -= block.buffer.len() as u64;
+            self.wanted_bytes -= block.memory.len() as u64;
             self.unread_idle += block.unread.total();
         }
     }
@@ -195,13 +261,13 @@ impl Cache {
         }
     }
 
-    pub(super) fn insert(&mut self, ino: Ino, start: u64, buffer: Buffer) -> BlockId {
+    pub(super) fn insert(&mut self, ino: Ino, start: u64, memory: BlockMemory) -> BlockId {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         let block = CacheBlock {
             ino,
             start,
-            buffer,
+            memory,
             valid: RangeSet::default(),
             dirty: RangeSet::default(),
             dirty_since: Instant::FAR_FUTURE,
@@ -241,7 +307,7 @@ impl Cache {
         let unread = block.unread.total();
         self.unread_gone += unread;
         if block.wanted > 0 {
-            self.wanted_bytes -= block.buffer.len() as u64;
+            self.wanted_bytes -= block.memory.len() as u64;
         } else {
             self.unread_idle -= unread;
         }
@@ -249,7 +315,7 @@ impl Cache {
     }
 
     /// These bytes of the block are valid and the device does not have them.
-    pub(super) fn mark_dirty(&mut self, id: BlockId, range: std::ops::Range<u64>, now: Instant, epoch: u64) {
+    pub(super) fn mark_dirty(&mut self, id: BlockId, range: Range<u64>, now: Instant, epoch: u64) {
         let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         if before == 0 {
@@ -265,7 +331,7 @@ impl Cache {
     }
 
     /// These bytes are on their way to the device, or are not the file's any more.
-    pub(super) fn mark_clean(&mut self, id: BlockId, range: std::ops::Range<u64>) {
+    pub(super) fn mark_clean(&mut self, id: BlockId, range: Range<u64>) {
         let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         block.dirty.remove(range);
@@ -283,7 +349,7 @@ impl Cache {
         let find = |may_be_wanted: bool| {
             let mut blocks = self.clean.values().filter_map(|&id| Some((id, self.get(id)?)));
             let fits = |block: &CacheBlock| {
-                block.is_idle() && !block.buffer.is_shared() && (may_be_wanted || block.wanted == 0)
+                block.is_idle() && !block.memory.is_shared() && (may_be_wanted || block.wanted == 0)
             };
             blocks.find_map(|(id, block)| fits(block).then_some(id))
         };

@@ -153,7 +153,7 @@ impl Core {
             if gone.is_empty() {
                 continue;
             }
-            block.buffer.zero(gone.start as usize, (gone.end - gone.start) as usize);
+            block.memory.zero(gone.start as usize, (gone.end - gone.start) as usize);
             // Whole pages are forgotten; parts of pages stay, as zeros.
             let pages =
                 page_ceil(gone.start)..if range.end == u64::MAX { u64::MAX } else { page_floor(gone.end) };
@@ -321,7 +321,7 @@ impl Core {
             let delayed = self.files.get(&ino).is_some_and(|file| file.delayed.overlaps(page..page + 1));
             let Some(block) = self.cache.get(id) else { return false };
             let bytes = block.relative(edge.start, edge.end);
-            block.buffer.zero(bytes.start as usize, (bytes.end - bytes.start) as usize);
+            block.memory.zero(bytes.start as usize, (bytes.end - bytes.start) as usize);
             if written || delayed || block.dirty.overlaps(bytes.clone()) {
                 self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.dirty_files.insert(ino);

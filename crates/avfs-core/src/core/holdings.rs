@@ -75,7 +75,7 @@ impl Holding {
         } else {
             &mut self.read_ahead
         };
-        let length = Bytes(block.buffer.len() as u64);
+        let length = Bytes(block.memory.len() as u64);
         *part += length;
         self.longest = self.longest.max(length);
     }

@@ -80,12 +80,13 @@ impl Core {
         {
             let valid_end = block.valid.end_of(at - start)?;
             let length = (end - at).min(start + valid_end - at);
-            let slice = ReadSlice::Buffer {
-                buffer: block.buffer.clone(),
-                start: (at - start) as usize,
-                length: length as usize,
-            };
-            data.slices.push(slice);
+            let bytes = (at - start) as usize..(at - start + length) as usize;
+            let slices = block.memory.parts(bytes).map(|(buffer, range)| ReadSlice::Buffer {
+                buffer: buffer.clone(),
+                start: range.start,
+                length: range.len(),
+            });
+            data.slices.extend(slices);
             self.cache.touch(id);
             self.cache.mark_read(id, at - start..at - start + length);
             return Some(length);
@@ -234,6 +235,17 @@ impl Core {
     /// Makes a block that covers `at`: aligned, at most `wanted` bytes and what the file's end asks for, and not
     /// across other blocks of the file.
     pub(super) fn make_block(&mut self, ino: Ino, at: u64, wanted: u64) -> Option<BlockId> {
+        self.make_block_of(MAX_BUFFER, ino, at, wanted)
+    }
+
+    /// As [`make_block`](Self::make_block), of buffers that are not longer than `longest`.
+    pub(super) fn make_block_of(
+        &mut self,
+        longest: usize,
+        ino: Ino,
+        at: u64,
+        wanted: u64,
+    ) -> Option<BlockId> {
         let mut size = wanted.max(BLOCK).next_power_of_two().min(MAX_BUFFER as u64);
         let fits = |file: &FileState, size: u64| {
             let start = at / size * size;
@@ -251,11 +263,11 @@ impl Core {
         while size > BLOCK && !fits(file, size) {
             size /= 2;
         }
-        let buffer = self.data_buffer(size as usize)?;
+        let memory = self.data_memory(size as usize, longest)?;
         // Eviction may have given less than was asked for.
-        let size = buffer.len() as u64;
+        let size = memory.len() as u64;
         let start = at / size * size;
-        let id = self.cache.insert(ino, start, buffer);
+        let id = self.cache.insert(ino, start, memory);
         self.file_mut(ino).blocks.insert(start, id);
         Some(id)
     }
@@ -265,7 +277,7 @@ impl Core {
     pub(super) fn fill(&mut self, ino: Ino, id: BlockId, gap: Range<u64>, need: Need) -> bool {
         let Some(block) = self.cache.get(id) else { return true };
         let start = block.start;
-        let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.buffer.len() as u64);
+        let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.memory.len() as u64);
         if block.is_filling(&pages) {
             // Neither zeros nor what the device holds may come over bytes that a client is copying. Whoever needs
             // the rest tries again when the client is done.
@@ -323,7 +335,7 @@ impl Core {
     fn fill_zeros(&mut self, id: BlockId, range: Range<u64>) {
         let Some(block) = self.cache.get_mut(id) else { return };
         for gap in block.valid.gaps(range) {
-            block.buffer.zero(gap.start as usize, (gap.end - gap.start) as usize);
+            block.memory.zero(gap.start as usize, (gap.end - gap.start) as usize);
             block.valid.insert(gap);
         }
     }
@@ -332,17 +344,18 @@ impl Core {
         let length = (cut.end - cut.start) as usize;
         let Some(block) = self.cache.get(id) else { return true };
         let partial = block.valid.overlaps(cut.clone());
-        let target = block.buffer.clone();
-        let (buffer, start, bounce): (Buffer, usize, Option<Buffer>) = if partial {
+        let (segments, bounce): (SmallVec<[Segment; 2]>, Option<Buffer>) = if partial {
             self.hold(id, true);
             let bounce = self.bounce_buffer(length);
             self.hold(id, false);
             match bounce {
-                Some(bounce) => (bounce.clone(), 0, Some(bounce)),
+                Some(bounce) => {
+                    (smallvec![Segment { buffer: bounce.clone(), start: 0, length }], Some(bounce))
+                }
                 None => return false,
             }
         } else {
-            (target, cut.start as usize, None)
+            (block.memory.segments(cut.start as usize..cut.end as usize), None)
         };
         let Some(block) = self.cache.get_mut(id) else { return true };
         block.loading.insert(cut.clone());
@@ -353,7 +366,7 @@ impl Core {
         self.request(
             IoOperation::Read,
             address,
-            smallvec![Segment { buffer, start, length }],
+            segments,
             need.class,
             need.stream,
             need.deadline,
@@ -408,11 +421,11 @@ impl Core {
         for gap in block.valid.gaps(range) {
             let (at, length) = (gap.start as usize, (gap.end - gap.start) as usize);
             if let Some(bounce) = &bounce {
-                block.buffer.copy_in(at, bounce.bytes(at - start as usize, length));
+                block.memory.copy_in(at, bounce.bytes(at - start as usize, length));
             }
             // What the device holds behind the end of the file is nobody's.
             let past = size.saturating_sub(block.start).clamp(gap.start, gap.end);
-            block.buffer.zero(past as usize, (gap.end - past) as usize);
+            block.memory.zero(past as usize, (gap.end - past) as usize);
             block.valid.insert(gap.clone());
             loaded.push(gap.start..past);
         }

@@ -10,9 +10,9 @@ use crate::extent::Extent;
 use crate::format::{BLOCK, UNIT};
 use crate::record::Record;
 use avfs_io::pool::MAX_BUFFER;
-use avfs_io::{IoError, IoOperation, Segment};
+use avfs_io::{IoError, IoOperation};
 use rtsched::{Class, Direction, Terms};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
 
@@ -58,7 +58,7 @@ impl Core {
         let is_complete = |block: &&CacheBlock| {
             // Filled just now, or its end was reached after a part of it had been written already.
             let whole = 0..MAX_BUFFER as u64;
-            block.buffer.len() == MAX_BUFFER
+            block.memory.len() == MAX_BUFFER
                 && (block.dirty.covers(whole.clone()) || block.end() <= end && block.valid.covers(whole))
         };
         let touched = file.blocks.range(first..end).filter_map(|(_, id)| self.cache.get(id));
@@ -69,7 +69,7 @@ impl Core {
         // What lies before goes with it, so that the file's start is one run; but not blocks that are still being filled:
         // requests overtake each other, and one request is better than two.
         self.write_back(now, ino, 0..end, None, |block| {
-            block.buffer.len() < MAX_BUFFER || block.valid.covers(0..MAX_BUFFER as u64)
+            block.memory.len() < MAX_BUFFER || block.valid.covers(0..MAX_BUFFER as u64)
         });
     }
 
@@ -157,7 +157,7 @@ impl Core {
             let Some(block) = self.cache.get_mut(id) else { return };
             let past = size.saturating_sub(start).clamp(range.start, range.end);
             for gap in block.valid.gaps(past..range.end) {
-                block.buffer.zero(gap.start as usize, (gap.end - gap.start) as usize);
+                block.memory.zero(gap.start as usize, (gap.end - gap.start) as usize);
                 block.valid.insert(gap);
             }
             for gap in block.valid.gaps(range) {
@@ -234,7 +234,8 @@ impl Core {
         let bytes =
             first.extent.logical * BLOCK - block.start..last.extent.logical_end() * BLOCK - block.start;
         let length = bytes.end - bytes.start;
-        let (buffer, epoch) = (block.buffer.clone(), block.dirty_epoch);
+        let segments = block.memory.segments(bytes.start as usize..bytes.end as usize);
+        let epoch = block.dirty_epoch;
         block.writing += 1;
         block.in_writing.insert(bytes.clone());
         self.cache.mark_clean(id, bytes.clone());
@@ -259,7 +260,7 @@ impl Core {
         self.request(
             IoOperation::Write { durable: false },
             self.superblock.geometry.block_address(run.start),
-            smallvec![Segment { buffer, start: bytes.start as usize, length: length as usize }],
+            segments,
             class,
             ranking.stream,
             deadline,

@@ -1,6 +1,6 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, BlockMemory};
 use super::names::{SETGID, without_privileges};
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
@@ -22,7 +22,10 @@ const RECORDERS_WRITE: u64 = 1 << 20;
 /// A recorder of which more waits for the device records faster than it said.
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
-/// Where the bytes of an accepted write go. The caller copies them, then calls [`Core::write_end`].
+/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came.
+pub const HANDED_OVER: usize = 1 << 20;
+
+/// Where the bytes of an accepted write go. The caller copies them or hands them over, then calls [`Core::write_end`].
 #[derive(Debug)]
 pub struct WritePlan {
     ino: Ino,
@@ -30,19 +33,60 @@ pub struct WritePlan {
     offset: u64,
     length: usize,
     durable: bool,
-    /// Target and range of each piece, in order.
-    pieces: SmallVec<[(BlockId, Buffer, usize, usize); 2]>,
+    /// In order.
+    pieces: SmallVec<[Piece; 2]>,
+    /// Holds the bytes, and takes the place of the one piece there is; afterwards the one that was there.
+    handed_over: Option<Buffer>,
+}
+
+/// A part of a write that goes to one buffer.
+#[derive(Debug)]
+struct Piece {
+    block: BlockId,
+    /// First byte in the block.
+    start: usize,
+    buffer: Buffer,
+    /// Bytes in the buffer.
+    range: Range<usize>,
+}
+
+impl Piece {
+    /// Its bytes in the block.
+    fn bytes(&self) -> Range<usize> {
+        self.start..self.start + self.range.len()
+    }
 }
 
 impl WritePlan {
     /// Copies `data`, which must be as long as the write, to its place.
     pub fn copy(&self, data: &[u8]) {
         let mut rest = data;
-        for (_, buffer, start, length) in &self.pieces {
-            let (now, later) = rest.split_at(*length);
-            buffer.copy_in(*start, now);
+        for piece in &self.pieces {
+            let (now, later) = rest.split_at(piece.range.len());
+            piece.buffer.copy_in(piece.range.start, now);
             rest = later;
         }
+    }
+
+    /// Hands over the buffer that holds the bytes of the write, from its first on, instead of copying them. Of the same pool; nobody
+    /// else has it. Gives it back when its length is not that of the write, or the write does not replace a whole buffer of that
+    /// length.
+    ///
+    /// # Errors
+    /// The buffer: copy the bytes.
+    pub fn hand_over(&mut self, buffer: Buffer) -> core::result::Result<(), Buffer> {
+        match &self.pieces[..] {
+            [piece] if piece.range == (0..buffer.len()) && piece.buffer.len() == buffer.len() => {
+                self.handed_over = Some(buffer);
+                Ok(())
+            }
+            _ => Err(buffer),
+        }
+    }
+
+    /// After [`Core::write_end`], the buffer that is free instead of one that was handed over, of the same length; nobody else has it.
+    pub fn take_back(self) -> Option<Buffer> {
+        self.handed_over
     }
 }
 
@@ -65,6 +109,18 @@ pub enum WriteStart {
     Later,
     /// Refused.
     Refused(Error),
+}
+
+/// The buffer with the bytes that belong at `start` of a block takes the place of the one that is there. Gives back which of
+/// them is free then. Where a reader is being answered from the one that is there, the bytes are copied after all.
+fn take_over(memory: &mut BlockMemory, start: usize, bytes: Buffer) -> Buffer {
+    let replaced = memory.exchange(start, bytes);
+    if !replaced.is_shared() {
+        return replaced;
+    }
+    let bytes = memory.exchange(start, replaced);
+    memory.copy_in(start, bytes.bytes(0, bytes.len()));
+    bytes
 }
 
 impl Core {
@@ -109,7 +165,8 @@ impl Core {
             return Progress::Ready(Err(Error::FileTooLarge));
         }
         let durable = flags.contains(OpenFlags::SYNC);
-        let mut plan = WritePlan { ino, handle, offset, length, durable, pieces: SmallVec::new() };
+        let mut plan =
+            WritePlan { ino, handle, offset, length, durable, pieces: SmallVec::new(), handed_over: None };
         if length == 0 {
             return Progress::Ready(Ok(plan));
         }
@@ -137,9 +194,10 @@ impl Core {
             }
             return Progress::Wait;
         }
-        for (id, _, start, length) in &plan.pieces {
-            if let Some(block) = self.cache.get_mut(*id) {
-                block.filling.push((*start as u32, (start + length) as u32));
+        for piece in &plan.pieces {
+            if let Some(block) = self.cache.get_mut(piece.block) {
+                let bytes = piece.bytes();
+                block.filling.push((bytes.start as u32, bytes.end as u32));
             }
         }
         let file = self.file_mut(ino);
@@ -257,7 +315,7 @@ impl Core {
             self.file_mut(ino).tails.push((page, size));
             return true;
         }
-        let Some(id) = self.block_for(ino, size, tail_end - size) else { return false };
+        let Some(id) = self.block_for(ino, size, tail_end - size, MAX_BUFFER) else { return false };
         self.file_mut(ino).tails.push((page, size));
         let Some(block) = self.cache.get(id) else { return false };
         // What other clients copy behind the end at this moment becomes part of the file without us.
@@ -267,7 +325,7 @@ impl Core {
             zeros.remove(u64::from(start)..u64::from(end));
         }
         for range in zeros.iter() {
-            block.buffer.zero(range.start as usize, (range.end - range.start) as usize);
+            block.memory.zero(range.start as usize, (range.end - range.start) as usize);
         }
         for range in zeros.iter() {
             self.cache.mark_dirty(id, range, now.monotonic, epoch);
@@ -278,25 +336,35 @@ impl Core {
     }
 
     /// The block that holds `at`, made if there is none.
-    fn block_for(&mut self, ino: Ino, at: u64, wanted: u64) -> Option<BlockId> {
+    fn block_for(&mut self, ino: Ino, at: u64, wanted: u64, longest: usize) -> Option<BlockId> {
         let held = self.files.get(&ino)?.block_before(at).map(|(_, id)| id);
         match held.filter(|&id| self.cache.get(id).is_some_and(|block| at < block.end())) {
             Some(id) => Some(id),
-            None => self.make_block(ino, at, wanted),
+            None => self.make_block_of(longest, ino, at, wanted),
         }
     }
 
     /// Blocks for `offset..end`. False when there is no memory.
     fn find_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
-        let found = self.make_blocks(ino, offset, end, plan);
-        for (id, ..) in &plan.pieces {
-            self.hold(*id, false);
+        let mut held = SmallVec::new();
+        let found = self.make_blocks(ino, offset, end, plan, &mut held);
+        for id in held {
+            self.hold(id, false);
         }
         found
     }
 
-    fn make_blocks(&mut self, ino: Ino, offset: u64, end: u64, plan: &mut WritePlan) -> bool {
+    fn make_blocks(
+        &mut self,
+        ino: Ino,
+        offset: u64,
+        end: u64,
+        plan: &mut WritePlan,
+        held: &mut SmallVec<[BlockId; 2]>,
+    ) -> bool {
         let mut at = offset;
+        let is_handed_over = offset.is_multiple_of(HANDED_OVER as u64) && end - offset == HANDED_OVER as u64;
+        let longest = if is_handed_over { HANDED_OVER } else { MAX_BUFFER };
         while at < end {
             let is_large = self.files.get(&ino).is_some_and(|file| {
                 at >= LARGE_FILE
@@ -312,25 +380,30 @@ impl Core {
                 false if at > 0 && at.is_power_of_two() => at.max(end - at),
                 false => end - at,
             };
-            let Some(id) = self.block_for(ino, at, wanted) else { return false };
+            let Some(id) = self.block_for(ino, at, wanted, longest) else { return false };
             let Some(block) = self.cache.get_mut(id) else { return false };
-            let range = block.relative(at, end);
-            let length = (range.end - range.start) as usize;
-            plan.pieces.push((id, block.buffer.clone(), range.start as usize, length));
+            let bytes = block.relative(at, end);
+            let mut start = bytes.start as usize;
+            for (buffer, range) in block.memory.parts(start..bytes.end as usize) {
+                let length = range.len();
+                plan.pieces.push(Piece { block: id, start, buffer: buffer.clone(), range });
+                start += length;
+            }
             // Held against eviction while more blocks are made.
             self.hold(id, true);
-            at += length as u64;
+            held.push(id);
+            at += bytes.end - bytes.start;
         }
         true
     }
 
-    /// The bytes of a write are in place: they are part of the file now. `Some`: answer at once; `None`: the answer
+    /// The bytes of a write are in place, or handed over: they are part of the file now. `Some`: answer at once; `None`: the answer
     /// comes through the outbox.
     pub fn write_end(
         &mut self,
         now: Now,
         ticket: Ticket,
-        plan: WritePlan,
+        plan: &mut WritePlan,
     ) -> Option<(Result<usize>, Option<Stale>)> {
         let result = self.accept_write(now, ticket, plan);
         self.pump(now);
@@ -341,9 +414,9 @@ impl Core {
         &mut self,
         now: Now,
         ticket: Ticket,
-        plan: WritePlan,
+        plan: &mut WritePlan,
     ) -> Option<(Result<usize>, Option<Stale>)> {
-        let WritePlan { ino, handle, offset, length, durable, pieces } = plan;
+        let &mut WritePlan { ino, handle, offset, length, durable, .. } = plan;
         if length == 0 {
             return Some((Ok(0), None));
         }
@@ -351,14 +424,18 @@ impl Core {
         let file = self.file_mut(ino);
         let epoch = file.epoch;
         let kernel_pages = file.kernel_pages;
-        for (id, _, start, length) in pieces {
+        for Piece { block: id, start, buffer, range } in plan.pieces.drain(..) {
             if let Some(block) = self.cache.get_mut(id) {
-                let range = start as u64..(start + length) as u64;
-                let filled = (range.start as u32, range.end as u32);
+                let bytes = start as u64..(start + range.len()) as u64;
+                let filled = (bytes.start as u32, bytes.end as u32);
                 if let Some(index) = block.filling.iter().position(|&held| held == filled) {
                     block.filling.swap_remove(index);
                 }
-                self.cache.mark_dirty(id, range, now.monotonic, epoch);
+                if let Some(handed_over) = plan.handed_over.take() {
+                    drop(buffer);
+                    plan.handed_over = Some(take_over(&mut block.memory, start, handed_over));
+                }
+                self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.cache.touch(id);
             }
         }
@@ -409,9 +486,9 @@ impl Core {
         };
         let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), unprivileged);
         match progress {
-            Progress::Ready(Ok(plan)) => {
+            Progress::Ready(Ok(mut plan)) => {
                 plan.copy(data);
-                if let Some((result, stale)) = self.accept_write(now, ticket, plan) {
+                if let Some((result, stale)) = self.accept_write(now, ticket, &mut plan) {
                     self.outbox.finished.push((ticket, Outcome::Count(result), stale));
                 }
             }

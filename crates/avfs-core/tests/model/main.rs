@@ -8,6 +8,7 @@
 
 mod contents;
 mod growing;
+mod handing_over;
 mod holdings;
 mod players;
 mod policies;

@@ -91,10 +91,10 @@ fn played(volume: &mut SimVolume, ino: Ino) -> Option<u64> {
 /// Writes 1 MiB at `offset`; true: it was answered at once.
 fn is_answered(volume: &mut SimVolume, handle: HandleId, offset: u64) -> bool {
     match volume.with(|core, now| core.write_begin(now, handle, offset, 1 << 20, None)) {
-        WriteStart::Copy(plan) => {
+        WriteStart::Copy(mut plan) => {
             plan.copy(&[1; 1 << 20]);
             let ticket = volume.ticket();
-            volume.with(|core, now| core.write_end(now, ticket, plan)).is_some()
+            volume.with(|core, now| core.write_end(now, ticket, &mut plan)).is_some()
         }
         other => panic!("{other:?}"),
     }

@@ -75,9 +75,9 @@ fn begin_write(volume: &mut SimVolume, handle: HandleId, offset: u64, length: us
     }
 }
 
-fn end_write(volume: &mut SimVolume, plan: WritePlan) {
+fn end_write(volume: &mut SimVolume, mut plan: WritePlan) {
     let ticket = volume.ticket();
-    let ended = volume.with(|core, now| core.write_end(now, ticket, plan));
+    let ended = volume.with(|core, now| core.write_end(now, ticket, &mut plan));
     assert!(ended.is_some_and(|(result, _)| result.is_ok()));
 }
 

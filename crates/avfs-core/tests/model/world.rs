@@ -585,11 +585,12 @@ impl World {
     fn copy_all<'a>(&mut self, pending: &mut [Pending], actions: impl Iterator<Item = &'a Action>) {
         for (state, action) in pending.iter_mut().zip(actions) {
             if let Pending::Plan(..) = state
-                && let Pending::Plan(plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
+                && let Pending::Plan(mut plan, ticket) = std::mem::replace(state, Pending::Ticket(Ticket(0)))
             {
                 let Action::Write { data, .. } = action else { unreachable!("only writes have plans") };
-                plan.copy(data);
-                let ended = self.volume().with(|core, now| core.write_end(now, ticket, plan));
+                self.volume().fill(&mut plan, data);
+                let ended = self.volume().with(|core, now| core.write_end(now, ticket, &mut plan));
+                SimVolume::reuse(plan);
                 *state = match ended {
                     Some((result, _)) => Pending::Ended(Outcome::Count(result)),
                     None => Pending::Ticket(ticket),

@@ -169,8 +169,8 @@ impl Studio {
         let ticket = self.ticket();
         match self.with(|core, now| core.write_begin(now, handle, offset, length as usize, None)) {
             WriteStart::Refused(error) => return Err(error),
-            WriteStart::Copy(plan) => {
-                if let Some((result, _)) = self.with(|core, now| core.write_end(now, ticket, plan)) {
+            WriteStart::Copy(mut plan) => {
+                if let Some((result, _)) = self.with(|core, now| core.write_end(now, ticket, &mut plan)) {
                     return result;
                 }
             }

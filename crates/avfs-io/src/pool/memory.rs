@@ -2,6 +2,7 @@
 
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// An anonymous private mapping with an aligned start, alive as long as this value.
 #[derive(Debug)]
@@ -53,6 +54,26 @@ impl Memory {
         // The readers only copy the bytes or hand them to the kernel, so such a race decides which bytes are
         // seen, never anything else.
         unsafe { std::slice::from_raw_parts(self.at(offset, length), length) }
+    }
+
+    /// Nobody else may have these bytes.
+    pub(super) fn receive(
+        &self,
+        offset: usize,
+        length: usize,
+        from: BorrowedFd<'_>,
+        head: &mut [u8],
+        tail: &mut [u8],
+    ) -> io::Result<usize> {
+        let vectors = [
+            libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: self.at(offset, length).cast(), iov_len: length },
+            libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
+        ];
+        // SAFETY: the kernel writes to `head` and `tail`, which are borrowed for as long, and to bytes inside the mapping (`at` checks), for
+        // which any value is valid and which nobody else has.
+        let received = unsafe { libc::readv(from.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
     pub(super) fn copy_in(&self, offset: usize, from: &[u8]) {

@@ -286,10 +286,10 @@ impl VirtualTransport {
                     self.volume.with(|core, now| core.write_begin(now, handle, offset, data.len(), None));
                 match begun {
                     WriteStart::Refused(error) => done(Err(error)),
-                    WriteStart::Copy(plan) => {
-                        plan.copy(data);
+                    WriteStart::Copy(mut plan) => {
+                        self.volume.fill(&mut plan, data);
                         let ticket = self.volume.ticket();
-                        let ended = self.volume.with(|core, now| core.write_end(now, ticket, plan));
+                        let ended = self.volume.with(|core, now| core.write_end(now, ticket, &mut plan));
                         if let Some((result, _)) = ended {
                             return done(result.map(drop));
                         }
