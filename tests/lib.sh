@@ -47,7 +47,8 @@ trap run_cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# isolate "$@": runs the calling script again in its own mount and process namespaces.
+# isolate "$@": runs the calling script again in its own mount and process namespaces. ISOLATED_BY: a command that begins it.
+ISOLATED_BY=()
 isolate() {
 	[ "$(id -u)" = 0 ] || die "must run as root: it mounts filesystems"
 	if [ "${AVFS_ISOLATED:-}" = "$0" ]; then
@@ -55,7 +56,7 @@ isolate() {
 		return
 	fi
 	trap - EXIT
-	AVFS_ISOLATED=$0 exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+	AVFS_ISOLATED=$0 exec "${ISOLATED_BY[@]}" unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
 		bash "$0" "$@"
 }
 
