@@ -56,7 +56,7 @@ pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
 pub use probing::Probing;
 use writes::Throttled;
-pub use writes::{HANDED_OVER, WritePlan, WriteStart};
+pub use writes::{HANDED_OVER_BYTES, WritePlan, WriteStart};
 
 /// Names an operation that may have to wait. Chosen by the caller, unique among those outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -752,10 +752,10 @@ impl Core {
         Some(segments)
     }
 
-    /// At most `count` buffers in which writes of [`HANDED_OVER`] can come: no more than a sixteenth of the memory.
+    /// At most `count` buffers in which writes of [`HANDED_OVER_BYTES`] can come: no more than a sixteenth of the memory.
     pub fn request_buffers(&self, count: usize) -> Vec<Buffer> {
-        let most = self.cache.capacity() as usize / 16 / HANDED_OVER;
-        (0..count.min(most)).map_while(|_| self.pool.allocate(HANDED_OVER)).collect()
+        let most = self.cache.capacity() as usize / 16 / HANDED_OVER_BYTES;
+        (0..count.min(most)).map_while(|_| self.pool.allocate(HANDED_OVER_BYTES)).collect()
     }
 
     /// Memory for file data, at the expense of what was not used for longest; less than `length` where that much is

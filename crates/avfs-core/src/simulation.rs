@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::core::{
-    Cancellation, Core, CoreOptions, HANDED_OVER, Operation, Outcome, Ticket, WritePlan, WriteStart,
+    Cancellation, Core, CoreOptions, HANDED_OVER_BYTES, Operation, Outcome, Ticket, WritePlan, WriteStart,
 };
 use crate::device::scheduler_config;
 use crate::error::{Error, Result};
@@ -351,7 +351,7 @@ impl SimVolume {
     /// Puts the bytes of a write in place as the transport does: in a buffer of their own that is handed over, where the plan takes
     /// one; else they are copied.
     pub fn fill(&self, plan: &mut WritePlan, data: &[u8]) {
-        let buffer = if data.len() == HANDED_OVER { self.core.request_buffers(1).pop() } else { None };
+        let buffer = if data.len() == HANDED_OVER_BYTES { self.core.request_buffers(1).pop() } else { None };
         let is_handed_over = buffer.is_some_and(|buffer| {
             buffer.copy_in(0, data);
             plan.hand_over(buffer).is_ok()
@@ -368,7 +368,7 @@ impl SimVolume {
     pub fn reuse(plan: WritePlan) {
         if let Some(free) = plan.take_back() {
             assert!(!free.is_shared(), "a buffer that was given back is somebody else's, too");
-            free.copy_in(0, &[0xFE; HANDED_OVER]);
+            free.copy_in(0, &[0xFE; HANDED_OVER_BYTES]);
         }
     }
 

@@ -41,8 +41,8 @@ pub trait Invalidator: Send + Sync + 'static {
 /// What is written.
 enum Data<'a> {
     Borrowed(&'a [u8]),
-    /// So many bytes from its first on.
-    InBuffer(Buffer, usize),
+    /// All of it.
+    InBuffer(Buffer),
     /// With the plan.
     HandedOver,
 }
@@ -51,7 +51,7 @@ impl Data<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Borrowed(bytes) => bytes,
-            Self::InBuffer(buffer, length) => buffer.bytes(0, *length),
+            Self::InBuffer(buffer) => buffer.bytes(0, buffer.len()),
             Self::HandedOver => &[],
         }
     }
@@ -59,9 +59,9 @@ impl Data<'_> {
     /// Hands it over to the plan, or copies it to its place.
     fn put(self, plan: &mut WritePlan) -> Self {
         let kept = match self {
-            Self::InBuffer(buffer, length) if length == buffer.len() => match plan.hand_over(buffer) {
+            Self::InBuffer(buffer) => match plan.hand_over(buffer) {
                 Ok(()) => return Self::HandedOver,
-                Err(buffer) => Self::InBuffer(buffer, length),
+                Err(buffer) => Self::InBuffer(buffer),
             },
             kept => kept,
         };
@@ -71,12 +71,12 @@ impl Data<'_> {
 
     /// What the plan gives back, if it has something.
     fn or_taken_back(self, plan: WritePlan) -> Self {
-        plan.take_back().map_or(self, |buffer| Self::InBuffer(buffer, 0))
+        plan.take_back().map_or(self, Self::InBuffer)
     }
 
     fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::InBuffer(buffer, _) => Some(buffer),
+            Self::InBuffer(buffer) => Some(buffer),
             Self::Borrowed(_) | Self::HandedOver => None,
         }
     }
@@ -645,7 +645,7 @@ impl Volume {
         }
     }
 
-    /// At most `count` buffers of [`HANDED_OVER`](crate::core::HANDED_OVER) bytes for [`write_from`](Self::write_from): no more
+    /// At most `count` buffers of [`HANDED_OVER_BYTES`](crate::core::HANDED_OVER_BYTES) bytes for [`write_from`](Self::write_from): no more
     /// than a sixteenth of the memory.
     pub fn request_buffers(&self, count: usize) -> Vec<Buffer> {
         self.shared.state.lock().core.request_buffers(count)
@@ -664,22 +664,17 @@ impl Volume {
         self.write_data(handle, offset, Data::Borrowed(data), unprivileged, done);
     }
 
-    /// Writes the first `length` bytes of one of the [`request_buffers`](Self::request_buffers), of which there is no other handle. Gives back
-    /// one for the next write: if the volume can, it keeps this one, and what it gives back is another one; else the bytes are copied.
-    ///
-    /// # Panics
-    /// When `length` exceeds the buffer.
+    /// Writes all of one of the [`request_buffers`](Self::request_buffers), of which there is no other handle. Gives back one for the
+    /// next write: if the volume can, it keeps this one, and what it gives back is another one; else the bytes are copied.
     pub fn write_from(
         &self,
         handle: HandleId,
         offset: u64,
         buffer: Buffer,
-        length: usize,
         unprivileged: Option<Caller>,
         done: Done<usize>,
     ) -> Buffer {
-        let data = Data::InBuffer(buffer, length);
-        let free = self.write_data(handle, offset, data, unprivileged, done);
+        let free = self.write_data(handle, offset, Data::InBuffer(buffer), unprivileged, done);
         free.expect("a buffer comes back for each that comes")
     }
 

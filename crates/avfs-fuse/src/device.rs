@@ -11,7 +11,7 @@ use crate::invalidate::{KernelPages, Notify};
 use crate::protocol::{HUGE_PAGE, MAX_BACKGROUND, MAX_REQUEST_BYTES};
 use crate::reply::{Pieces, Reply, Route};
 use crate::server::{Server, node};
-use avfs_core::core::HANDED_OVER;
+use avfs_core::core::HANDED_OVER_BYTES;
 use avfs_core::volume::Volume;
 use avfs_io::pool::Buffer;
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -231,13 +231,15 @@ impl Device {
         while let Some(request) = self.read(&mut incoming)? {
             let Request { header, operation, payload } = request;
             let reply = Reply::new(header.unique, Route::Device(Arc::clone(self)));
-            let fills_buffer = has_buffer && header.opcode == opcode::WRITE && payload.len() == HANDED_OVER;
+            let fills_buffer =
+                has_buffer && header.opcode == opcode::WRITE && payload.len() == HANDED_OVER_BYTES;
             if !fills_buffer {
                 server.handle(&header, operation, payload, reply);
-            } else if let Some(buffer) = incoming.buffer.take() {
-                let operation = &incoming.head[size_of::<abi::InHeader>()..];
-                incoming.buffer = Some(server.handle_write(&header, operation, buffer, reply));
+                continue;
             }
+            let buffer = incoming.buffer.take().expect("the data were read into it");
+            let operation = &incoming.head[size_of::<abi::InHeader>()..];
+            incoming.buffer = Some(server.handle_write(&header, operation, buffer, reply));
         }
         Ok(())
     }
@@ -348,7 +350,7 @@ mod tests {
 
     fn incoming() -> [Incoming; 2] {
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
-        [None, pool.allocate(HANDED_OVER)].map(|buffer| Incoming::new(buffer).unwrap())
+        [None, pool.allocate(HANDED_OVER_BYTES)].map(|buffer| Incoming::new(buffer).unwrap())
     }
 
     /// The header of a write is as long as some requests are and shorter than others: what they hold is found wherever it was read to.
@@ -363,8 +365,8 @@ mod tests {
                 (opcode::SETXATTR, 70_000),
                 (opcode::WRITE, 40),
                 (opcode::WRITE, 41),
-                (opcode::WRITE, 40 + HANDED_OVER),
-                (opcode::WRITE, 41 + HANDED_OVER),
+                (opcode::WRITE, 40 + HANDED_OVER_BYTES),
+                (opcode::WRITE, 41 + HANDED_OVER_BYTES),
                 (opcode::WRITE, 40 + MAX_REQUEST_BYTES as usize),
             ] {
                 let header = abi::InHeader { opcode, unique: 7, ..Default::default() };

@@ -324,12 +324,15 @@ impl Server {
         let node = ino(header.nodeid);
         let caller = Caller { uid: header.uid, gid: header.gid };
         let decoded = Operation::decode(header.opcode, operation, buffer.bytes(0, buffer.len()));
-        let Ok(Operation::Write { how, .. }) = decoded else {
-            self.refuse(reply, "decode", node, Error::InvalidArgument);
-            return buffer;
+        let how = match decoded {
+            Ok(Operation::Write { how, data }) if data.len() == buffer.len() => how,
+            _ => {
+                self.refuse(reply, "decode", node, Error::InvalidArgument);
+                return buffer;
+            }
         };
         let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
-        self.volume.write_from(HandleId(how.fh), how.offset, buffer, how.size as usize, unprivileged, done)
+        self.volume.write_from(HandleId(how.fh), how.offset, buffer, unprivileged, done)
     }
 
     /// What is called when a write has ended, and who writes, if they may not leave setuid and setgid standing.

@@ -78,11 +78,17 @@ impl BlockMemory {
         self.0.iter().any(Buffer::is_shared)
     }
 
-    /// Takes `buffer`, of their length, for the one that begins at `start`, which it gives back.
-    pub(super) fn exchange(&mut self, start: usize, buffer: Buffer) -> Buffer {
+    /// Takes `bytes`, of their length, for the buffer that begins at `start`, and gives that back. Where somebody else has that one, it
+    /// stays, the bytes are copied to it, and they are given back.
+    pub(super) fn take_over(&mut self, start: usize, bytes: Buffer) -> Buffer {
         let each = self.0[0].len();
-        debug_assert!(start.is_multiple_of(each) && buffer.len() == each);
-        std::mem::replace(&mut self.0[start / each], buffer)
+        debug_assert!(start.is_multiple_of(each) && bytes.len() == each);
+        let held = &mut self.0[start / each];
+        if held.is_shared() {
+            held.copy_in(0, bytes.bytes(0, each));
+            return bytes;
+        }
+        std::mem::replace(held, bytes)
     }
 }
 

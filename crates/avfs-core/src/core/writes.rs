@@ -1,6 +1,6 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
-use super::cache::{BlockId, BlockMemory};
+use super::cache::BlockId;
 use super::names::{SETGID, without_privileges};
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
@@ -23,7 +23,7 @@ const RECORDERS_WRITE: u64 = 1 << 20;
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
 /// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came.
-pub const HANDED_OVER: usize = 1 << 20;
+pub const HANDED_OVER_BYTES: usize = 1 << 20;
 
 /// Where the bytes of an accepted write go. The caller copies them or hands them over, then calls [`Core::write_end`].
 #[derive(Debug)]
@@ -109,18 +109,6 @@ pub enum WriteStart {
     Later,
     /// Refused.
     Refused(Error),
-}
-
-/// The buffer with the bytes that belong at `start` of a block takes the place of the one that is there. Gives back which of
-/// them is free then. Where a reader is being answered from the one that is there, the bytes are copied after all.
-fn take_over(memory: &mut BlockMemory, start: usize, bytes: Buffer) -> Buffer {
-    let replaced = memory.exchange(start, bytes);
-    if !replaced.is_shared() {
-        return replaced;
-    }
-    let bytes = memory.exchange(start, replaced);
-    memory.copy_in(start, bytes.bytes(0, bytes.len()));
-    bytes
 }
 
 impl Core {
@@ -363,8 +351,9 @@ impl Core {
         held: &mut SmallVec<[BlockId; 2]>,
     ) -> bool {
         let mut at = offset;
-        let is_handed_over = offset.is_multiple_of(HANDED_OVER as u64) && end - offset == HANDED_OVER as u64;
-        let longest = if is_handed_over { HANDED_OVER } else { MAX_BUFFER };
+        let is_handed_over =
+            offset.is_multiple_of(HANDED_OVER_BYTES as u64) && end - offset == HANDED_OVER_BYTES as u64;
+        let longest = if is_handed_over { HANDED_OVER_BYTES } else { MAX_BUFFER };
         while at < end {
             let is_large = self.files.get(&ino).is_some_and(|file| {
                 at >= LARGE_FILE
@@ -432,8 +421,9 @@ impl Core {
                     block.filling.swap_remove(index);
                 }
                 if let Some(handed_over) = plan.handed_over.take() {
+                    // The plan is not somebody else.
                     drop(buffer);
-                    plan.handed_over = Some(take_over(&mut block.memory, start, handed_over));
+                    plan.handed_over = Some(block.memory.take_over(start, handed_over));
                 }
                 self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.cache.touch(id);

@@ -2,14 +2,14 @@
 //! ended last, and no memory is lost.
 
 use avfs_core::config::Config;
-use avfs_core::core::{HANDED_OVER, WritePlan, WriteStart};
+use avfs_core::core::{HANDED_OVER_BYTES, WritePlan, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::{HandleId, ReadData, SetAttributes};
 use avfs_io::pool::Pool;
 use proptest::prelude::*;
 use units::{Bytes, Duration, Ino};
 
-const SIZE: usize = 12 * HANDED_OVER;
+const SIZE: usize = 12 * HANDED_OVER_BYTES;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -22,17 +22,18 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let aligned = (0..SIZE / HANDED_OVER).prop_map(|index| (index * HANDED_OVER, HANDED_OVER));
-    let shifted = (0..SIZE / HANDED_OVER - 1, 1..HANDED_OVER)
-        .prop_map(|(index, shift)| (index * HANDED_OVER + shift, HANDED_OVER));
-    let short = (0..SIZE - HANDED_OVER, 1..HANDED_OVER);
+    let aligned =
+        (0..SIZE / HANDED_OVER_BYTES).prop_map(|index| (index * HANDED_OVER_BYTES, HANDED_OVER_BYTES));
+    let shifted = (0..SIZE / HANDED_OVER_BYTES - 1, 1..HANDED_OVER_BYTES)
+        .prop_map(|(index, shift)| (index * HANDED_OVER_BYTES + shift, HANDED_OVER_BYTES));
+    let short = (0..SIZE - HANDED_OVER_BYTES, 1..HANDED_OVER_BYTES);
     let begin = |offset, length| Step::Begin { offset, length };
     prop_oneof![
         6 => aligned.prop_map(move |(offset, length)| begin(offset, length)),
         1 => shifted.prop_map(move |(offset, length)| begin(offset, length)),
         1 => short.prop_map(move |(offset, length)| begin(offset, length)),
         6 => any::<usize>().prop_map(|which| Step::End { which }),
-        4 => (0..SIZE - HANDED_OVER, any::<bool>()).prop_map(|(offset, keep)| Step::Read { offset, keep }),
+        4 => (0..SIZE - HANDED_OVER_BYTES, any::<bool>()).prop_map(|(offset, keep)| Step::Read { offset, keep }),
         1 => Just(Step::Forget),
         1 => Just(Step::Fsync),
         2 => (1u64..400).prop_map(|milliseconds| Step::Pass { milliseconds }),
@@ -100,17 +101,17 @@ impl Client {
 
     fn read(&mut self, offset: usize, keep: bool) {
         let handle = self.handle;
-        let read = self.volume.with(|core, now| core.read(now, handle, offset as u64, HANDED_OVER));
+        let read = self.volume.with(|core, now| core.read(now, handle, offset as u64, HANDED_OVER_BYTES));
         let data = read.map(|data| data.unwrap());
         let bytes = match &data {
             Some(data) => data.to_vec(),
             None => {
                 // It would wait for them.
                 self.end_all();
-                self.volume.read(handle, offset as u64, HANDED_OVER).unwrap()
+                self.volume.read(handle, offset as u64, HANDED_OVER_BYTES).unwrap()
             }
         };
-        assert!(bytes == self.expected[offset..offset + HANDED_OVER], "what is read at {offset}");
+        assert!(bytes == self.expected[offset..offset + HANDED_OVER_BYTES], "what is read at {offset}");
         self.kept.extend(data.filter(|_| keep));
     }
 }
@@ -137,8 +138,8 @@ proptest! {
         prop_assert_eq!(pool.available(), pool.capacity());
         let mut volume = SimVolume::mount(disk, &pool, Config::default(), 4).unwrap();
         let handle = volume.open(ino).unwrap();
-        for (number, expected) in expected.chunks(HANDED_OVER).enumerate() {
-            let data = volume.read(handle, (number * HANDED_OVER) as u64, HANDED_OVER).unwrap();
+        for (number, expected) in expected.chunks(HANDED_OVER_BYTES).enumerate() {
+            let data = volume.read(handle, (number * HANDED_OVER_BYTES) as u64, HANDED_OVER_BYTES).unwrap();
             prop_assert!(data == expected, "MiB {number} after a mount");
         }
     }
@@ -151,13 +152,13 @@ fn a_write_of_a_whole_buffer_is_not_copied() {
     let mut volume = SimVolume::mount(formatted(Bytes::from_mib(256)), &pool, Config::default(), 3).unwrap();
     let (_, handle) = volume.create(Ino::ROOT, b"take.mov").unwrap();
     for number in 0..24 {
-        let offset = number * HANDED_OVER as u64;
+        let offset = number * HANDED_OVER_BYTES as u64;
         let WriteStart::Copy(mut plan) =
-            volume.with(|core, now| core.write_begin(now, handle, offset, HANDED_OVER, None))
+            volume.with(|core, now| core.write_begin(now, handle, offset, HANDED_OVER_BYTES, None))
         else {
             panic!("there is room");
         };
-        let buffer = pool.allocate(HANDED_OVER).unwrap();
+        let buffer = pool.allocate(HANDED_OVER_BYTES).unwrap();
         let address = buffer.offset();
         plan.hand_over(buffer).unwrap();
         let ticket = volume.ticket();
