@@ -30,6 +30,12 @@ pub const BLOCKS_PER_UNIT: u64 = 2048;
 const UNITS_PER_ZONE: usize = 8192;
 /// The longest run one request gets: 1 GiB, which also bounds the time of one call.
 const LONGEST_RUN_BLOCKS: u64 = LARGEST_WINDOW_UNITS as u64 * BLOCKS_PER_UNIT;
+/// A first window is this part of what is free,...
+const FIRST_WINDOW_PART: u64 = 128;
+/// ...but not shorter (32 MiB)...
+const SHORTEST_FIRST_WINDOW_UNITS: usize = 4;
+/// ...and not longer (256 MiB).
+const LONGEST_FIRST_WINDOW_UNITS: usize = 32;
 /// How many owners of small files have their last unit remembered.
 const REMEMBERED_SMALL_OWNERS: usize = 64;
 
@@ -250,7 +256,7 @@ impl Allocator {
         if purpose == Purpose::Stream
             && let Some(units) = window_units
         {
-            self.windows.writer(owner).next_units = units.max(1);
+            self.windows.writer(owner).next_units = Some(units.max(1));
         }
         // Behind the volume's last block nothing goes on.
         let after = after.filter(|block| *block < self.space.total_blocks());
@@ -344,10 +350,18 @@ impl Allocator {
         Some(self.space.free_part(BlockRun { start, count: wanted.min(ahead.end() - start) }))
     }
 
+    /// Units of a new owner's first window, if nobody says otherwise. Where several record at once, each of their windows
+    /// ends where another's begins, and who reads the file seeks there: so as long as the volume has room for a dozen.
+    fn first_window_units(&self) -> usize {
+        let share = self.space.free_units() / FIRST_WINDOW_PART;
+        (share as usize).clamp(SHORTEST_FIRST_WINDOW_UNITS, LONGEST_FIRST_WINDOW_UNITS)
+    }
+
     /// Units the owner's next window should have.
     fn window_units(&mut self, owner: Owner, wanted: u64) -> usize {
         let wanted_units = wanted.div_ceil(BLOCKS_PER_UNIT) as usize;
-        let units = self.windows.writer(owner).next_units.max(wanted_units);
+        let first = self.first_window_units();
+        let units = (*self.windows.writer(owner).next_units.get_or_insert(first)).max(wanted_units);
         units.min(self.room().largest_window_units())
     }
 

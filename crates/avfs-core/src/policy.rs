@@ -231,7 +231,7 @@ fn default_value(name: &str, policy: &Policy) -> String {
     };
     match name {
         "rate" => "unknown".to_owned(),
-        "allocation_window" => "growing from 32 MiB to 1 GiB".to_owned(),
+        "allocation_window" => "a 128th of what is free, growing to 1 GiB".to_owned(),
         _ => Setting::named(name.as_bytes()).and_then(|setting| setting.show(&settings)).unwrap_or_default(),
     }
 }

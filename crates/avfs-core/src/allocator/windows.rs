@@ -8,8 +8,6 @@ use super::{BLOCKS_PER_UNIT, Owner};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Units of an owner's first window: 32 MiB.
-pub(super) const FIRST_WINDOW_UNITS: usize = 4;
 /// Units of the largest window: 1 GiB.
 pub(super) const LARGEST_WINDOW_UNITS: usize = 128;
 
@@ -35,11 +33,11 @@ impl Window {
 }
 
 /// What the allocator remembers of an owner.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Writer {
     pub(super) window: Option<Window>,
-    /// Size of the next window, before the volume's fill limits it.
-    pub(super) next_units: usize,
+    /// Size of the next window, before the volume's fill limits it. `None` before the first, unless somebody says one.
+    pub(super) next_units: Option<usize>,
     /// The unit behind the last window: there the next one starts if it can.
     pub(super) resume: Option<usize>,
 }
@@ -53,11 +51,7 @@ pub(super) struct Windows {
 
 impl Windows {
     pub(super) fn writer(&mut self, owner: Owner) -> &mut Writer {
-        self.writers.entry(owner).or_insert(Writer {
-            window: None,
-            next_units: FIRST_WINDOW_UNITS,
-            resume: None,
-        })
+        self.writers.entry(owner).or_default()
     }
 
     pub(super) fn window(&self, owner: Owner) -> Option<&Window> {
@@ -70,11 +64,11 @@ impl Windows {
         self.window(*owner).filter(|window| window.units().contains(&unit)).map(|_| *owner)
     }
 
-    /// Gives the owner, who has none, a window.
+    /// Gives the owner, who has none, a window. The next one is to have twice the size that this one was to have.
     pub(super) fn open(&mut self, owner: Owner, window: Window) {
         self.by_end.insert(window.end, owner);
         let writer = self.writer(owner);
-        writer.next_units = (writer.next_units * 2).min(LARGEST_WINDOW_UNITS);
+        writer.next_units = writer.next_units.map(|units| (units * 2).min(LARGEST_WINDOW_UNITS));
         writer.resume = Some(window.end);
         writer.window = Some(window);
     }
