@@ -336,8 +336,12 @@ impl Core {
             let request = lead.request.min(ahead.max(MAX_BUFFER as u64));
             let mut asked = 0;
             while asked < request {
-                let Some(length) = self.read_frame_ahead(now, id, index, lead, request - asked, asked == 0)
-                else {
+                let Some(sequence) = self.sequences.get(id) else { return };
+                // Half a request by when its first frame is needed: frames that are wanted one by one make short commands.
+                let half = asked / (lead.request / 2).max(1) * (lead.request / 2);
+                let need = ranking_ahead(id, sequence, index, now.monotonic, Bytes(ahead + half));
+                let room = (asked > 0).then_some(request - asked);
+                let Some(length) = self.read_frame_ahead(id, index, lead, need, room) else {
                     return;
                 };
                 asked += length;
@@ -348,16 +352,15 @@ impl Core {
         }
     }
 
-    /// Asks for one frame, if it fits into `room` or is to be asked for at any rate: its length, 0 if it does not fit.
-    /// `None` when there is none, or no memory.
+    /// Asks for one frame, if it fits into `room`, should there be little: its length, 0 if it does not fit. `None` when there
+    /// is none, or no memory.
     fn read_frame_ahead(
         &mut self,
-        now: Now,
         id: SequenceId,
         index: usize,
         lead: Lead,
-        room: u64,
-        is_first: bool,
+        need: Need,
+        room: Option<u64>,
     ) -> Option<u64> {
         let sequence = self.sequences.get(id)?;
         let head = sequence.heads.get(index)?;
@@ -370,13 +373,12 @@ impl Core {
         if size > LONGEST_FRAME {
             return None;
         }
-        if bytes > room && !is_first {
+        if room.is_some_and(|room| bytes > room) {
             return Some(0);
         }
         if !lead.is_promised && self.cache.wanted_bytes() + bytes > self.cache.capacity() / 2 {
             return None;
         }
-        let need = ranking_ahead(id, sequence, index, now.monotonic, Bytes(head.ahead_bytes()));
         let blocks = self.load_frame(ino, size, need)?;
         blocks.iter().for_each(|&block| self.cache.want(block));
         let frame = Ahead { number, bytes, blocks };

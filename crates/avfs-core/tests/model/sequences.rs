@@ -248,6 +248,30 @@ fn what_was_on_its_way_for_the_old_place_is_cancelled() {
     assert!(wanted > 0 && kept <= wanted * 5 / 4, "{kept} kept, {wanted} asked for");
 }
 
+/// Each frame was wanted by when it is shown, a film's next one later than another film's. Of six films that asked for 56 MiB
+/// each the device got commands of 15 MiB, and had no time left for the seeks.
+#[test]
+fn frames_of_half_a_request_are_wanted_together() {
+    let mut volume = recorded("", 1..=200);
+    // With the next one he is read ahead of as was promised.
+    play(&mut volume, 1..=3);
+    let half = volume.streams()[0].request_bytes / 2;
+    let handle = open(&mut volume, 4);
+    let outbox = volume.with(|core, now| {
+        core.read(now, handle, 0, FRAME as usize).expect("it is in memory").unwrap();
+        core.take_outbox()
+    });
+    let mut wanted = std::collections::BTreeMap::new();
+    for request in &outbox.requests {
+        *wanted.entry(request.deadline).or_insert(0) += request.length().0;
+    }
+    let total: u64 = wanted.values().sum();
+    assert!(half >= 4 * FRAME && total >= 2 * half, "{half}, {wanted:?}");
+    // Who has little ahead asks for little at first, and a request may end in the middle of the second half.
+    let whole = wanted.values().filter(|bytes| **bytes >= half - FRAME).count();
+    assert!(whole > 0 && wanted.len() <= 2 + 2 * whole, "{half}, {wanted:?}");
+}
+
 /// Whoever stops gives his memory and his reservation back.
 #[test]
 fn who_stops_holds_nothing() {
