@@ -3,7 +3,8 @@
 # laboratory, on the modelled LUN, cold, each client at 100 Mbit/s in requests of 1 MiB. Whatever else uses the machine, or
 # its host (`stolen`), adds to a figure and never takes away from it: so the least of several rounds is the best one.
 # usage: processor.sh [SECONDS] [CLIENTS…]      (default: 30 1 4 10)
-# Environment: KINDS     what to compare (default: avfs xfs)
+# Environment: KINDS     what to compare (default: avfs xfs); xfs-same is XFS tuned behind the share of AVFS, with Samba's modules for
+#                        Windows' and macOS' metadata, which the laboratory's has not: they cost smbd time, whatever lies below
 #              ROUNDS    of each point, in which the kinds take turns; the table has the least of each (default: 3)
 #              PATTERNS  player, recorder or both (default: both)
 #              SHARE     further settings of the share of AVFS, such as "aio read size = 0\n"
@@ -83,7 +84,7 @@ prepare() {
 	mkdir "$SCRATCH/$1"
 	case $1 in
 	avfs) mkfs.avfs --force "$DEVICE" >/dev/null ;;
-	xfs)
+	xfs*)
 		mkfs.xfs -q -f "$DEVICE"
 		set_attribute "$QUEUE/scheduler" mq-deadline
 		set_attribute "$QUEUE/read_ahead_kb" 8192
@@ -94,14 +95,14 @@ prepare() {
 	esac
 	open_volume "$1"
 	mkdir -m 777 "$SCRATCH/$1/share"
-	[ "$1" != xfs ] || xfs_io -c 'extsize 8m' "$SCRATCH/$1/share"
+	[ "$1" = avfs ] || xfs_io -c 'extsize 8m' "$SCRATCH/$1/share"
 	on_exit unmount_volume "$SCRATCH/$1"
 }
 
 open_volume() {
 	case $1 in
 	avfs) in_group daemon mount_volume avfs "$DEVICE" "$SCRATCH/avfs" ;;
-	xfs) mount -o noatime,allocsize=64m "$DEVICE" "$SCRATCH/xfs" ;;
+	xfs*) mount -o noatime,allocsize=64m "$DEVICE" "$SCRATCH/$1" ;;
 	esac
 }
 
@@ -113,6 +114,7 @@ serve() {
 		case $1 in
 		avfs) avfsctl samba-config --share media --path "$share" && printf '%b' "${SHARE:-}" ;;
 		xfs) printf '%s\n' "[media]" "path = $share" "read only = no" "vfs objects = io_uring" "posix locking = no" ;;
+		xfs-same) avfsctl samba-config --share media --path "$share" | sed 's/ glusterfs_fuse$/ io_uring/' ;;
 		esac
 		echo "guest ok = yes"
 	} >"$SCRATCH/shares"
@@ -122,7 +124,7 @@ serve() {
 write_out() {
 	case $1 in
 	avfs) avfsctl sync "$SCRATCH/avfs" ;;
-	xfs) sync --file-system "$SCRATCH/xfs" ;;
+	xfs*) sync --file-system "$SCRATCH/$1" ;;
 	esac
 }
 
@@ -255,17 +257,32 @@ PYTHON
 
 # table: of each point the least of its rounds.
 table() {
-	awk '
+	awk -v kinds="${kinds[*]}" '
+	BEGIN {
+		count = split(kinds, kind)
+		shown["avfs"] = "AVFS"; shown["xfs"] = "XFS tuned"; shown["xfs-same"] = "XFS tuned, same share"
+	}
 	{
 		point = $3 " " $2 ($3 > 1 ? "s" : "")
 		if (!(point in seen)) { seen[point]; order[++points] = point }
 		if (!(($1, point) in least) || $6 < least[$1, point]) least[$1, point] = $6
 	}
 	END {
-		print "| s/GB | AVFS | XFS tuned | ratio |\n|---|---|---|---|"
+		head = "| s/GB |"; rule = "|---|"
+		for (k = 1; k <= count; k++) {
+			head = head " " shown[kind[k]] " |" (kind[k] == "avfs" ? "" : " ratio |")
+			rule = rule (kind[k] == "avfs" ? "---|" : "---|---|")
+		}
+		print head "\n" rule
 		for (i = 1; i <= points; i++) {
-			a = least["avfs", order[i]]; x = least["xfs", order[i]]
-			printf "| %s | %.3f | %.3f | %s |\n", order[i], a, x, (x > 0 ? sprintf("%.2f", a / x) : "-")
+			line = "| " order[i] " |"
+			avfs = least["avfs", order[i]]
+			for (k = 1; k <= count; k++) {
+				spent = least[kind[k], order[i]]
+				line = line sprintf(" %.3f |", spent)
+				if (kind[k] != "avfs") line = line (spent > 0 && avfs > 0 ? sprintf(" %.2f |", avfs / spent) : " - |")
+			}
+			print line
 		}
 	}' "$SCRATCH/figures"
 }
