@@ -19,8 +19,10 @@ const ADVANCES: u32 = 4;
 pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
 /// ...and he wants it as soon as this.
 const PICTURE_WITHIN: Duration = Duration::from_millis(500);
-/// Pictures have one of so many parts of the device's time before others,...
+/// Pictures have at most one of so many parts of the device's time before others,...
 const PICTURES_PART: u32 = 5;
+/// ...at least one of so many,...
+const PICTURES_LEAST: u32 = 20;
 /// ...and that of so long a time at once: those who begin to play look at a picture first, and one that lies in two places
 /// is two requests.
 const PICTURES_BURST: Duration = Duration::from_millis(300);
@@ -69,10 +71,18 @@ impl Scheduler {
     /// their commands are long. Many pictures are no search: so that they have no more than their part, their turn is later.
     fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
         self.searched = Some(now);
+        let part = self.pictures_part();
         let turn = self.pictures.saturating_before(PICTURES_BURST);
-        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * PICTURES_PART;
+        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * part;
         waiting.is_at_once = turn <= now && wanted <= now + PICTURE_WITHIN;
         turn
+    }
+
+    /// Pictures have one of so many parts of the device's time before others: no more than the streams leave, because who
+    /// begins or plays with little ahead is served sooner than he is promised only as long as nothing goes before.
+    fn pictures_part(&self) -> u32 {
+        let left = 1000_u32.saturating_sub(self.utilisation_permille());
+        1000_u32.div_ceil(left.max(1)).clamp(PICTURES_PART, PICTURES_LEAST)
     }
 
     /// Whether a stream is active and may ask for its next request now.

@@ -368,6 +368,34 @@ fn many_pictures_are_no_search_and_have_their_part() {
     }
 }
 
+/// Random reads beside thirteen players had a fifteenth of a device of which they left a hundredth. No deadline was lost, but who
+/// begins to play is served sooner than he is promised, and of thirteen that began at once each had late units.
+#[test]
+fn pictures_have_no_more_than_the_streams_leave() {
+    // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863.
+    for (others, most) in [(0, 10), (8, 10), (10, 7)] {
+        let mut lab = lab();
+        let _reservation = admit_without_lead(&mut lab, 1);
+        let _others: Vec<_> =
+            (2..2 + others).map(|other| admit(&mut lab, other, StreamSpec::reader(HD))).collect();
+        lab.now += Duration::from_secs(10);
+        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(10_500)));
+        for id in 2..100 {
+            lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+        }
+        let mut before = 0;
+        loop {
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+            if dispatch.requests[0].0 == 1 {
+                break;
+            }
+            before += dispatch.requests.len();
+            lab.scheduler.complete(lab.now, dispatch.id);
+        }
+        assert_eq!(before, most, "beside {others} more, {} ‰", lab.scheduler.utilisation_permille());
+    }
+}
+
 /// Who empties a file hastens all of its writes whenever one has ended. Each time they would have taken their part of the time
 /// again, and who searches would have waited for it.
 #[test]
