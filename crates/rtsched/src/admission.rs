@@ -82,7 +82,7 @@ impl Task {
     }
 
     fn of(terms: &Terms, spec: &StreamSpec, service: &ServiceModel) -> Self {
-        let cost = service.nanos_at(spec.direction, spec.place, terms.request);
+        let cost = service.nanos_of_stream(spec, terms.request);
         Self::new(nanos(terms.period), nanos(terms.deadline), cost)
     }
 
@@ -443,6 +443,23 @@ mod tests {
             let slow = StreamSpec { rate: Bitrate::from_megabits(10), ..fixed(cost * 4 - short) };
             assert_eq!(holds(&[slow; 3], &Config::default()).is_ok(), fits);
         }
+    }
+
+    /// What lies in pieces takes an access for each of them. Twelve players were admitted on an aged volume, all were late now
+    /// and then, and the device had nothing left.
+    #[test]
+    fn a_request_in_pieces_is_reckoned_with_an_access_for_each() {
+        let (piece, request) = (Some(Bytes::from_mib(2)), Some(Bytes::from_mib(8)));
+        let cost = DISK.of(Bytes::from_mib(8)) + DISK.access * 3;
+        for (short, fits) in [(Duration::ZERO, true), (Duration::from_nanos(1), false)] {
+            let whole = StreamSpec { rate: Bitrate::from_megabits(10), ..fixed(cost * 4 - short) };
+            let slow = StreamSpec { piece, request, ..whole };
+            assert_eq!(holds(&[slow; 3], &Config::default()).is_ok(), fits);
+        }
+        // A piece that is longer than any request costs nothing.
+        let whole = fixed(DISK.of(Bytes::from_mib(8)) * 4);
+        let slow = StreamSpec { rate: Bitrate::from_megabits(10), piece: Some(Bytes::from_mib(64)), ..whole };
+        assert_eq!(holds(&[slow; 3], &Config::default()), Ok(()));
     }
 
     #[test]

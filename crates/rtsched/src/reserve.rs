@@ -50,7 +50,7 @@ impl Scheduler {
         let slot = self.streams.open(stream);
         let number = self.streams.next_number();
         let mut held = Held::new(*spec, Terms { since: now, ..terms }, number, now);
-        held.cost = self.service.nanos_at(spec.direction, spec.place, terms.request);
+        held.cost = self.service.nanos_of_stream(spec, terms.request);
         let entry = self.streams.get_mut(slot);
         (entry.held, entry.last_used) = (Some(held), now);
         let since = self.since(now, slot);
@@ -190,7 +190,7 @@ impl Scheduler {
         let Some(terms) = sizing.terms(&spec, &self.config) else {
             return Err(self.rejected(now, stream, Why::NoStream, None));
         };
-        let cost = self.service.nanos_at(spec.direction, spec.place, terms.request);
+        let cost = self.service.nanos_of_stream(&spec, terms.request);
         let before = held.state;
         if let Some(held) = self.streams.held_of_mut(slot) {
             (held.spec, held.terms, held.wanted, held.cost) = (spec, terms, None, cost);
@@ -318,7 +318,7 @@ impl Scheduler {
         {
             return;
         }
-        let cost = self.service.nanos_at(held.spec.direction, held.spec.place, terms.request);
+        let cost = self.service.nanos_of_stream(&held.spec, terms.request);
         let mut new = held;
         new.terms = Terms { since: held.terms.since, ..terms };
         (new.wanted, new.cost) = (None, cost);
@@ -346,7 +346,7 @@ impl Scheduler {
         if request != held.terms.request {
             held.terms.request = request;
             held.terms.period = held.spec.rate.time_for(request);
-            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, request);
+            held.cost = self.service.nanos_of_stream(&held.spec, request);
             let terms = held.terms;
             let stream = self.streams.get(slot).id;
             self.journal.record(Event::Resized { at: now, stream, terms });
@@ -390,7 +390,7 @@ impl Scheduler {
         if let Some(held) = self.streams.held_of_mut(slot) {
             (held.state, held.since, held.advanced) = (StreamState::Active, now, Duration::ZERO);
             held.next_release = held.next_release.max(now);
-            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, held.terms.request);
+            held.cost = self.service.nanos_of_stream(&held.spec, held.terms.request);
         }
         self.since(now, slot);
         self.replenish(now, slot);
@@ -432,7 +432,7 @@ impl Scheduler {
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
-            held.cost = self.service.nanos_at(held.spec.direction, held.spec.place, held.terms.request);
+            held.cost = self.service.nanos_of_stream(&held.spec, held.terms.request);
             self.streams.place(slot, self.device.busy_since(now));
         }
         self.reprice();

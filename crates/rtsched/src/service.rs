@@ -15,6 +15,7 @@ use crate::config::{Calibrated, Config};
 use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
 use crate::loan::Loan;
 use crate::request::Direction;
+use crate::stream::StreamSpec;
 use crate::zones::{Distance, Lines, Neighbours, Seen, neighbours, zone};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
@@ -101,6 +102,14 @@ impl ServiceModel {
         let [one, next] = zones.map(|zone| lines.nanos(lines.line(zone, length), length) as f64);
         // Neither part of a line is below zero, nor is what lies beyond two of them.
         (one + (next - one) * part).max(one.min(next) / 2.0) as u64
+    }
+
+    /// Nanoseconds of all the commands that a request of a stream is, of this length.
+    pub(crate) fn nanos_of_stream(&self, spec: &StreamSpec, request: Bytes) -> u64 {
+        let whole = self.nanos_at(spec.direction, spec.place, request);
+        let Some(piece) = spec.piece.filter(|piece| *piece < request) else { return whole };
+        let more = (request.0 - piece.0) as f64 / piece.0.max(1) as f64;
+        whole.saturating_add((self.access_nanos(spec.direction) as f64 * more) as u64)
     }
 
     /// Nanoseconds of it behind the first byte.

@@ -16,9 +16,11 @@ pub struct StreamSpec {
     /// What it plays or records, above zero.
     pub rate: Bitrate,
     /// Length of each of its requests, above zero. `None`: the admission chooses, and may choose anew whenever
-    /// another stream comes. Where a file lies in pieces shorter than that, say their length: a request that the device
-    /// has to serve in pieces costs an access for each, of which the admission would not know.
+    /// another stream comes.
     pub request: Option<Bytes>,
+    /// Length that one access brings on average, above zero, where what it reads lies in pieces: a request longer than that
+    /// costs an access for each of them. `None`: every request lies in one piece.
+    pub piece: Option<Bytes>,
     /// The time each request has from its arrival to its deadline, above zero. Longer than the period where the
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen by the admission, one to two times
     /// what a request of the length plays that it would choose.
@@ -36,7 +38,8 @@ impl StreamSpec {
     /// A player at `rate` that leaves everything else to the admission.
     pub const fn reader(rate: Bitrate) -> Self {
         let priority = Self::DEFAULT_PRIORITY;
-        Self { direction: Direction::Read, rate, request: None, deadline: None, place: None, priority }
+        let (request, piece, deadline, place) = (None, None, None, None);
+        Self { direction: Direction::Read, rate, request, piece, deadline, place, priority }
     }
 
     /// A recorder at `rate` that leaves everything else to the admission.

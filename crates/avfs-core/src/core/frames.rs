@@ -240,6 +240,7 @@ impl Core {
             direction: if reads { Direction::Read } else { Direction::Write },
             rate,
             request,
+            piece: None,
             deadline: is_timed.then(|| sequence.policy.deadline_window()),
             place: if reads { self.place_of_frames(sequence) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,

@@ -95,9 +95,11 @@ fn file_of(stream: StreamId) -> (Ino, Direction) {
     (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
 }
 
-/// A file in shorter pieces than this is read in requests as long as they are on average.
+/// As long are requests on a device that carries many streams of some hundred Mbit/s.
+const LONG_REQUEST: u64 = 32 << 20;
+/// Frames in shorter pieces than this are read in requests as long as they are on average.
 pub(super) const LONG_PIECE: u64 = 64 << 20;
-/// No shorter than this.
+/// Pieces count for no shorter than this.
 pub(super) const SHORT_PIECE: u64 = 256 << 10;
 
 impl From<DeclaredStream> for StreamReport {
@@ -189,10 +191,11 @@ impl Core {
             rate: Bitrate(rate),
             // As long as somebody wants it may be too long for the time that somebody wants.
             request: if direction == Direction::Read && !is_timed {
-                self.request_of_reader(ino, file)
+                file.policy().stated_prefetch_depth().map(|depth| depth.max(Bytes(BLOCK)))
             } else {
                 None
             },
+            piece: if direction == Direction::Read { self.piece_of_reader(ino) } else { None },
             deadline: is_timed.then(|| window_of_all(file, direction)),
             place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
@@ -206,21 +209,24 @@ impl Core {
         Some(self.superblock.geometry.block_address(last))
     }
 
-    /// Length of a reader's requests where there is a reason for it: what a policy wants ahead, or the pieces in which
-    /// the file lies.
-    fn request_of_reader(&self, ino: Ino, file: &FileState) -> Option<Bytes> {
-        if let Some(depth) = file.policy().stated_prefetch_depth() {
-            return Some(depth.max(Bytes(BLOCK)));
-        }
+    /// What one access brings on average of a file that lies in several pieces, and is read in requests as long as a device
+    /// full of streams is given, of which each ends where a piece does.
+    fn piece_of_reader(&self, ino: Ino) -> Option<Bytes> {
         let extents = self.metadata.get(ino)?.extents()?;
-        let mut runs: u64 = 0;
-        let mut end = None;
+        let (mut pieces, mut bytes, mut accesses, mut end) = (0_u64, 0, 0, None);
+        let mut piece = 0_u64;
         for extent in extents.iter() {
-            runs += u64::from(end != Some(extent.start));
+            let length = extent.count * BLOCK;
+            if end != Some(extent.start) {
+                accesses += piece.div_ceil(LONG_REQUEST);
+                (pieces, piece) = (pieces + 1, 0);
+            }
+            (piece, bytes) = (piece + length, bytes + length);
             end = Some(extent.start + extent.count);
         }
-        let piece = file.size.checked_div(runs.saturating_sub(1))?;
-        (piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
+        accesses += piece.div_ceil(LONG_REQUEST);
+        let mean = bytes.checked_div(accesses).filter(|_| pieces > 1)?;
+        Some(Bytes(mean.max(SHORT_PIECE) / BLOCK * BLOCK))
     }
 
     /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.

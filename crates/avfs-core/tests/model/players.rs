@@ -130,7 +130,57 @@ fn a_player_is_declared_where_its_file_lies() {
         let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
         let last = volume.core().extents(ino).unwrap().pop().unwrap();
         assert_eq!(spec.place, Some(DeviceOffset(last.device_offset + last.length)));
+        assert_eq!(spec.piece, None, "it lies in one piece");
     }
+}
+
+/// On an aged volume twelve players were admitted where eleven had their frames: a file was reckoned to be read in requests as
+/// long as its pieces are on average, and where requests of one length meet pieces of many, each piece ends one.
+#[test]
+fn a_player_of_a_file_in_pieces_is_declared_with_what_an_access_brings() {
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let disk = formatted(Bytes::from_mib(1024));
+    let mut volume = SimVolume::mount(disk, &pool, Config::default(), 5).unwrap();
+    // Nearly full of clips of 24 MiB, of which every second one goes.
+    let lay = |volume: &mut SimVolume, name: String, mebibytes: u64| {
+        let (ino, handle) = volume.create(Ino::ROOT, name.as_bytes()).unwrap();
+        let laid = (0..mebibytes).all(|mebibyte| {
+            let written = volume.write(handle, mebibyte * MIB, &[1; MIB as usize]).is_ok();
+            written && (!(mebibyte + 1).is_multiple_of(8) || volume.fsync(ino).is_ok())
+        });
+        volume.with(|core, now| {
+            core.release(now, handle);
+            core.forget(now, ino, 1);
+        });
+        (ino, laid)
+    };
+    for number in 0..36 {
+        assert!(lay(&mut volume, number.to_string(), 24).1);
+    }
+    for number in (0..36).step_by(2) {
+        volume.with(|core, now| core.unlink(now, Ino::ROOT, number.to_string().as_bytes())).unwrap();
+    }
+    volume.sync().unwrap();
+    let (ino, laid) = lay(&mut volume, "film".to_owned(), 160);
+    assert!(laid);
+    let (mut pieces, mut end) = (Vec::new(), 0);
+    for extent in volume.core().extents(ino).unwrap() {
+        match pieces.last_mut() {
+            Some(piece) if end == extent.device_offset => *piece += extent.length,
+            _ => pieces.push(extent.length),
+        }
+        end = extent.device_offset + extent.length;
+    }
+    assert!(pieces.len() > 3, "{pieces:?}");
+    let accesses: u64 = pieces.iter().map(|piece| piece.div_ceil(32 * MIB)).sum();
+    let handle = open(&mut volume, ino);
+    let declaration = Declaration { rate: Some(Bitrate::from_megabits(100)), ..Declaration::default() };
+    let told = volume.with(|core, _| {
+        core.declare(handle, declaration).unwrap();
+        core.take_outbox().streams
+    });
+    let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
+    assert_eq!(spec.piece, Some(Bytes(160 * MIB / accesses / 4096 * 4096)), "{pieces:?}");
 }
 
 /// It was left to best effort, behind what the stream itself asked for: the player waited for 8 MiB while 32 behind them were
