@@ -22,7 +22,7 @@ const PICTURE_WITHIN: Duration = Duration::from_millis(500);
 /// Pictures have at most one of so many parts of the device's time before others,...
 const PICTURES_PART: u32 = 5;
 /// ...at least one of so many,...
-const PICTURES_LEAST: u32 = 20;
+const PICTURES_LEAST: u32 = 50;
 /// ...and that of so long a time at once: those who begin to play look at a picture first, and one that lies in two places
 /// is two requests.
 const PICTURES_BURST: Duration = Duration::from_millis(300);
