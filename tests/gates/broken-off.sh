@@ -20,7 +20,9 @@ processes() {
 	done
 }
 points() { if [ -f "$OUT/smoke.jsonl" ]; then grep -c '"clients"' "$OUT/smoke.jsonl" || true; else echo 0; fi; }
-queue_settings() { grep -H . /sys/block/loop*/queue/{read_ahead_kb,scheduler,rotational} 2>/dev/null | sort || true; }
+# What outlives an attachment. `rotational` does not: attaching takes it from whatever holds the file, so a device that an image on
+# a turning disk was on last reads otherwise after a run although the run put back all it changed.
+queue_settings() { grep -H . /sys/block/loop*/queue/{read_ahead_kb,scheduler,nr_requests} 2>/dev/null | sort || true; }
 
 # within SECONDS COMMAND…: true when it is in time.
 within() {
