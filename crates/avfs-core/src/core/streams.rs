@@ -6,7 +6,7 @@ use super::writeback::WRITTEN_WITHIN;
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
-use crate::format::BLOCK;
+use crate::format::{BLOCK, UNIT};
 use crate::types::*;
 use avfs_io::{DeclaredStream, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
@@ -95,8 +95,10 @@ fn file_of(stream: StreamId) -> (Ino, Direction) {
     (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
 }
 
-/// As long are requests on a device that carries many streams of some hundred Mbit/s.
-const LONG_REQUEST: u64 = 32 << 20;
+/// So long plays what a request brings on a device full of streams: 32 MiB at 100 Mbit/s,...
+const LONG_REQUEST: Duration = Duration::from_millis(2684);
+/// ...in whole extents of 8 MiB, no more than this.
+const LONGEST_REQUEST: u64 = 64 << 20;
 /// Frames in shorter pieces than this are read in requests as long as they are on average.
 pub(super) const LONG_PIECE: u64 = 64 << 20;
 /// Pieces count for no shorter than this.
@@ -195,7 +197,7 @@ impl Core {
             } else {
                 None
             },
-            piece: if direction == Direction::Read { self.piece_of_reader(ino) } else { None },
+            piece: if direction == Direction::Read { self.piece_of_reader(ino, Bitrate(rate)) } else { None },
             deadline: is_timed.then(|| window_of_all(file, direction)),
             place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
@@ -209,24 +211,30 @@ impl Core {
         Some(self.superblock.geometry.block_address(last))
     }
 
-    /// What one access brings on average of a file that lies in several pieces, and is read in requests as long as a device
-    /// full of streams is given, of which each ends where a piece does.
-    fn piece_of_reader(&self, ino: Ino) -> Option<Bytes> {
+    /// What one access brings on average of a file that lies in pieces, each of which ends a request; `None` where that costs
+    /// no access more than a file in one piece takes: the tail of a clip lies apart, and is read with the last of its requests.
+    fn piece_of_reader(&self, ino: Ino, rate: Bitrate) -> Option<Bytes> {
+        let request = rate.bytes_in(LONG_REQUEST).0.clamp(1, LONGEST_REQUEST).next_multiple_of(UNIT);
         let extents = self.metadata.get(ino)?.extents()?;
-        let (mut pieces, mut bytes, mut accesses, mut end) = (0_u64, 0, 0, None);
-        let mut piece = 0_u64;
+        let (mut bytes, mut accesses, mut piece, mut end) = (0_u64, 0, 0_u64, None);
         for extent in extents.iter() {
             let length = extent.count * BLOCK;
             if end != Some(extent.start) {
-                accesses += piece.div_ceil(LONG_REQUEST);
-                (pieces, piece) = (pieces + 1, 0);
+                accesses += piece.div_ceil(request);
+                piece = 0;
             }
             (piece, bytes) = (piece + length, bytes + length);
             end = Some(extent.start + extent.count);
         }
-        accesses += piece.div_ceil(LONG_REQUEST);
-        let mean = bytes.checked_div(accesses).filter(|_| pieces > 1)?;
-        Some(Bytes(mean.max(SHORT_PIECE) / BLOCK * BLOCK))
+        accesses += piece.div_ceil(request);
+        let more = accesses.saturating_sub(bytes.div_ceil(request));
+        if more == 0 {
+            return None;
+        }
+        // The last access of a file in one piece brings what is left, which is no piece: it counts as the part of one it is.
+        let (bytes, request) = (u128::from(bytes), u128::from(request));
+        let mean = bytes * request / (bytes + u128::from(more) * request);
+        Some(Bytes(u64::try_from(mean).ok()?.max(SHORT_PIECE) / BLOCK * BLOCK))
     }
 
     /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.

@@ -183,6 +183,45 @@ fn a_player_of_a_file_in_pieces_is_declared_with_what_an_access_brings() {
     assert_eq!(spec.piece, Some(Bytes(160 * MIB / accesses / 4096 * 4096)), "{pieces:?}");
 }
 
+/// The last piece of a clip counted as the others, short as it is, and every request of the clip as short as all are on average:
+/// the eighth player of 25 to 400 Mbit/s and the thirteenth of 100 were refused, whose frames the device had time for.
+#[test]
+fn pieces_that_cost_no_access_more_than_one_piece_are_none() {
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(2048)), &pool, Config::default(), 5).unwrap();
+    // Each has its windows between the other's.
+    let clips = ["film", "other"].map(|name| volume.create(Ino::ROOT, name.as_bytes()).unwrap());
+    for mebibyte in 0..99 {
+        for (ino, handle) in clips {
+            volume.write(handle, mebibyte * MIB, &[1; MIB as usize]).unwrap();
+            volume.fsync(ino).unwrap();
+        }
+    }
+    let ino = clips[0].0;
+    for (_, handle) in clips {
+        volume.with(|core, now| core.release(now, handle));
+    }
+    let lengths: Vec<u64> =
+        volume.core().extents(ino).unwrap().iter().map(|extent| extent.length / MIB).collect();
+    assert_eq!(lengths, [32, 64, 3]);
+    let handle = open(&mut volume, ino);
+    let mut piece_at = |megabits| {
+        let declaration =
+            Declaration { rate: Some(Bitrate::from_megabits(megabits)), ..Declaration::default() };
+        let told = volume.with(|core, _| {
+            core.declare(handle, declaration).unwrap();
+            core.take_outbox().streams
+        });
+        let [.., (_, Some(spec))] = told[..] else { panic!("{told:?}") };
+        assert_eq!(spec.rate, Bitrate::from_megabits(megabits));
+        spec.piece
+    };
+    assert_eq!(piece_at(25), None, "requests of 8 MiB");
+    assert_eq!(piece_at(100), None, "of 32");
+    // Of 64 it takes three instead of two.
+    assert_eq!(piece_at(200), Some(Bytes(99 * 64 * MIB / (99 + 64) / 4096 * 4096)));
+}
+
 /// It was left to best effort, behind what the stream itself asked for: the player waited for 8 MiB while 32 behind them were
 /// read.
 #[test]
