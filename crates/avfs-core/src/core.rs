@@ -399,7 +399,13 @@ impl Core {
 
     /// What is to be done now; the outbox is empty afterwards.
     pub fn take_outbox(&mut self) -> Outbox {
-        std::mem::take(&mut self.outbox)
+        let mut outbox = std::mem::take(&mut self.outbox);
+        outbox.cancellations.retain(|cancellation| match cancellation {
+            // What one client gave up another one, or the same one elsewhere, may have come to want since.
+            Cancellation::Request(tag) => self.is_unwanted(*tag),
+            Cancellation::Stream(_) => true,
+        });
+        outbox
     }
 
     /// Begins an operation. It ends in the outbox, perhaps at once.
@@ -408,9 +414,7 @@ impl Core {
             Operation::Read { handle, offset, length } => Some((handle, offset, length)),
             _ => None,
         };
-        if let Some((handle, offset, length)) = read {
-            self.notice_request(now, handle, offset, length);
-        }
+        let next = read.and_then(|(handle, offset, length)| self.notice_request(now, handle, offset, length));
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
         // Behind what it waits for itself, so that what is read ahead continues it on the device.
@@ -418,6 +422,9 @@ impl Core {
             && let Ok((ino, _)) = self.handle(handle)
         {
             self.read_ahead(now, ino, handle);
+        }
+        if let Some(sequence) = next {
+            self.read_sequence_ahead(now, sequence);
         }
         self.pump(now);
     }

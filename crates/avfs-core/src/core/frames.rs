@@ -10,6 +10,7 @@
 //! neighbours on the device are asked for at once, so that the scheduler makes one command of them.
 
 use super::cache::BlockId;
+use super::pattern::Allowance;
 use super::players::Lead;
 use super::reads::page_ceil;
 use super::sequence::{Ahead, Noted, SLOWEST, Sequence, SequenceId, Taken, spellings};
@@ -18,11 +19,13 @@ use super::{Core, Purpose};
 use crate::allocator::Owner;
 use crate::format::BLOCK;
 use crate::types::*;
+use avfs_io::IoTag;
 use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Class, Direction, StreamSpec};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use units::{Bytes, DeviceOffset, Ino, Instant, Now};
+use units::{Bytes, DeviceOffset, Duration, Ino, Instant, Now};
 
 /// A file that is shorter is no frame: 24 of them a second are less than 13 Mbit/s.
 const SHORTEST_FRAME: u64 = 64 << 10;
@@ -34,6 +37,8 @@ const LONGEST_GAP: usize = 256;
 const MOST_AHEAD: usize = 512;
 /// Windows of who records frames: 512 MiB, some seconds of them.
 const WINDOW_UNITS: u64 = 64;
+/// What is needed so much sooner than it was asked for is hastened.
+const HASTE: Duration = Duration::from_millis(100);
 /// What is gathered of recorded frames before it is written, where nothing is promised.
 const GATHERED: u64 = MAX_BUFFER as u64;
 
@@ -58,6 +63,15 @@ impl Share {
     }
 }
 
+/// What a request of a client says of sequences.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Followed {
+    /// The file is a frame that others of its sequence go before and behind, and is read as such.
+    pub(super) is_frame: bool,
+    /// The client has come to another frame of this sequence: what comes next is to be read ahead.
+    pub(super) next: Option<SequenceId>,
+}
+
 impl Core {
     /// The sequence as part of which a file is about to be used, if it is one.
     pub(super) fn joined_sequence(&self, ino: Ino, direction: Direction) -> Option<SequenceId> {
@@ -66,8 +80,7 @@ impl Core {
     }
 
     /// A client asks for so much of a file, or has it; if it had to wait, it was noted when it asked: what comes first from the
-    /// device says nothing of where the client is. True: the file is a frame that others of its sequence go before and behind,
-    /// and is read as such.
+    /// device says nothing of where the client is.
     pub(super) fn follow_frame(
         &mut self,
         now: Now,
@@ -75,15 +88,14 @@ impl Core {
         handle: HandleId,
         length: u64,
         has_waited: bool,
-    ) -> bool {
-        let Some(file) = self.files.get(&ino) else { return false };
-        let (size, sequence) = (file.size, file.sequence(Direction::Read));
+    ) -> Followed {
+        let Some(file) = self.files.get(&ino) else { return Followed::default() };
+        let (size, is_frame) = (file.size, file.sequence(Direction::Read).is_some());
         let reads_only =
             self.handles.get(&handle.0).is_some_and(|open| direction_of(open.flags) == Direction::Read);
-        if reads_only && !has_waited && self.takes(now, handle, length, size) {
-            self.take_frame(now, ino, size, false);
-        }
-        sequence.is_some()
+        let takes = reads_only && !has_waited && self.takes(now, handle, length, size);
+        let noted = if takes { self.take_frame(now, ino, size, false) } else { None };
+        Followed { is_frame, next: noted.map(|noted| noted.id) }
     }
 
     /// Notes what a client has taken of a file, or given; true when that has become half of it.
@@ -106,6 +118,23 @@ impl Core {
         {
             sequence.heads[head].beat.interrupt();
         }
+    }
+
+    /// True when a client of a sequence came to this frame from another one.
+    pub(super) fn follows_a_frame(&self, handle: HandleId) -> bool {
+        let place =
+            self.handle(handle).ok().and_then(|(ino, _)| self.place_in_sequence(ino, Direction::Read));
+        place.is_some_and(|(id, number)| {
+            let sequence = self.sequences.get(id);
+            sequence.is_some_and(|sequence| sequence.goes_on_at(number))
+        })
+    }
+
+    /// What the client of a sequence has been given whose frame this is, for whom there is no room.
+    pub(super) fn allowance_of_frame(&self, handle: HandleId) -> Option<Allowance> {
+        let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
+        let sequence = self.sequences.get(id)?;
+        Some(sequence.heads.get(sequence.head_at(number)?)?.allowance)
     }
 
     /// The sequence that an open file is part of, and its number there.
@@ -133,19 +162,17 @@ impl Core {
         if let Some(rate) = rate {
             head.pace.note(now.monotonic, Bytes(length), rate);
         }
+        head.allowance.note(now.monotonic, Bytes(length), false);
         let observed = head.beat.note(now.monotonic, Bytes(length));
         let passed = head.pass(number);
         sequence.observed = observed.or(sequence.observed);
         let begins = sequence.heads.get(index).is_some_and(|head| sequence.is_run(head));
-        self.unwant(passed.iter().flat_map(|frame| &frame.blocks));
+        self.give_up_frames(passed);
         if begins && !writes && policy.frame_period().is_none() {
             self.probe(now, ino);
         }
         self.next_stop = self.next_stop.min(self.sequences.next_idle());
         self.declare_sequence(id);
-        if begins && !writes {
-            self.read_frames_ahead(now, id, index);
-        }
         Some(noted)
     }
 
@@ -184,7 +211,7 @@ impl Core {
     // Rate and rank.
 
     /// What a file's header says of the sequence that it is a frame of: how long one is shown, or that it is a film.
-    pub(super) fn note_container(&mut self, ino: Ino, period: Option<units::Duration>, is_frame: bool) {
+    pub(super) fn note_container(&mut self, ino: Ino, period: Option<Duration>, is_frame: bool) {
         let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
         let Some((id, ..)) = self.sequences.find(name.parent, false, &name.name) else { return };
         if let Some(sequence) = self.sequences.get_mut(id) {
@@ -323,10 +350,58 @@ impl Core {
         Lead::unpromised(&sequence.policy, self.cache.capacity())
     }
 
+    /// Asks for the frames that the clients of a sequence come to next.
+    pub(super) fn read_sequence_ahead(&mut self, now: Now, id: SequenceId) {
+        let heads = self.sequences.get(id).map_or(0, |sequence| sequence.heads.len());
+        for index in 0..heads {
+            self.hasten_frames(now, id, index);
+            self.read_frames_ahead(now, id, index);
+        }
+    }
+
+    /// Frames are wanted by when they are needed now: who fills a buffer asks for a second of them at once, and comes so much
+    /// sooner to those behind.
+    fn hasten_frames(&mut self, now: Now, id: SequenceId, index: usize) {
+        let sooner = self.frames_needed_sooner(now, id, index);
+        let head = self.sequences.get_mut(id).and_then(|sequence| sequence.heads.get_mut(index));
+        let Some(head) = head.filter(|_| !sooner.is_empty()) else { return };
+        let mut needs = BTreeMap::new();
+        for (at, need) in sooner {
+            if let Some(frame) = head.ahead.get_mut(at) {
+                frame.needed = need.deadline;
+                needs.extend(frame.blocks.iter().map(|&block| (block, need)));
+            }
+        }
+        self.hasten_blocks(&needs);
+    }
+
+    /// Of what is ahead of a client, by their places there, the frames that are needed much sooner than they were asked for.
+    fn frames_needed_sooner(&self, now: Now, id: SequenceId, index: usize) -> Vec<(usize, Need)> {
+        let sequence = self.sequences.get(id);
+        let Some((sequence, head)) = sequence.and_then(|one| Some((one, one.heads.get(index)?))) else {
+            return Vec::new();
+        };
+        let mut sooner = Vec::new();
+        let (mut ahead, mut needed, mut need) = (0, None, None);
+        for (at, frame) in head.ahead.iter().enumerate() {
+            // What was wanted together stays so.
+            if frame.needed != needed {
+                needed = frame.needed;
+                let now_needed = self.need_of_frames(now, id, sequence, index, Bytes(ahead));
+                let is_sooner = |(now_needed, asked): (Instant, Instant)| now_needed + HASTE <= asked;
+                need = now_needed.deadline.zip(needed).is_some_and(is_sooner).then_some(now_needed);
+            }
+            sooner.extend(need.map(|need| (at, need)));
+            ahead += frame.bytes;
+        }
+        sooner
+    }
+
     /// Asks for the frames that a client comes to next.
     fn read_frames_ahead(&mut self, now: Now, id: SequenceId, index: usize) {
         let Some(sequence) = self.sequences.get(id) else { return };
-        if sequence.policy.prefetch_depth() == Bytes::ZERO {
+        let is_run = sequence.heads.get(index).is_some_and(|head| sequence.is_run(head));
+        if !is_run || sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
             return;
         }
         let lead = self.lead_of_sequence(sequence, index);
@@ -340,7 +415,7 @@ impl Core {
                 let Some(sequence) = self.sequences.get(id) else { return };
                 // Half a request by when its first frame is needed: frames that are wanted one by one make short commands.
                 let half = asked / (lead.request / 2).max(1) * (lead.request / 2);
-                let need = ranking_ahead(id, sequence, index, now.monotonic, Bytes(ahead + half));
+                let need = self.need_of_frames(now, id, sequence, index, Bytes(ahead + half));
                 let room = (asked > 0).then_some(request - asked);
                 let Some(length) = self.read_frame_ahead(id, index, lead, need, room) else {
                     return;
@@ -351,6 +426,27 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// How what lies `ahead` of a client is ranked: it is there when the client comes to it, the scheduler makes that later
+    /// where the terms do. For whom there is no room gives way, as players do.
+    fn need_of_frames(
+        &self,
+        now: Now,
+        id: SequenceId,
+        sequence: &Sequence,
+        index: usize,
+        ahead: Bytes,
+    ) -> Need {
+        let head = sequence.heads.get(index);
+        let ranking = sequence_ranking(id, sequence, head.is_none_or(|head| head.pace.copies()));
+        let need = Need::of(ranking, now.monotonic, Bytes::ZERO);
+        let (Some(rate), Some(window)) = (ranking.rate, ranking.window) else { return need };
+        if self.is_refused_sequence(id) {
+            let deadline = head.and_then(|head| head.allowance.due(now.monotonic, ahead));
+            return Need { class: Class::BestEffort, deadline, ..need };
+        }
+        Need { deadline: Some(now.monotonic + rate.time_for(ahead).max(window)), ..need }
     }
 
     /// Asks for one frame, if it fits into `room`, should there be little: its length, 0 if it does not fit. `None` when there
@@ -382,7 +478,7 @@ impl Core {
         }
         let blocks = self.load_frame(ino, size, need)?;
         blocks.iter().for_each(|&block| self.cache.want(block));
-        let frame = Ahead { number, bytes, blocks };
+        let frame = Ahead { number, bytes, blocks, needed: need.deadline };
         self.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
         Some(bytes)
     }
@@ -499,14 +595,22 @@ impl Core {
             return;
         }
         for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { ino, block, bounce: None, .. } = purpose
+            if let Purpose::Load { block, .. } = purpose
                 && given_up.contains(block)
-                && self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
-                && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
+                && self.is_unwanted(tag)
             {
                 self.outbox.cancellations.push(super::Cancellation::Request(tag));
             }
         }
+    }
+
+    /// Nobody wants what a request brings, as far as is known: somebody who waits for the file may wait for some of it.
+    pub(super) fn is_unwanted(&self, tag: IoTag) -> bool {
+        let Some((Purpose::Load { ino, block, bounce: None, .. }, _)) = self.in_flight.get(&tag) else {
+            return false;
+        };
+        self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
+            && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
     }
 
     /// Notes what a client that writes has given, for [`gather_frame`](Self::gather_frame).
@@ -546,18 +650,6 @@ fn sequence_ranking(id: SequenceId, sequence: &Sequence, copies: bool) -> Rankin
             window: None,
             rate: None,
         },
-    }
-}
-
-/// How what lies `ahead` of a client is ranked: it is there when the client comes to it, the scheduler makes that later
-/// where the terms do.
-fn ranking_ahead(id: SequenceId, sequence: &Sequence, index: usize, now: Instant, ahead: Bytes) -> Need {
-    let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
-    let ranking = sequence_ranking(id, sequence, copies);
-    let need = Need::of(ranking, now, Bytes::ZERO);
-    match (ranking.rate, ranking.window) {
-        (Some(rate), Some(window)) => Need { deadline: Some(now + rate.time_for(ahead).max(window)), ..need },
-        _ => need,
     }
 }
 

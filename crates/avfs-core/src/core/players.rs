@@ -13,6 +13,7 @@
 
 use super::cache::BlockId;
 use super::pattern::{Allowance, Beat, Pace, Pattern, Rest, Step, Way};
+use super::sequence::SequenceId;
 use super::streams::{Need, direction_of, stream_of};
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
@@ -124,7 +125,11 @@ impl Core {
         has_waited: bool,
     ) {
         let Range { start: offset, end } = read;
-        if self.follow_frame(now, ino, handle, end - offset, has_waited) {
+        let followed = self.follow_frame(now, ino, handle, end - offset, has_waited);
+        if let Some(sequence) = followed.next {
+            self.read_sequence_ahead(now, sequence);
+        }
+        if followed.is_frame {
             return;
         }
         let length = Bytes(end - offset);
@@ -148,13 +153,21 @@ impl Core {
     }
 
     /// A client asks for what it will have to wait for. Who plays is to be known before that is there: on a full device it
-    /// comes the sooner for it; and if the client is elsewhere now, the device is not to be busy for where it was.
-    pub(super) fn notice_request(&mut self, now: Now, handle: HandleId, offset: u64, length: usize) {
-        let Ok((ino, _)) = self.handle(handle) else { return };
-        let Some(file) = self.files.get(&ino) else { return };
+    /// comes the sooner for it; and if the client is elsewhere now, the device is not to be busy for where it was. Gives back the
+    /// sequence of which the next frames are to be read ahead.
+    pub(super) fn notice_request(
+        &mut self,
+        now: Now,
+        handle: HandleId,
+        offset: u64,
+        length: usize,
+    ) -> Option<SequenceId> {
+        let (ino, _) = self.handle(handle).ok()?;
+        let file = self.files.get(&ino)?;
         let end = file.size.min(offset.saturating_add(length as u64));
-        if self.follow_frame(now, ino, handle, end.saturating_sub(offset), false) {
-            return;
+        let followed = self.follow_frame(now, ino, handle, end.saturating_sub(offset), false);
+        if followed.is_frame {
+            return followed.next;
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.rest.asks(now.monotonic);
@@ -163,6 +176,7 @@ impl Core {
             self.note_request(now, ino, handle, offset, end);
             self.observe(now, ino, handle, Bytes(end - offset));
         }
+        followed.next
     }
 
     /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
@@ -276,15 +290,17 @@ impl Core {
 
     /// True when a request there goes on where the client was: then more than it asks for is worth reading.
     pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
-        self.player(handle).is_some_and(|player| {
-            player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
-        })
+        self.follows_a_frame(handle)
+            || self.player(handle).is_some_and(|player| {
+                player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
+            })
     }
 
     /// By when a client of a file without a rate should have what lies `ahead` of what it asks for.
     pub(super) fn due_by_allowance(&self, now: Now, handle: HandleId, ahead: Bytes) -> Option<Instant> {
-        let allowance = self.player(handle).map_or(Allowance::default(), |player| player.allowance);
-        allowance.due(now.monotonic, ahead)
+        let allowance =
+            self.allowance_of_frame(handle).or(self.player(handle).map(|player| player.allowance));
+        allowance.unwrap_or_default().due(now.monotonic, ahead)
     }
 
     /// The rate at which this client needs the file, if anybody knows.

@@ -124,6 +124,18 @@ impl Sequence {
         near.min_by_key(|(_, head)| head.distance(number)).map(|(index, _)| index)
     }
 
+    /// A client that does more than to look at a frame comes to this one.
+    pub(super) fn goes_on_at(&self, number: u64) -> bool {
+        let head = self.head_at(number).and_then(|index| self.heads.get(index));
+        head.is_some_and(|head| self.is_run(head))
+    }
+
+    /// Nobody who copies is near: a client that plays is there now, as far as can be told.
+    fn may_jump_to(&self, number: u64) -> bool {
+        let head = self.head_at(number).and_then(|index| self.heads.get(index));
+        head.is_none_or(|head| !head.pace.copies())
+    }
+
     /// The longest of the frames that were taken last.
     fn frame_bytes(&self) -> Bytes {
         self.heads.iter().map(Head::frame_bytes).max().unwrap_or(Bytes::ZERO)
@@ -249,8 +261,9 @@ impl Sequences {
     pub(super) fn joined(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<SequenceId> {
         let (id, number, _) = self.find(directory, writes, name)?;
         let sequence = self.get(id)?;
-        let head = sequence.heads.get(sequence.head_at(number)?)?;
-        sequence.is_run(head).then_some(id)
+        // Who jumps, or begins again, has no time to be found out once more.
+        let jumps = || !writes && sequence.players() > 0 && sequence.may_jump_to(number);
+        (sequence.goes_on_at(number) || jumps()).then_some(id)
     }
 
     /// A client has taken a file. `None`: it is none of a sequence yet, or there are too many of them.
@@ -381,10 +394,11 @@ mod tests {
         assert!(client.take("readme").is_none() && client.take("b.000007.dpx").is_none());
         let noted = client.take("a.000008.dpx").unwrap();
         assert_eq!((noted.head, noted.first), (0, Some(Ino(9))));
-        assert!(!client.joins("a.000009.dpx"));
+        assert!(!client.joins("a.000009.dpx") && !client.joins("a.000900.dpx"));
         assert!(client.take("a.000009.dpx").unwrap().first.is_none());
         assert!(client.joins("a.000010.dpx"));
-        assert!(!client.joins("b.000008.dpx") && !client.joins("a.dpx") && !client.joins("a.000900.dpx"));
+        assert!(!client.joins("b.000008.dpx") && !client.joins("a.dpx"));
+        assert!(client.joins("a.000900.dpx"), "who plays may jump");
         let sequence = client.sequences.get(noted.id).unwrap();
         assert_eq!(
             (sequence.players(), sequence.rate()),
@@ -465,7 +479,7 @@ mod tests {
             client.take(&format!("f{number:04}"));
         }
         assert_eq!(players(&client), 1);
-        assert!(client.joins("f2004") && !client.joins("f0033"));
+        assert!(client.joins("f2004"));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Open files as streams of the scheduler, and how requests of a file are ranked.
 
+use super::cache::BlockId;
 use super::file::{Declared, FileState};
-use super::sequence::SequenceId;
+use super::sequence::{Sequence, SequenceId};
 use super::writeback::WRITTEN_WITHIN;
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, UNIT};
 use crate::types::*;
-use avfs_io::{DeclaredStream, Promise, Promotion};
+use avfs_io::{DeclaredStream, IoTag, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
 
@@ -41,6 +43,12 @@ pub(super) struct Need {
 }
 
 impl Need {
+    /// What becomes of a request that turns out to be needed so, if that is by some time.
+    fn promotion(self, tag: IoTag) -> Option<Promotion> {
+        let Self { class, stream, deadline } = self;
+        deadline.map(|deadline| Promotion { tag, class, stream, deadline })
+    }
+
     /// For bytes that are needed `ahead` bytes after those that are needed now.
     pub(super) fn of(ranking: Ranking, now: Instant, ahead: Bytes) -> Self {
         Self { class: ranking.class, stream: ranking.stream, deadline: ranking.deadline(now, ahead) }
@@ -244,6 +252,10 @@ impl Core {
             if let Some(sequence) = self.sequences.get_mut(id) {
                 sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
             }
+            if was_undecided {
+                self.read_sequence_ahead(now, id);
+                self.pump(now);
+            }
             return;
         }
         let (ino, direction) = file_of(promise.stream);
@@ -344,8 +356,6 @@ impl Core {
 
     /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
     pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
-        let Some(deadline) = need.deadline else { return };
-        let Need { class, stream, .. } = need;
         for (&tag, (purpose, _)) in &self.in_flight {
             if let Purpose::Load { ino: other, block, start, length, .. } = purpose
                 && *other == ino
@@ -353,7 +363,18 @@ impl Core {
                 && block.start + start < range.end
                 && range.start < block.start + start + length
             {
-                self.outbox.promote(Promotion { tag, class, stream, deadline });
+                need.promotion(tag).into_iter().for_each(|promotion| self.outbox.promote(promotion));
+            }
+        }
+    }
+
+    /// Blocks that were asked for are needed sooner than was known then.
+    pub(super) fn hasten_blocks(&mut self, needs: &BTreeMap<BlockId, Need>) {
+        for (&tag, (purpose, _)) in &self.in_flight {
+            if let Purpose::Load { block, .. } = purpose
+                && let Some(&need) = needs.get(block)
+            {
+                need.promotion(tag).into_iter().for_each(|promotion| self.outbox.promote(promotion));
             }
         }
     }
@@ -427,11 +448,21 @@ impl Core {
         self.undecided.contains(&stream)
     }
 
-    /// There is no room for the file's clients.
+    /// There is no room for the file's clients, or for those of the sequence of which it is a frame.
     fn is_refused(&self, ino: Ino, direction: Direction) -> bool {
+        let stream = self.stream_of_client(ino, direction);
+        if let Some(id) = SequenceId::of_stream(stream) {
+            return self.is_refused_sequence(id);
+        }
         self.terms(ino, direction).is_none()
             && self.stream_spec(ino, direction).is_some()
-            && !self.is_undecided(self.stream_of_client(ino, direction))
+            && !self.is_undecided(stream)
+    }
+
+    /// There is no room for the clients of a sequence.
+    pub(super) fn is_refused_sequence(&self, id: SequenceId) -> bool {
+        let waits = |sequence: &Sequence| sequence.declared.is_some() && sequence.terms.is_none();
+        self.sequences.get(id).is_some_and(waits) && !self.is_undecided(id.stream())
     }
 
     /// The stream of a file's clients: their own, or that of the sequence of which the file is a frame.

@@ -2,13 +2,15 @@
 //! scheduler is told; and how frames come to lie that are recorded.
 
 use avfs_core::config::Config;
-use avfs_core::core::{Cancellation, Operation, Outcome};
+use avfs_core::core::{Cancellation, Operation, Outbox, Outcome};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
+use avfs_io::{IoRequest, Promise, Promotion};
 use proptest::prelude::*;
-use rtsched::{Class, Direction};
-use units::{Bitrate, Bytes, Duration, Ino, Now};
+use rtsched::{Class, Direction, Terms};
+use std::collections::BTreeMap;
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
 const MIB: u64 = 1 << 20;
 /// 2 MiB and a header.
@@ -91,14 +93,17 @@ fn read(volume: &mut SimVolume, handle: HandleId, number: u64) -> bool {
     warm
 }
 
+/// A client that has three frames knows no more than that it plays. Then it fills its buffer, for which the device has time.
+const FILLING: Duration = Duration::from_millis(500);
+
 /// Plays frames at their rate; those that were not in memory.
 fn play(volume: &mut SimVolume, numbers: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let mut cold = Vec::new();
-    for number in numbers {
+    for (index, number) in numbers.into_iter().enumerate() {
         if !take(volume, number) {
             cold.push(number);
         }
-        volume.pass(PERIOD);
+        volume.pass(if index == 2 { FILLING } else { PERIOD });
         volume.core().audit().unwrap();
     }
     cold
@@ -111,6 +116,45 @@ fn reads(volume: &mut SimVolume) -> Vec<u64> {
         .filter(|command| command.direction == Direction::Read)
         .map(|command| command.length.0)
         .collect()
+}
+
+/// Has frames in memory, of a client that may write them and so plays nothing.
+fn load(volume: &mut SimVolume, numbers: impl IntoIterator<Item = u64>) {
+    for number in numbers {
+        let found = volume.with(|core, _| core.lookup(Ino::ROOT, &name(number))).unwrap();
+        let handle = volume.open(found.attributes.ino).unwrap();
+        read(volume, handle, number);
+        volume.with(|core, now| core.release(now, handle));
+    }
+}
+
+/// What a stream of frames is promised where nobody else wants the device.
+const TERMS: Terms = Terms {
+    request: Bytes(64 * MIB),
+    period: Duration::from_millis(1332),
+    deadline: Duration::from_millis(3000),
+    since: Instant::ZERO,
+};
+
+/// A client takes frames in memory in one moment, and is promised something: what the core wants then.
+fn take_at_once(
+    volume: &mut SimVolume,
+    numbers: std::ops::RangeInclusive<u64>,
+    terms: Option<Terms>,
+) -> Outbox {
+    let handles: Vec<_> = numbers.map(|number| open(volume, number)).collect();
+    volume.with(|core, now| {
+        for handle in handles {
+            core.read(now, handle, 0, FRAME as usize).expect("it is in memory").unwrap();
+        }
+        let mut outbox = core.take_outbox();
+        if terms.is_some() {
+            let (stream, _) = outbox.streams.pop().expect("it plays");
+            core.promised(now, Promise { stream, terms });
+            outbox = core.take_outbox();
+        }
+        outbox
+    })
 }
 
 const RATE: Bitrate = Bitrate(FRAME * 8 * 24);
@@ -181,6 +225,26 @@ fn where_a_client_is_is_told_by_what_it_asks_for_not_by_what_is_answered_first()
     assert_eq!(read, 60 * FRAME.next_multiple_of(4096), "nothing twice, and nothing else");
 }
 
+/// Frames of a sequence that was refused were wanted in time for its rate, and so went before what others want sooner than they
+/// were promised it.
+#[test]
+fn a_sequence_without_room_is_best_effort() {
+    let classes_of = |rate: &str| -> Vec<Class> {
+        let mut volume = recorded(&format!("[[stream]]\npath = \"shot.*\"\nbitrate = \"{rate}\""), 1..=60);
+        load(&mut volume, 1..=3);
+        volume.commands();
+        play(&mut volume, 1..=60);
+        let expected = if rate == "400 Mbit/s" { StreamService::Admitted } else { StreamService::Waiting };
+        assert_eq!(volume.streams().iter().map(|stream| stream.state).collect::<Vec<_>>(), [expected]);
+        let reads = volume.commands().into_iter().filter(|command| command.direction == Direction::Read);
+        reads.map(|command| command.class).collect()
+    };
+    let all = |classes: &[Class], class| !classes.is_empty() && classes.iter().all(|one| *one == class);
+    let (admitted, refused) = (classes_of("400 Mbit/s"), classes_of("400 Gbit/s"));
+    assert!(all(&admitted, Class::RealTime), "{admitted:?}");
+    assert!(all(&refused, Class::BestEffort), "{refused:?}");
+}
+
 /// Some frames are open at once, and closed in another order. The simulated device completes any of its commands first: what
 /// was wanted first is there when all are.
 #[test]
@@ -223,13 +287,8 @@ fn a_jump_starts_it_again_and_gives_up_the_rest() {
 /// Requests that wait for the device when the player has gone elsewhere are cancelled, and the next frames there are asked for.
 #[test]
 fn what_was_on_its_way_for_the_old_place_is_cancelled() {
-    let mut volume = recorded("", 1..=200);
-    for number in [150, 151] {
-        // Who may write plays nothing, but what he reads is in memory.
-        let found = volume.with(|core, _| core.lookup(Ino::ROOT, &name(number))).unwrap();
-        let handle = volume.open(found.attributes.ino).unwrap();
-        read(&mut volume, handle, number);
-    }
+    let mut volume = recorded("[[stream]]\npath = \"**\"\ndeadline_window = \"500 ms\"", 1..=200);
+    load(&mut volume, 150..=151);
     for number in 1..=3 {
         take(&mut volume, number);
     }
@@ -248,20 +307,40 @@ fn what_was_on_its_way_for_the_old_place_is_cancelled() {
     assert!(wanted > 0 && kept <= wanted * 5 / 4, "{kept} kept, {wanted} asked for");
 }
 
+/// A player jumps, and comes backward to what was on its way for it: that was taken back a moment before it was wanted again, so
+/// nobody asked for it any more, and he waited for each of its frames.
+#[test]
+fn what_is_wanted_again_is_not_cancelled() {
+    let mut volume = recorded("", 1..=200);
+    load(&mut volume, (1..=3).chain(138..=140));
+    let asked = take_at_once(&mut volume, 1..=3, Some(TERMS)).requests;
+    let handles = [140, 139].map(|number| open(&mut volume, number));
+    let outbox = volume.with(|core, now| {
+        let later = Now { monotonic: now.monotonic + Duration::from_millis(200), ..now };
+        for (handle, now) in handles.into_iter().zip([now, later]) {
+            core.read(now, handle, 0, FRAME as usize).expect("it is in memory").unwrap();
+        }
+        core.take_outbox()
+    });
+    let cancelled = &outbox.cancellations;
+    let is_kept = |request: &&IoRequest| !cancelled.contains(&Cancellation::Request(request.tag));
+    let kept: u64 = asked.iter().filter(is_kept).map(|request| request.length().0).sum();
+    let new: u64 = outbox.requests.iter().map(|request| request.length().0).sum();
+    assert!(!cancelled.is_empty() && kept > 0 && new > 0, "{} cancelled", cancelled.len());
+    // Two of the frames before it are in memory from the beginning.
+    let ahead = volume.core().report().prefetched_bytes;
+    assert!(kept + new + 2 * FRAME >= ahead, "{ahead} wanted: {kept} on its way, {new} asked for");
+}
+
 /// Each frame was wanted by when it is shown, a film's next one later than another film's. Of six films that asked for 56 MiB
 /// each the device got commands of 15 MiB, and had no time left for the seeks.
 #[test]
 fn frames_of_half_a_request_are_wanted_together() {
     let mut volume = recorded("", 1..=200);
-    // With the next one he is read ahead of as was promised.
-    play(&mut volume, 1..=3);
-    let half = volume.streams()[0].request_bytes / 2;
-    let handle = open(&mut volume, 4);
-    let outbox = volume.with(|core, now| {
-        core.read(now, handle, 0, FRAME as usize).expect("it is in memory").unwrap();
-        core.take_outbox()
-    });
-    let mut wanted = std::collections::BTreeMap::new();
+    load(&mut volume, 1..=3);
+    let outbox = take_at_once(&mut volume, 1..=3, Some(TERMS));
+    let half = TERMS.request.0 / 2;
+    let mut wanted = BTreeMap::new();
     for request in &outbox.requests {
         *wanted.entry(request.deadline).or_insert(0) += request.length().0;
     }
@@ -270,6 +349,35 @@ fn frames_of_half_a_request_are_wanted_together() {
     // Who has little ahead asks for little at first, and a request may end in the middle of the second half.
     let whole = wanted.values().filter(|bytes| **bytes >= half - FRAME).count();
     assert!(whole > 0 && wanted.len() <= 2 + 2 * whole, "{half}, {wanted:?}");
+}
+
+/// A player asks for a second of frames at once. What it comes to behind them was wanted as if it asked for frames at its rate
+/// from the third one on, so a second too late: others were served who came to theirs later, and units were late.
+#[test]
+fn who_fills_a_buffer_needs_sooner_what_is_behind_it() {
+    let mut volume = recorded("", 1..=200);
+    load(&mut volume, 1..=19);
+    let asked = take_at_once(&mut volume, 1..=3, Some(TERMS)).requests;
+    let asked: BTreeMap<_, _> =
+        asked.iter().map(|request| (request.tag, request.deadline.unwrap())).collect();
+    let of_asked = |promotions: Vec<Promotion>| -> BTreeMap<_, _> {
+        let sooner = promotions.into_iter().filter(|promotion| asked.contains_key(&promotion.tag));
+        sooner.map(|promotion| (promotion.tag, promotion.deadline)).collect()
+    };
+    assert_eq!(of_asked(take_at_once(&mut volume, 4..=5, None).promotions), BTreeMap::new(), "soon enough");
+    let sooner = of_asked(take_at_once(&mut volume, 6..=19, None).promotions);
+    // What is needed within half a second is wanted as soon as can be.
+    let soonest = volume.clock() + Duration::from_millis(500) + PERIOD * 16;
+    let later: Vec<_> = asked.iter().filter(|(_, deadline)| **deadline > soonest).collect();
+    assert!(later.len() > asked.len() / 2);
+    for (tag, asked) in later {
+        let by = asked.saturating_since(sooner[tag]);
+        assert!(
+            (PERIOD * 13..=PERIOD * 16).contains(&by),
+            "sixteen frames are {:?}, not {by:?}",
+            PERIOD * 16
+        );
+    }
 }
 
 /// Whoever stops gives his memory and his reservation back.
@@ -296,7 +404,7 @@ fn two_players_are_one_stream_of_both_rates() {
                 cold.push(number);
             }
         }
-        volume.pass(PERIOD);
+        volume.pass(if frame == 2 { FILLING } else { PERIOD });
     }
     assert!(cold.iter().all(|&number| number % 100 <= 4), "{cold:?}");
     let rate = volume.streams()[0].bits_per_second;

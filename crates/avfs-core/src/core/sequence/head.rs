@@ -6,7 +6,7 @@
 //! mean over eight frames, the step is what lies between most of them.
 
 use crate::core::cache::BlockId;
-use crate::core::pattern::{Beat, Pace, Way};
+use crate::core::pattern::{Allowance, Beat, Pace, Way};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use units::{Bytes, Duration, Instant};
@@ -27,6 +27,8 @@ pub(in crate::core) struct Ahead {
     pub(in crate::core) bytes: u64,
     /// Its blocks, which are kept until it has been passed.
     pub(in crate::core) blocks: SmallVec<[BlockId; 2]>,
+    /// By when it was asked for.
+    pub(in crate::core) needed: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +46,7 @@ pub(in crate::core) struct Head {
     pub(in crate::core) last_used: Instant,
     pub(in crate::core) pace: Pace,
     pub(in crate::core) beat: Beat,
+    pub(in crate::core) allowance: Allowance,
     /// What it comes to, in that order.
     pub(in crate::core) ahead: VecDeque<Ahead>,
     /// What it is at, oldest first.
@@ -63,6 +66,7 @@ impl Head {
             last_used: now,
             pace: Pace::default(),
             beat: Beat::default(),
+            allowance: Allowance::default(),
             ahead: VecDeque::new(),
             passing: VecDeque::new(),
         }
@@ -272,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_passed_is_given_back_when_it_is_closed_or_far_behind() {
         let mut head = after(&[1, 2]);
-        let frame = |number| Ahead { number, bytes: 5, blocks: SmallVec::new() };
+        let frame = |number| Ahead { number, bytes: 5, blocks: SmallVec::new(), needed: None };
         head.ahead.extend((3..33).map(frame));
         assert_eq!((head.ahead_bytes(), head.reached()), (150, 32));
         assert!(head.pass(4).is_empty(), "3 may still be read");
