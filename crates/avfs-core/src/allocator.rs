@@ -393,12 +393,21 @@ impl Allocator {
         let Some(zone) = own_zone.or_else(|| self.space.zone_with_longest_run()) else { return };
         let units = units.min(self.space.longest_in(zone));
         let runs = self.space.open_runs(zone).filter(|run| run.len() >= units);
-        let run = match self.room() {
+        let room = self.room();
+        let run = match room {
             Room::Ample => runs.max_by_key(|run| (run.len(), std::cmp::Reverse(run.start))),
             Room::Tight | Room::Scarce => runs.min_by_key(|run| (run.len(), run.start)),
         };
         if let Some(run) = run {
-            self.fence_window(owner, Window { cursor: first_block(run.start), end: run.start + units });
+            // Where pieces are short, what is free in front of the run makes one longer.
+            let before = match room {
+                Room::Ample => 0,
+                Room::Tight | Room::Scarce => {
+                    run.start.checked_sub(1).map_or(0, |unit| self.space.free_tail(unit))
+                }
+            };
+            let cursor = first_block(run.start) - before;
+            self.fence_window(owner, Window { cursor, end: run.start + units });
         }
     }
 

@@ -109,6 +109,19 @@ impl Space {
         unit < self.used.len() && bits::get(&self.fenced, unit)
     }
 
+    /// Number of free blocks at the end of a unit that is partially used and in nobody's window.
+    pub(super) fn free_tail(&self, unit: usize) -> u64 {
+        let Some(partial) = self.partial.get(&unit).filter(|_| !self.is_fenced(unit)) else { return 0 };
+        let mut tail = 0;
+        for word in partial.free.iter().rev() {
+            tail += u64::from(word.leading_ones());
+            if *word != u64::MAX {
+                break;
+            }
+        }
+        tail
+    }
+
     /// Number of open units from `unit` on without a gap, at most `limit`.
     pub(super) fn open_units_from(&self, unit: usize, limit: usize) -> usize {
         let end = unit.saturating_add(limit).min(self.used.len());

@@ -550,6 +550,29 @@ fn a_tight_volume_keeps_its_longest_run() {
     assert_eq!(allocator.longest_free_run(), 80);
 }
 
+/// On a tight volume pieces are made of whole units and of what is free beside them. Recordings left what was free in front
+/// of their units to small files: the clips of an aged volume lay in a sixth more pieces.
+#[test]
+fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units() {
+    let mut allocator = Allocator::new(100);
+    allocator.mark_used(run(0, first_block(100))).unwrap();
+    let hole = run(first_block(40) - 700, 700 + first_block(8) + 300);
+    allocator.free(hole).unwrap();
+    let mut recording = File::default();
+    recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
+    allocator.check();
+    assert_eq!(recording.runs, [hole]);
+}
+
+/// Where there is room, what is free in front of a run is small files'.
+#[test]
+fn with_room_a_recording_begins_with_a_unit() {
+    let mut allocator = Allocator::new(100);
+    allocator.mark_used(run(0, first_block(40) - 700)).unwrap();
+    let taken = allocator.allocate(&request(Purpose::Stream, 1, 500, None)).unwrap();
+    assert_eq!(taken, run(first_block(40), 500));
+}
+
 #[test]
 fn windows_yield_when_nothing_else_is_free() {
     let mut allocator = Allocator::new(4);
