@@ -595,22 +595,22 @@ impl Core {
             return;
         }
         for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { block, .. } = purpose
+            if let Purpose::Load { ino, block, .. } = purpose
                 && given_up.contains(block)
                 && self.is_unwanted(tag)
+                && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
             {
                 self.outbox.cancellations.push(super::Cancellation::Request(tag));
             }
         }
     }
 
-    /// Nobody wants what a request brings, as far as is known: somebody who waits for the file may wait for some of it.
+    /// Nobody is read ahead of what a request brings.
     pub(super) fn is_unwanted(&self, tag: IoTag) -> bool {
-        let Some((Purpose::Load { ino, block, bounce: None, .. }, _)) = self.in_flight.get(&tag) else {
+        let Some((Purpose::Load { block, bounce: None, .. }, _)) = self.in_flight.get(&tag) else {
             return false;
         };
         self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)
-            && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
     }
 
     /// Notes what a client that writes has given, for [`gather_frame`](Self::gather_frame).

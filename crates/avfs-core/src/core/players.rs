@@ -14,7 +14,7 @@
 use super::cache::BlockId;
 use super::pattern::{Allowance, Beat, Pace, Pattern, Rest, Step, Way};
 use super::sequence::SequenceId;
-use super::streams::{Need, direction_of, stream_of};
+use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
@@ -223,7 +223,7 @@ impl Core {
                 self.probe(now, ino);
             }
         }
-        if is_elsewhere {
+        if is_elsewhere && !self.jumps_ahead(now, ino, handle) {
             self.give_up_prefetched(ino, handle);
         }
     }
@@ -366,15 +366,15 @@ impl Core {
         }
     }
 
-    /// Where what lies on the device in one piece from the start of `range` on ends, if that is where a block ends: a
-    /// request over two pieces costs two accesses, and leaves the second one shorter by its part.
+    /// Where what lies on the device in one piece from the start of `range` on ends: a request over two pieces costs two
+    /// accesses, and leaves the second one shorter by its part, which is another access.
     fn end_of_run(&self, ino: Ino, range: Range<u64>) -> u64 {
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
         let mut behind = None;
         for extent in extents.into_iter().flat_map(|all| all.range(range.start / BLOCK, range.end / BLOCK)) {
             let start = extent.logical * BLOCK;
             let is_elsewhere = behind.is_some_and(|behind| behind != extent.start);
-            if is_elsewhere && start > range.start && start.is_multiple_of(REQUEST) {
+            if is_elsewhere && start >= range.start + SHORT_PIECE {
                 return start;
             }
             behind = Some(extent.start + extent.count);
@@ -459,9 +459,10 @@ impl Core {
         }
     }
 
-    /// Gives up what a player has passed.
-    fn pass_played(&mut self, handle: HandleId) {
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
+    /// Gives up what a player has passed, and says what that was.
+    fn pass_played(&mut self, handle: HandleId) -> Vec<BlockId> {
+        let mut passed = Vec::new();
+        let Some(player) = player_of(&mut self.handles, handle) else { return passed };
         let (way, front) = (player.pattern.way(), player.pattern.front());
         while let Some(&id) = player.wanted.front() {
             let is_passed = self.cache.get(id).is_none_or(|block| match way {
@@ -473,7 +474,26 @@ impl Core {
             }
             self.cache.unwant(id);
             player.wanted.pop_front();
+            passed.push(id);
         }
+        passed
+    }
+
+    /// True when a player has jumped to what is in memory for it, or on its way: only what it has jumped over is not wanted
+    /// any more, and the rest is wanted sooner.
+    fn jumps_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) -> bool {
+        let Some(player) = self.player(handle) else { return false };
+        let front = player.pattern.front();
+        let begin = player.wanted.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
+        let is_there = player.pattern.way() == Way::Forward
+            && begin.is_some_and(|begin| begin <= front)
+            && player.asked.is_some_and(|asked| front <= asked);
+        if is_there {
+            let jumped_over = self.pass_played(handle);
+            self.cancel_unwanted(&jumped_over);
+            self.hasten_ahead(now, ino, handle);
+        }
+        is_there
     }
 
     /// A player is elsewhere, or gone: what was prefetched for it alone is cancelled, unless it is at the device already,

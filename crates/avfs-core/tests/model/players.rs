@@ -1,7 +1,7 @@
 //! Players: what is read ahead of them, kept for them, and given up when they go elsewhere; and what is a copy.
 
 use avfs_core::config::Config;
-use avfs_core::core::{Cancellation, Operation};
+use avfs_core::core::{Cancellation, Core, Operation};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
@@ -70,6 +70,57 @@ fn a_player_reads_from_memory_in_requests_as_long_as_its_terms() {
     assert!(lengths.iter().filter(|&&length| length == 32).count() >= 5, "{lengths:?}");
 }
 
+/// A volume on which a file found room in pieces of 3 MiB, and nothing of it is in memory.
+fn in_pieces(policy: &str) -> (SimVolume, Ino) {
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    let disk = formatted(Bytes::from_mib(512));
+    let mut volume = SimVolume::mount(disk, &pool, Config::parse("").unwrap(), 5).unwrap();
+    let write = |volume: &mut SimVolume, name: &str, mebibytes: u64| -> Option<Ino> {
+        let (ino, handle) = volume.create(Ino::ROOT, name.as_bytes()).ok()?;
+        let mut write = |at| volume.write(handle, at * MIB, &[7; MIB as usize]).is_ok();
+        let fits = (0..mebibytes).all(&mut write) && volume.fsync(ino).is_ok();
+        volume.with(|core, now| core.release(now, handle));
+        volume.with(|core, now| core.forget(now, ino, u64::MAX));
+        fits.then_some(ino)
+    };
+    let neighbours = (0..).take_while(|number| write(&mut volume, &format!("{number}"), 3).is_some()).count();
+    for number in (0..neighbours).step_by(2) {
+        let remove = |core: &mut Core, now| core.unlink(now, Ino::ROOT, number.to_string().as_bytes());
+        volume.with(remove).unwrap();
+    }
+    volume.sync().unwrap();
+    let ino = write(&mut volume, "clip.mov", 60).expect("there is room");
+    let disk = volume.unmount().unwrap();
+    let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+    (SimVolume::mount(disk, &pool, Config::parse(policy).unwrap(), 6).unwrap(), ino)
+}
+
+/// Requests ended where blocks of 8 MiB do, wherever the file's pieces end on the device: each time the piece in between was
+/// read in two commands, and on an aged volume every third seek was one of these.
+#[test]
+fn a_piece_is_read_in_one_command() {
+    let (mut volume, ino) = in_pieces(&format!("{POLICY}\nprefetch_depth = \"8 MiB\""));
+    let pieces = volume.core().extents(ino).unwrap();
+    assert!(pieces.len() > 15 && pieces.iter().all(|piece| piece.length <= 4 * MIB), "{pieces:?}");
+    let handle = open(&mut volume, ino);
+    volume.commands();
+    for mebibyte in 0..60 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        volume.pass(Duration::from_millis(84));
+    }
+    let reads: Vec<_> =
+        volume.commands().into_iter().filter(|command| command.direction == Direction::Read).collect();
+    // The first block is what the client gets before anybody knows that it plays.
+    for piece in pieces.iter().filter(|piece| piece.file_offset >= 8 * MIB) {
+        let of_it: Vec<_> = reads
+            .iter()
+            .filter(|read| (piece.device_offset..piece.device_offset + piece.length).contains(&read.offset.0))
+            .map(|read| read.length.0)
+            .collect();
+        assert_eq!(of_it, [piece.length], "at {}", piece.file_offset);
+    }
+}
+
 /// What lies ahead of a player is never more than its terms' buffer and the piece it reads from.
 #[test]
 fn a_player_holds_its_window_and_one_request() {
@@ -114,6 +165,37 @@ fn a_jump_takes_back_what_is_not_wanted_any_more() {
     });
     assert_eq!(cancellations, [Cancellation::Stream(stream)]);
     assert_eq!(volume.core().report().prefetched_bytes, 0);
+}
+
+/// A player that jumped a few seconds ahead, to what was on its way for it, had all of that taken back, and nobody asked for it
+/// again: it waited for each piece.
+#[test]
+fn a_jump_to_what_is_on_its_way_keeps_it() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    for mebibyte in 0..3 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    let ahead = volume.core().report().prefetched_bytes;
+    let to = ahead * 3 / 4 / MIB;
+    assert!(to > 24 + 3, "{ahead}: nearer is no jump");
+    let jump = Operation::Read { handle, offset: to * MIB, length: MIB as usize };
+    let ticket = volume.ticket();
+    let outbox = volume.with(|core, now| {
+        core.start(now, ticket, jump);
+        core.take_outbox()
+    });
+    let kept = volume.core().report().prefetched_bytes;
+    assert!((ahead / 8..=ahead / 4 + 8 * MIB).contains(&kept), "{kept} of {ahead}");
+    let is_request = |cancellation: &Cancellation| matches!(cancellation, Cancellation::Request(_));
+    assert!(!outbox.cancellations.is_empty() && outbox.cancellations.iter().all(is_request));
+    assert!(outbox.requests.is_empty() && !outbox.promotions.is_empty(), "it is on its way");
+    volume.pass(Duration::from_secs(2));
+    for mebibyte in to + 1..ahead / MIB {
+        let data = volume.with(|core, now| core.read(now, handle, mebibyte * MIB, MIB as usize));
+        assert!(data.is_some(), "MiB {mebibyte} of {ahead}");
+    }
+    volume.core().audit().unwrap();
 }
 
 /// Whatever a disk is promised to play was reckoned as if it lay inside, where disks are half as fast as outside.
