@@ -18,6 +18,7 @@ mod windows;
 
 use crate::error::Error;
 use space::Space;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt;
 use windows::{LARGEST_WINDOW_UNITS, Window, Windows};
@@ -393,19 +394,16 @@ impl Allocator {
         let Some(zone) = own_zone.or_else(|| self.space.zone_with_longest_run()) else { return };
         let units = units.min(self.space.longest_in(zone));
         let runs = self.space.open_runs(zone).filter(|run| run.len() >= units);
-        let room = self.room();
-        let run = match room {
-            Room::Ample => runs.max_by_key(|run| (run.len(), std::cmp::Reverse(run.start))),
-            Room::Tight | Room::Scarce => runs.min_by_key(|run| (run.len(), run.start)),
+        let beside = |run: &std::ops::Range<usize>| self.space.free_beside(run);
+        let found = match self.room() {
+            Room::Ample => runs.max_by_key(|run| (run.len(), Reverse(run.start))).map(|run| (run, 0)),
+            // Where pieces are short, what is free on both sides of a run makes longer ones.
+            Room::Tight | Room::Scarce => runs
+                .map(|run| (beside(&run), run))
+                .min_by_key(|((before, behind), run)| (run.len(), Reverse(before + behind), run.start))
+                .map(|((before, _), run)| (run, before)),
         };
-        if let Some(run) = run {
-            // Where pieces are short, what is free in front of the run makes one longer.
-            let before = match room {
-                Room::Ample => 0,
-                Room::Tight | Room::Scarce => {
-                    run.start.checked_sub(1).map_or(0, |unit| self.space.free_tail(unit))
-                }
-            };
+        if let Some((run, before)) = found {
             let cursor = first_block(run.start) - before;
             self.fence_window(owner, Window { cursor, end: run.start + units });
         }

@@ -40,6 +40,13 @@ pub(super) fn find(words: &[u64], range: Range<usize>, value: bool) -> usize {
     range.end
 }
 
+/// How many ones the last bits are.
+pub(super) fn ones_at_end(words: &[u64]) -> usize {
+    let whole = words.iter().rev().take_while(|word| **word == u64::MAX).count();
+    let last = words.len().checked_sub(whole + 1).map_or(0, |at| words[at].leading_ones());
+    whole * 64 + last as usize
+}
+
 /// The maximal runs of ones in `range`, ascending.
 pub(super) fn runs(words: &[u64], range: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut at = range.start;

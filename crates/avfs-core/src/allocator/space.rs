@@ -109,17 +109,14 @@ impl Space {
         unit < self.used.len() && bits::get(&self.fenced, unit)
     }
 
-    /// Number of free blocks at the end of a unit that is partially used and in nobody's window.
-    pub(super) fn free_tail(&self, unit: usize) -> u64 {
-        let Some(partial) = self.partial.get(&unit).filter(|_| !self.is_fenced(unit)) else { return 0 };
-        let mut tail = 0;
-        for word in partial.free.iter().rev() {
-            tail += u64::from(word.leading_ones());
-            if *word != u64::MAX {
-                break;
-            }
-        }
-        tail
+    /// Number of free blocks right in front of a run of units and right behind it, in units that are partially used and in
+    /// nobody's window.
+    pub(super) fn free_beside(&self, units: &Range<usize>) -> (u64, u64) {
+        let partial = |unit: usize| self.partial.get(&unit).filter(|_| !self.is_fenced(unit));
+        let before = units.start.checked_sub(1).and_then(partial);
+        let before = before.map_or(0, |partial| bits::ones_at_end(&partial.free));
+        let behind = partial(units.end).map_or(0, |partial| bits::find(&partial.free, 0..UNIT, false));
+        (before as u64, behind as u64)
     }
 
     /// Number of open units from `unit` on without a gap, at most `limit`.

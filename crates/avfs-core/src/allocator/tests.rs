@@ -551,7 +551,7 @@ fn a_tight_volume_keeps_its_longest_run() {
 }
 
 /// On a tight volume pieces are made of whole units and of what is free beside them. Recordings left what was free in front
-/// of their units to small files: the clips of an aged volume lay in a sixth more pieces.
+/// of their units to small files: the clips of an aged volume lay in a quarter more pieces.
 #[test]
 fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units() {
     let mut allocator = Allocator::new(100);
@@ -562,6 +562,24 @@ fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units()
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     allocator.check();
     assert_eq!(recording.runs, [hole]);
+}
+
+/// Of runs of as many units the one is taken that has most beside it.
+#[test]
+fn on_a_tight_volume_the_longer_of_two_runs_of_as_many_units_is_taken() {
+    let mut allocator = Allocator::new(100);
+    allocator.mark_used(run(0, first_block(100))).unwrap();
+    let holes = [
+        run(first_block(10) - 64, 64 + first_block(4)),
+        run(first_block(30) - 128, 128 + first_block(4) + 1),
+        run(first_block(50), first_block(4) + 127),
+    ];
+    for hole in holes {
+        allocator.free(hole).unwrap();
+    }
+    let mut recording = File::default();
+    recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
+    assert_eq!(recording.runs, [holes[1], holes[2], holes[0]]);
 }
 
 /// Where there is room, what is free in front of a run is small files'.
