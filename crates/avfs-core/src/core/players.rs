@@ -221,6 +221,9 @@ impl Core {
             self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
             if plays {
                 self.probe(now, ino);
+            } else if self.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
+                // It copies: what it was read ahead of as a player's goes before what players want. Whoever waits for it asks again.
+                self.outbox.cancellations.push(Cancellation::Stream(stream_of(ino, Direction::Read)));
             }
         }
         if is_elsewhere && !self.jumps_ahead(now, ino, handle) {

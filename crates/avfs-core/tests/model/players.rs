@@ -424,6 +424,31 @@ fn a_copy_is_best_effort_until_it_plays() {
     assert_eq!(volume.streams().len(), 1);
 }
 
+/// What a copy was read ahead of before it was known for one stayed its stream's: 24 MiB went before what players wanted who began
+/// beside it, and of thirteen with a reservation one or two lost a unit in five runs of twelve.
+#[test]
+fn what_a_copy_was_read_ahead_of_as_a_player_is_taken_back() {
+    let reads_as_one = |count: u64| {
+        let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[500]);
+        let handle = open(&mut volume, inos[0]);
+        let copies = |mebibyte: &u64| {
+            volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+            *mebibyte > 3 && volume.streams().is_empty()
+        };
+        let known = (0..count).find(copies);
+        (volume, handle, StreamId(inos[0].0 << 1), known)
+    };
+    let known = reads_as_one(300).3.expect("it is known for one");
+    let (mut volume, handle, stream, _) = reads_as_one(known);
+    assert_eq!(volume.streams().len(), 1);
+    let outbox = volume.with(|core, now| {
+        core.read(now, handle, known * MIB, MIB as usize).expect("it is in memory").unwrap();
+        core.take_outbox()
+    });
+    assert_eq!(outbox.streams, [(stream, None)]);
+    assert_eq!(outbox.cancellations, [Cancellation::Stream(stream)]);
+}
+
 /// What a player asked for was served in time for its rate also when there was no room for it, before what those wanted sooner than
 /// they were promised who had a reservation: of thirteen players two lost a unit to the fourteenth, and eleven to seven more. It is
 /// best effort, but for the picture at which it looks when it jumps.
