@@ -13,7 +13,7 @@ use super::cache::BlockId;
 use super::pattern::Allowance;
 use super::players::Lead;
 use super::reads::page_ceil;
-use super::sequence::{Ahead, Noted, SLOWEST, Sequence, SequenceId, Taken, spellings};
+use super::sequence::{Ahead, Head, Noted, SLOWEST, Sequence, SequenceId, Taken, spellings};
 use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
 use super::{Core, Purpose};
 use crate::allocator::Owner;
@@ -120,21 +120,21 @@ impl Core {
         }
     }
 
-    /// True when a client of a sequence came to this frame from another one.
-    pub(super) fn follows_a_frame(&self, handle: HandleId) -> bool {
-        let place =
-            self.handle(handle).ok().and_then(|(ino, _)| self.place_in_sequence(ino, Direction::Read));
-        place.is_some_and(|(id, number)| {
-            let sequence = self.sequences.get(id);
-            sequence.is_some_and(|sequence| sequence.goes_on_at(number))
-        })
-    }
-
-    /// What the client of a sequence has been given whose frame this is, for whom there is no room.
-    pub(super) fn allowance_of_frame(&self, handle: HandleId) -> Option<Allowance> {
+    /// The sequence that an open file is a frame of, and the client of it that is there.
+    fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, &Head)> {
         let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
         let sequence = self.sequences.get(id)?;
-        Some(sequence.heads.get(sequence.head_at(number)?)?.allowance)
+        Some((sequence, sequence.heads.get(sequence.head_at(number)?)?))
+    }
+
+    /// True when a client of a sequence came to this frame from another one.
+    pub(super) fn follows_a_frame(&self, handle: HandleId) -> bool {
+        self.client_of_frame(handle).is_some_and(|(sequence, head)| sequence.is_run(head))
+    }
+
+    /// What the client of a sequence has been given whose frame this is.
+    pub(super) fn allowance_of_frame(&self, handle: HandleId) -> Option<Allowance> {
+        self.client_of_frame(handle).map(|(_, head)| head.allowance)
     }
 
     /// The sequence that an open file is part of, and its number there.
@@ -331,7 +331,7 @@ impl Core {
     // Reading ahead.
 
     /// The frame behind `from`, in the client's direction and step.
-    fn next_frame(&self, sequence: &Sequence, head: &super::sequence::Head, from: u64) -> Option<(u64, Ino)> {
+    fn next_frame(&self, sequence: &Sequence, head: &Head, from: u64) -> Option<(u64, Ino)> {
         let directory = self.metadata.get(sequence.pattern.directory)?;
         let (parent, prefix, suffix) =
             (sequence.pattern.directory, &sequence.pattern.prefix, &sequence.pattern.suffix);

@@ -124,18 +124,6 @@ impl Sequence {
         near.min_by_key(|(_, head)| head.distance(number)).map(|(index, _)| index)
     }
 
-    /// A client that does more than to look at a frame comes to this one.
-    pub(super) fn goes_on_at(&self, number: u64) -> bool {
-        let head = self.head_at(number).and_then(|index| self.heads.get(index));
-        head.is_some_and(|head| self.is_run(head))
-    }
-
-    /// Nobody who copies is near: a client that plays is there now, as far as can be told.
-    fn may_jump_to(&self, number: u64) -> bool {
-        let head = self.head_at(number).and_then(|index| self.heads.get(index));
-        head.is_none_or(|head| !head.pace.copies())
-    }
-
     /// The longest of the frames that were taken last.
     fn frame_bytes(&self) -> Bytes {
         self.heads.iter().map(Head::frame_bytes).max().unwrap_or(Bytes::ZERO)
@@ -261,9 +249,11 @@ impl Sequences {
     pub(super) fn joined(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<SequenceId> {
         let (id, number, _) = self.find(directory, writes, name)?;
         let sequence = self.get(id)?;
-        // Who jumps, or begins again, has no time to be found out once more.
-        let jumps = || !writes && sequence.players() > 0 && sequence.may_jump_to(number);
-        (sequence.goes_on_at(number) || jumps()).then_some(id)
+        let head = sequence.head_at(number).and_then(|index| sequence.heads.get(index));
+        let goes_on = head.is_some_and(|head| sequence.is_run(head));
+        // Nobody who copies is near, so a client that plays may be there now; it has no time to be found out once more.
+        let jumps = || !writes && sequence.players() > 0 && head.is_none_or(|head| !head.pace.copies());
+        (goes_on || jumps()).then_some(id)
     }
 
     /// A client has taken a file. `None`: it is none of a sequence yet, or there are too many of them.
