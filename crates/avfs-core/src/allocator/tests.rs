@@ -551,7 +551,7 @@ fn a_tight_volume_keeps_its_longest_run() {
 }
 
 /// On a tight volume pieces are made of whole units and of what is free beside them. Recordings left what was free in front
-/// of their units to small files: the clips of an aged volume lay in a quarter more pieces.
+/// of their units to small files, and the clips of an aged volume lay in more pieces than it had room for.
 #[test]
 fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units() {
     let mut allocator = Allocator::new(100);
