@@ -49,9 +49,11 @@ pub struct Config {
     pub idle_floor_percent: u32,
     /// Thousandths of the device's time that admitted streams may take together, 10..=999.
     pub streams_max_permille: u32,
-    /// The same while none of them writes: reads take what they are reckoned to take, and less when they are served in
-    /// sweeps; what a write takes, a cache may have to be paid later. What is left has only to outweigh that some accesses
-    /// take longer than others, and a measurement is off by some thousandths.
+    /// The same while none of them writes and hardly anybody without a guarantee uses the device: reads take what they are
+    /// reckoned to take, and less when they are served in sweeps; what a write takes, a cache may have to be paid later. What is
+    /// left has only to outweigh that some accesses take longer than others, and a measurement is off by some thousandths.
+    /// Beside others it has to let players that begin be served before they are promised to be, too. Streams that were
+    /// admitted while there was nobody stay admitted.
     pub readers_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,

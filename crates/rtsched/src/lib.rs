@@ -60,6 +60,7 @@ mod slack;
 mod stream;
 mod streams;
 mod tree;
+mod unpromised;
 mod zones;
 
 pub use bend::WRITE_LENGTHS;

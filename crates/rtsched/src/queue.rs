@@ -95,6 +95,11 @@ impl Waiting {
         (self.deadline, self.sequence)
     }
 
+    /// It is metadata or best effort, and not because a stream has no place.
+    pub(crate) fn is_unpromised(&self) -> bool {
+        matches!(self.request.class, Class::Metadata | Class::BestEffort) && !self.is_wanted_in_time
+    }
+
     /// Its position among the deadlines that are guaranteed; `None`: after all of them.
     pub(crate) fn guaranteed_key(&self) -> Option<Key> {
         (self.request.class == Class::RealTime).then(|| self.key())
@@ -197,6 +202,8 @@ pub(crate) struct Queue {
     places: [Index<(u64, u64)>; 4],
     lists: Lists,
     counts: [usize; 4],
+    /// How many are [unpromised](Waiting::is_unpromised).
+    unpromised: usize,
     /// No request was ever longer, in bytes.
     longest: u64,
 }
@@ -213,6 +220,7 @@ impl Queue {
             places: [const { Index::new() }; 4],
             lists: Lists::new(),
             counts: [0; 4],
+            unpromised: 0,
             longest: 0,
         }
     }
@@ -223,6 +231,11 @@ impl Queue {
 
     pub(crate) fn count(&self, class: Class) -> usize {
         self.counts[class as usize]
+    }
+
+    /// Whether anybody waits who is no stream and not idle work.
+    pub(crate) fn has_unpromised(&self) -> bool {
+        self.unpromised > 0
     }
 
     pub(crate) fn slot_of(&self, id: RequestId) -> Option<Slot> {
@@ -253,6 +266,7 @@ impl Queue {
             self.places[class as usize].insert((waiting.request.offset.0, waiting.sequence), slot, ());
         }
         self.counts[class as usize] += 1;
+        self.unpromised += usize::from(waiting.is_unpromised());
         self.longest = self.longest.max(waiting.request.length.0);
         if let Some(owner) = waiting.owner {
             self.lists.insert(owner, waiting.part, slot);
@@ -308,6 +322,7 @@ impl Queue {
             self.places[class as usize].remove((waiting.request.offset.0, waiting.sequence));
         }
         self.counts[class as usize] -= 1;
+        self.unpromised -= usize::from(waiting.is_unpromised());
         if let Some(owner) = waiting.owner {
             self.lists.remove(owner, waiting.part, slot);
         }

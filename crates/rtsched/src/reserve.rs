@@ -36,10 +36,10 @@ impl Scheduler {
         if let Some(why) = self.health.congestion() {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(Some(spec), None, 0) {
+        let sizing = match self.try_with(Some(spec), None, self.is_alone(now)) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(spec, None);
+                let fits = self.rate_that_fits(spec, None, self.is_alone(now));
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -111,16 +111,21 @@ impl Scheduler {
         Rejected { why, fits }
     }
 
+    /// Nobody without a guarantee uses the device to speak of. What was promised while it was so stays promised.
+    fn is_alone(&self, now: Instant) -> bool {
+        !self.unpromised.is_noticed(now, self.queue.has_unpromised())
+    }
+
     /// The sizing with which the active streams fit, without the one in `but`, and with `new`. The demoted ones come
     /// before a new one.
     fn try_with(
         &mut self,
         new: Option<&StreamSpec>,
         but: Option<StreamSlot>,
-        margin_percent: u32,
+        is_alone: bool,
     ) -> Result<Sizing, Why> {
         self.collect(new, but);
-        let others = self.others(margin_percent);
+        let others = self.others(0, is_alone);
         let may_grow = new.is_some() && self.may_grow();
         self.admission.choose(&self.specs, new.is_some(), may_grow, &self.service, &self.config, others)
     }
@@ -143,12 +148,17 @@ impl Scheduler {
 
     /// A rate at which a stream that was rejected would be admitted, if any is worth asking for: within a hundredth
     /// of what it asked for.
-    fn rate_that_fits(&mut self, spec: &StreamSpec, but: Option<StreamSlot>) -> Option<Bitrate> {
+    fn rate_that_fits(
+        &mut self,
+        spec: &StreamSpec,
+        but: Option<StreamSlot>,
+        is_alone: bool,
+    ) -> Option<Bitrate> {
         let (mut low, mut high) = (0, 128);
         while high - low > 1 {
             let middle = (low + high) / 2;
             let rate = Bitrate(u64::try_from(u128::from(spec.rate.0) * middle / 128).unwrap_or(u64::MAX));
-            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, 0) {
+            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, is_alone) {
                 Ok(_) => low = middle,
                 Err(_) => high = middle,
             }
@@ -179,10 +189,10 @@ impl Scheduler {
         if let Some(why) = self.health.congestion().filter(|_| more) {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(Some(&spec), Some(slot), 0) {
+        let sizing = match self.try_with(Some(&spec), Some(slot), !more || self.is_alone(now)) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(&spec, Some(slot));
+                let fits = self.rate_that_fits(&spec, Some(slot), self.is_alone(now));
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -261,11 +271,11 @@ impl Scheduler {
     /// # Errors
     /// [`Why`] says what is lacking: not even requests of other lengths would do.
     pub fn admitted_fit(&mut self) -> Result<(), Why> {
-        self.try_with(None, None, 0).map(|_| ())
+        self.try_with(None, None, true).map(|_| ())
     }
 
     /// Beside the streams that were [collected](Self::collect).
-    fn others(&self, margin_percent: u32) -> Others {
+    fn others(&self, margin_percent: u32, is_alone: bool) -> Others {
         let longest = [Direction::Read, Direction::Write]
             .map(|direction| self.service.nanos_anywhere(direction, self.config.largest_request))
             .into_iter()
@@ -280,7 +290,7 @@ impl Scheduler {
         Others {
             floor_base: self.config.floor_base,
             floors_percent: self.floors.total_percent(),
-            streams_max_permille: if is_read_only {
+            streams_max_permille: if is_alone && is_read_only {
                 self.config.readers_max_permille
             } else {
                 self.config.streams_max_permille
@@ -375,7 +385,7 @@ impl Scheduler {
     fn resume(&mut self, now: Instant, slot: StreamSlot) {
         let Some(held) = self.streams.held_of(slot).copied() else { return };
         let stream = self.streams.get(slot).id;
-        match self.try_with(Some(&held.spec), Some(slot), 0) {
+        match self.try_with(Some(&held.spec), Some(slot), true) {
             Ok(sizing) => {
                 self.resize(now, sizing);
                 self.activate(now, slot);
@@ -484,7 +494,7 @@ impl Scheduler {
             }
             self.collect(None, None);
             self.specs.push(spec);
-            let others = self.others(self.config.restore_margin_percent.min(50));
+            let others = self.others(self.config.restore_margin_percent.min(50), self.is_alone(now));
             let chosen = self.admission.choose(&self.specs, true, false, &self.service, &self.config, others);
             let Ok(sizing) = chosen else { return };
             self.resize(now, sizing);

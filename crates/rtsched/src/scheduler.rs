@@ -20,6 +20,7 @@ use crate::service::ServiceModel;
 use crate::slack::{Expected, Usable};
 use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
+use crate::unpromised::Unpromised;
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
 use units::{DeviceOffset, Duration, Instant, nanos};
@@ -40,6 +41,7 @@ pub struct Scheduler {
     pub(crate) admission: Admission,
     pub(crate) streams: Streams,
     pub(crate) health: Health,
+    pub(crate) unpromised: Unpromised,
     /// The shortest deadline of the active streams.
     pub(crate) shortest: Option<Duration>,
     /// Some stream reads further ahead than before, so that pieces are not always kept together.
@@ -78,6 +80,7 @@ impl Scheduler {
             admission: Admission::new(&config),
             streams: Streams::new(),
             health: Health::default(),
+            unpromised: Unpromised::default(),
             shortest: None,
             is_resizing: false,
             journal: Journal::new(config.event_capacity),
@@ -118,6 +121,9 @@ impl Scheduler {
             }
         }
         self.price(&mut waiting);
+        if waiting.is_unpromised() {
+            self.unpromised.asked(now, waiting.cost, self.queue.has_unpromised());
+        }
         if request.class == Class::RealTime && self.shortest.is_some() {
             let mut demoted = self.demoted(waiting);
             demoted.deadline = now + self.config.best_effort_latency;

@@ -581,3 +581,52 @@ fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_se
     assert!(got >= 0.85 * left, "{got} s of {left} s");
     assert_eq!(Some(terms), lab.scheduler.terms(StreamId(0)), "nobody was resized");
 }
+
+/// Thirteen players were admitted beside a copy, which left a hundredth of the time: in two rehearsals of twelve one of those
+/// that had just begun was late, and thirteen beside two copies lost 203 units in twelve. Who was promised something before
+/// the copy came keeps it, also when he has paused.
+#[test]
+fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
+    // Thirteen take 990 thousandths of it.
+    let array = ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
+    let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
+    let admitted = |is_copied: bool| {
+        let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+        if is_copied {
+            (0..2).for_each(|copy| {
+                lab.enqueue(request(copy, Class::BestEffort, copy << 36, UNIT, None));
+            });
+        }
+        let try_all = |lab: &mut Lab| -> Vec<Reservation> {
+            let mut admit = |stream| lab.scheduler.admit(lab.now, StreamId(stream), &spec);
+            (0..20).map_while(|stream| admit(stream).ok()).collect()
+        };
+        let reservations = try_all(&mut lab);
+        (lab, reservations)
+    };
+    let (mut alone, mut reservations) = admitted(false);
+    let (_, beside) = admitted(true);
+    assert_eq!((reservations.len(), beside.len()), (13, 12));
+
+    // The copy comes later. They play on, and one of them pauses.
+    let terms = reservations[0].terms();
+    for round in 0..4_u64 {
+        alone.now = alone.now.max(Instant::ZERO + terms.period * round as u32);
+        alone.enqueue(request(100 + round, Class::BestEffort, round << 36, UNIT, None));
+        for stream in u64::from(round > 0)..13 {
+            let id = 1000 + round * 100 + stream;
+            alone.enqueue(of_stream(stream, id, id << 26, terms.request));
+        }
+        alone.drain();
+    }
+    alone.enqueue(request(100, Class::BestEffort, 1 << 36, UNIT, None));
+    alone.enqueue(request(101, Class::BestEffort, 2 << 36, UNIT, None));
+    let state = |lab: &Lab, stream| lab.scheduler.stream(StreamId(stream)).map(|status| status.state);
+    assert_eq!(state(&alone, 0), Some(StreamState::Paused));
+    alone.enqueue(of_stream(0, 5000, 0, reservations[0].terms().request));
+    assert!((0..13).all(|stream| state(&alone, stream) == Some(StreamState::Active)));
+
+    // Who leaves and comes back is new.
+    alone.scheduler.release(alone.now, reservations.remove(12));
+    assert!(alone.scheduler.admit(alone.now, StreamId(99), &spec).is_err());
+}
