@@ -64,7 +64,7 @@ pub struct Promotion {
     pub tag: IoTag,
     /// It gets at least this class...
     pub class: Class,
-    /// ...and is one of this stream's, if it was nobody's and the class is real time...
+    /// ...and is one of this stream's, if the class is real time and no other one has a reservation for it...
     pub stream: Option<StreamId>,
     /// ...and completes by then.
     pub deadline: Instant,
@@ -90,7 +90,7 @@ impl IoRequest {
     pub fn promote(&mut self, promotion: Promotion) {
         let becomes_promised = promotion.class == Class::RealTime && self.class != Class::RealTime;
         self.class = self.class.min(promotion.class);
-        self.stream = self.stream.or(promotion.stream.filter(|_| promotion.class == Class::RealTime));
+        self.stream = promotion.stream.filter(|_| promotion.class == Class::RealTime).or(self.stream);
         self.deadline = match self.deadline {
             Some(deadline) if !becomes_promised => Some(deadline.min(promotion.deadline)),
             _ => Some(promotion.deadline),

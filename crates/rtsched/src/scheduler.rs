@@ -534,17 +534,21 @@ impl Scheduler {
             })
     }
 
-    /// A queued request that was nobody's becomes one of `stream`'s, as if the stream asked for it now: real time, by
-    /// `deadline`. What was read ahead of a player before anybody knew it for one is not left to what its own stream leaves.
-    /// Counted as taken back and asked for again. Returns false, and changes nothing, when the request is not queued (any
-    /// more), or is a stream's already. O(log n).
+    /// A queued request that was nobody's, or that of a stream without a reservation, becomes one of `stream`'s, as if that
+    /// asked for it now: real time, by `deadline`. What was read ahead of a player before anybody knew it for one is not left
+    /// to what its own stream leaves. Counted as taken back and asked for again. Returns false, and changes nothing, when the
+    /// request is not queued (any more), or belongs to `stream` or to one with a reservation already. O(log n).
     pub fn assign(&mut self, now: Instant, id: RequestId, stream: StreamId, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
-        let request = self.queue.get(slot).request;
-        if request.stream.is_some() {
+        let Waiting { request, owner, .. } = *self.queue.get(slot);
+        let is_held = owner.is_some_and(|owner| self.streams.held_of(owner).is_some());
+        if is_held || request.stream == Some(stream) {
             return false;
         }
         self.take_back(now, slot);
+        if let Some(owner) = owner {
+            self.streams.close(owner, self.queue.has_any_of(owner));
+        }
         let (class, stream, deadline) = (Class::RealTime, Some(stream), Some(deadline));
         self.enqueue(now, Request { class, stream, deadline, ..request });
         true

@@ -13,7 +13,7 @@ use super::cache::BlockId;
 use super::pattern::Allowance;
 use super::players::Lead;
 use super::reads::page_ceil;
-use super::sequence::{Ahead, Head, Noted, SLOWEST, Sequence, SequenceId, Taken, spellings};
+use super::sequence::{Ahead, Head, Noted, Pattern, SLOWEST, Sequence, SequenceId, Taken, spellings};
 use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
 use super::{Core, Purpose};
 use crate::allocator::Owner;
@@ -120,6 +120,16 @@ impl Core {
         }
     }
 
+    /// The client is given a frame. Its first ones were open before anybody knew that they are frames: it is found by their names.
+    pub(super) fn give_frame(&mut self, now: Now, ino: Ino, has_waited: bool) {
+        let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
+        let Some((id, ..)) = self.sequences.find(name.parent, false, &name.name) else { return };
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            // Who comes to the end and begins again waits at two places.
+            sequence.heads.iter_mut().for_each(|head| head.give(now.monotonic, has_waited));
+        }
+    }
+
     /// The sequence that an open file is a frame of, and the client of it that is there.
     fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, &Head)> {
         let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
@@ -173,6 +183,9 @@ impl Core {
         }
         self.next_stop = self.next_stop.min(self.sequences.next_idle());
         self.declare_sequence(id);
+        if begins && !writes {
+            self.join_frames(now, id, index);
+        }
         Some(noted)
     }
 
@@ -332,14 +345,41 @@ impl Core {
 
     /// The frame behind `from`, in the client's direction and step.
     fn next_frame(&self, sequence: &Sequence, head: &Head, from: u64) -> Option<(u64, Ino)> {
-        let directory = self.metadata.get(sequence.pattern.directory)?;
-        let (parent, prefix, suffix) =
-            (sequence.pattern.directory, &sequence.pattern.prefix, &sequence.pattern.suffix);
-        head.behind(from).take(LONGEST_GAP).find_map(|number| {
-            let mut names = spellings(prefix, number, head.digits(), suffix);
-            let ino = names.find_map(|name| self.metadata.child(directory, parent, &name))?;
-            (self.metadata.get(ino)?.kind == FileKind::Regular).then_some((number, ino))
-        })
+        let frame = |number| Some((number, self.frame(sequence, head, number)?));
+        head.behind(from).take(LONGEST_GAP).find_map(frame)
+    }
+
+    /// The file that is this frame, if there is one.
+    fn frame(&self, sequence: &Sequence, head: &Head, number: u64) -> Option<Ino> {
+        let Pattern { directory, prefix, suffix, .. } = &sequence.pattern;
+        let parent = self.metadata.get(*directory)?;
+        let mut names = spellings(prefix, number, head.digits(), suffix);
+        let ino = names.find_map(|name| self.metadata.child(parent, *directory, &name))?;
+        (self.metadata.get(ino)?.kind == FileKind::Regular).then_some(ino)
+    }
+
+    /// The files of the frames that a client took last.
+    fn frames_taken(&self, id: SequenceId, index: usize) -> Vec<Ino> {
+        let head = self.sequences.get(id).and_then(|sequence| Some((sequence, sequence.heads.get(index)?)));
+        let taken = head.into_iter().flat_map(|(sequence, head)| {
+            head.numbers().filter_map(move |number| self.frame(sequence, head, number))
+        });
+        taken.collect()
+    }
+
+    /// Frames that were open before anybody knew that they are frames are the sequence's, and so is what was asked for of them.
+    fn join_frames(&mut self, now: Now, id: SequenceId, index: usize) {
+        let mut joining = self.frames_taken(id, index);
+        joining
+            .retain(|ino| self.files.get(ino).is_some_and(|file| file.sequence(Direction::Read).is_none()));
+        for &ino in &joining {
+            self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Read, Some(id)));
+        }
+        let Some(sequence) = self.sequences.get(id).filter(|sequence| sequence.declared.is_some()) else {
+            return;
+        };
+        let need = self.need_of_frames(now, id, sequence, index, Bytes::ZERO);
+        joining.into_iter().for_each(|ino| self.hasten(ino, 0..LONGEST_FRAME, need));
     }
 
     fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> Lead {
@@ -446,7 +486,18 @@ impl Core {
             let deadline = head.and_then(|head| head.allowance.due(now.monotonic, ahead));
             return Need { class: Class::BestEffort, deadline, ..need };
         }
-        Need { deadline: Some(now.monotonic + rate.time_for(ahead).max(window)), ..need }
+        let needed = now.monotonic + rate.time_for(ahead).max(window);
+        let earliest = head
+            .zip(sequence.period())
+            .map(|(head, period)| head.earliest_need(head.front(), period) + rate.time_for(ahead));
+        Need { deadline: earliest.max(Some(needed)), ..need }
+    }
+
+    /// A client that plays on does not need this frame before.
+    pub(super) fn earliest_need_of_frame(&self, handle: HandleId) -> Option<Instant> {
+        let (sequence, head) = self.client_of_frame(handle)?;
+        let (_, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
+        Some(head.earliest_need(number, sequence.period()?))
     }
 
     /// Asks for one frame, if it fits into `room`, should there be little: its length, 0 if it does not fit. `None` when there

@@ -33,10 +33,10 @@ const REQUEST: u64 = MAX_BUFFER as u64;
 const OBSERVED_MARGIN: u64 = 20;
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
 /// once, and a quarter of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
-const START: Duration = Duration::from_millis(1750);
+pub(super) const START: Duration = Duration::from_millis(1750);
 /// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
 /// long as it is not known for one, does not come before players.
-const OWN_BUFFER: Duration = Duration::from_secs(2);
+pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
 
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
@@ -126,6 +126,7 @@ impl Core {
     ) {
         let Range { start: offset, end } = read;
         let followed = self.follow_frame(now, ino, handle, end - offset, has_waited);
+        self.give_frame(now, ino, has_waited);
         if let Some(sequence) = followed.next {
             self.read_sequence_ahead(now, sequence);
         }
@@ -421,6 +422,9 @@ impl Core {
 
     /// A client that plays on does not need what is at `at` before.
     pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
+        if let Some(need) = self.earliest_need_of_frame(handle) {
+            return Some(need);
+        }
         let player = self.player(handle).filter(|player| player.is_run())?;
         let (began, origin) = player.origin;
         let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));

@@ -113,9 +113,13 @@ impl Sequence {
         self.is_run(head) && !head.pace.copies()
     }
 
-    /// How many clients are streams, should there be a rate.
+    /// How many clients are streams, should there be a rate. One that comes to the end and begins again while it fills its
+    /// buffer is at two places for a moment: beside another one, who is new counts when the other has had time to go on.
     pub(super) fn players(&self) -> usize {
-        self.heads.iter().filter(|head| self.plays(head)).count()
+        let patience = self.patience();
+        let players = || self.heads.iter().filter(|head| self.plays(head));
+        let lasting = players().filter(|head| head.lasts() > patience).count();
+        lasting.max(players().count().min(1))
     }
 
     /// The client that is nearest to a frame, if one is near.
@@ -143,8 +147,13 @@ impl Sequence {
         Some(found.unwrap_or_else(|| by_period(USUAL_PERIOD)))
     }
 
+    /// What a frame plays for.
+    pub(super) fn period(&self) -> Option<Duration> {
+        self.rate().map(|rate| rate.time_for(self.frame_bytes()))
+    }
+
     fn patience(&self) -> Duration {
-        self.rate().map_or(PATIENCE, |rate| rate.time_for(self.frame_bytes()) * 2)
+        self.period().map_or(PATIENCE, |period| period * 2)
     }
 
     /// A client is at this frame: the client, and what others, or it itself, will not come to any more.
@@ -156,7 +165,11 @@ impl Sequence {
                 let oldest = (0..MOST_HEADS).min_by_key(|&index| self.heads[index].last_used).unwrap_or(0);
                 given_up.extend(self.heads.remove(oldest).into_frames());
             }
-            self.heads.push(Head::new(now, number, digits, length));
+            let mut head = Head::new(now, number, digits, length);
+            if self.heads.is_empty() {
+                head.begin();
+            }
+            self.heads.push(head);
             return (self.heads.len() - 1, given_up);
         };
         if self.heads[index].note(now, number, digits, length) {
@@ -288,8 +301,10 @@ impl Sequences {
             })
             .next()?;
         let pattern = Pattern { directory, writes, prefix: this.prefix.into(), suffix: this.suffix.into() };
+        let mut head = Head::new(before.at, first.0, first.1, before.length);
+        head.begin();
         let mut sequence = Sequence {
-            heads: vec![Head::new(before.at, first.0, first.1, before.length)],
+            heads: vec![head],
             pattern,
             has_run: false,
             is_of_films: false,
@@ -328,14 +343,14 @@ impl Sequences {
     /// When somebody will have stopped, if he goes on doing nothing.
     pub(super) fn next_idle(&self) -> Instant {
         let heads = self.held.values().flat_map(|sequence| &sequence.heads);
-        heads.map(|head| head.last_used + IDLE).min().unwrap_or(Instant::FAR_FUTURE)
+        heads.map(|head| head.active() + IDLE).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
     /// Takes out clients that have stopped: of each sequence that had one, what was in memory for them.
     pub(super) fn take_idle(&mut self, now: Instant) -> Vec<(SequenceId, Vec<Ahead>)> {
         let mut stopped = Vec::new();
         for (&id, sequence) in &mut self.held {
-            let is_idle = |head: &mut Head| now.saturating_since(head.last_used) >= IDLE;
+            let is_idle = |head: &mut Head| now.saturating_since(head.active()) >= IDLE;
             let frames: Vec<_> = sequence.heads.extract_if(.., is_idle).map(Head::into_frames).collect();
             if !frames.is_empty() {
                 stopped.push((id, frames.into_iter().flatten().collect()));
@@ -394,6 +409,49 @@ mod tests {
             (sequence.players(), sequence.rate()),
             (1, Some(Bitrate(8_000_000_000 * (1 << 20) / 41_666_666)))
         );
+    }
+
+    /// A player that comes to the end begins again, and is at two places while it fills its buffer. It was taken for two players,
+    /// and the sixth of six films was refused for the second one's sake. At one of them it waited for longer than a second for
+    /// what it had asked for at the other, which was taken for rest: it was no player any more, and another one got its
+    /// reservation.
+    #[test]
+    fn who_begins_again_at_the_end_is_one_player_and_stays_it() {
+        let mut client = Client::new();
+        let ask = |client: &mut Client, number: u32| {
+            client
+                .take_after(Duration::ZERO, HERE, false, &format!("f.{number:04}.dpx"))
+                .map(|noted| noted.id)
+        };
+        let id = (50..=60).chain(1..=1).filter_map(|number| ask(&mut client, number)).last().unwrap();
+        let sequence = client.sequences.get_mut(id).unwrap();
+        assert_eq!((sequence.heads.len(), sequence.players()), (2, 1));
+        client.now += Duration::from_millis(1500);
+        sequence.heads.iter_mut().for_each(|head| head.give(client.now, true));
+        for number in 2..=3 {
+            ask(&mut client, number);
+            let sequence = client.sequences.get(id).unwrap();
+            assert_eq!((sequence.heads.len(), sequence.players()), (1, 1), "{number}");
+        }
+    }
+
+    /// Beside another one, who is new counts when he has lasted: the boundary pair.
+    #[test]
+    fn two_who_go_on_are_two_players() {
+        let mut client = Client::new();
+        let ask = |client: &mut Client, gap, number: u32| {
+            client.take_after(gap, HERE, false, &format!("f.{number:04}.dpx")).map(|noted| noted.id)
+        };
+        (1..=20).for_each(|number| _ = ask(&mut client, Duration::from_millis(40), number));
+        let id = ask(&mut client, Duration::ZERO, 500).unwrap();
+        let players = |client: &Client| client.sequences.get(id).unwrap().players();
+        // It is patient for two frames of a 24th of a second.
+        let patience = Duration::from_nanos(2 * 41_666_666);
+        ask(&mut client, patience / 2, 21);
+        ask(&mut client, patience / 2, 501);
+        assert_eq!(players(&client), 1);
+        ask(&mut client, Duration::from_nanos(100), 502);
+        assert_eq!(players(&client), 2);
     }
 
     /// Of several numbers the one that changes counts, whichever that is.

@@ -7,6 +7,7 @@
 
 use crate::core::cache::BlockId;
 use crate::core::pattern::{Allowance, Beat, Pace, Way};
+use crate::core::players::{OWN_BUFFER, START};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use units::{Bytes, Duration, Instant};
@@ -17,6 +18,9 @@ const WINDOW: usize = 8;
 const NEAR: u64 = 32;
 /// Who takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name.
 pub(in crate::core) const SLOWEST: Duration = Duration::from_secs(1);
+/// Who begins may have to wait so long for its first frames. It is less than what other players may take, because films take more
+/// of the device: what is at it then, and the half of a request in which the last of them come, are half a second together.
+const FIRST: Duration = Duration::from_millis(1250);
 /// Frames that a client may have open at once: what is behind them is passed.
 const AT_ONCE: usize = 8;
 
@@ -43,7 +47,16 @@ pub(in crate::core) struct Head {
     step: u64,
     /// Frames since it began, without the first, each soon after the one before.
     continued: u32,
+    /// When it began to go its way, and with which frame.
+    origin: (Instant, u64),
+    /// When it came to be.
+    since: Instant,
+    /// It begins to play: nothing need be there before.
+    starts_by: Option<Instant>,
+    /// When it asked last.
     pub(in crate::core) last_used: Instant,
+    /// When it was given a frame last.
+    last_given: Instant,
     pub(in crate::core) pace: Pace,
     pub(in crate::core) beat: Beat,
     pub(in crate::core) allowance: Allowance,
@@ -63,7 +76,11 @@ impl Head {
             way: Way::Forward,
             step: 1,
             continued: 0,
+            origin: (now, number),
+            since: now,
+            starts_by: None,
             last_used: now,
+            last_given: now,
             pace: Pace::default(),
             beat: Beat::default(),
             allowance: Allowance::default(),
@@ -81,9 +98,30 @@ impl Head {
         self.front().abs_diff(number)
     }
 
+    /// For how long it has been there.
+    pub(in crate::core) fn lasts(&self) -> Duration {
+        self.last_used.saturating_since(self.since)
+    }
+
+    /// It is given a frame. Who did not have to wait for it plays.
+    pub(in crate::core) fn give(&mut self, now: Instant, has_waited: bool) {
+        self.last_given = now;
+        if !has_waited {
+            self.begin_to_play(now);
+        }
+    }
+
+    /// Until when something was between it and the server: who waits does not rest.
+    pub(in crate::core) fn active(&self) -> Instant {
+        self.last_used.max(self.last_given)
+    }
+
     /// The client has taken a frame. True when it goes elsewhere than before.
     pub(in crate::core) fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> bool {
-        let gap = now.saturating_since(self.last_used);
+        let gap = now.saturating_since(self.active());
+        if self.last_given > self.last_used {
+            self.begin_to_play(now);
+        }
         self.last_used = now;
         if self.numbers.back() == Some(&number) {
             return false;
@@ -102,7 +140,31 @@ impl Head {
         self.digits = digits;
         let before = (self.way, self.step);
         self.judge();
-        before != (self.way, self.step)
+        let is_elsewhere = before != (self.way, self.step);
+        if is_elsewhere || gap > SLOWEST {
+            self.origin = (now, number);
+        }
+        is_elsewhere
+    }
+
+    /// Nobody has played the sequence before: what it begins with need not be there before [`FIRST`] is over.
+    pub(in crate::core) fn begin(&mut self) {
+        self.starts_by = Some(self.origin.0 + FIRST);
+    }
+
+    /// It was given what it had waited for, and goes on: it comes to everything as much sooner as it had to wait less than it
+    /// might have.
+    fn begin_to_play(&mut self, now: Instant) {
+        self.starts_by = None;
+        self.origin.0 = self.origin.0.min(now.saturating_before(START));
+    }
+
+    /// A client that shows a frame every `period` does not need this one before.
+    pub(in crate::core) fn earliest_need(&self, number: u64, period: Duration) -> Instant {
+        let (began, origin) = self.origin;
+        let frames = u32::try_from(number.abs_diff(origin) / self.step).unwrap_or(u32::MAX);
+        let played = began + START + period.saturating_mul(frames);
+        played.saturating_before(OWN_BUFFER).max(self.starts_by.unwrap_or(Instant::ZERO))
     }
 
     fn judge(&mut self) {
@@ -136,6 +198,11 @@ impl Head {
             Way::Backward => numbers.min(),
         }
         .unwrap_or(0)
+    }
+
+    /// The frames that it took last, oldest first.
+    pub(in crate::core) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.numbers.iter().copied()
     }
 
     /// Digits with which it goes on.
@@ -271,6 +338,24 @@ mod tests {
         assert_eq!(head.continued(), 1);
         head.note(Instant::ZERO + SLOWEST * 2 + Duration::from_nanos(1), 3, 1, 1);
         assert_eq!(head.continued(), 0);
+    }
+
+    /// Six players of DPX films filled a buffer of 24 frames each, for which the sixth waited a second and more. The time was
+    /// counted as its rest, so with the first frame that it played it was no player any more, and its reservation went to a
+    /// seventh that had none.
+    #[test]
+    fn who_waits_for_a_frame_does_not_rest() {
+        let rests = |given: Option<Duration>| {
+            let mut head = after(&[1, 2, 3]);
+            let asked = head.last_used;
+            if let Some(given) = given {
+                head.give(asked + given, true);
+            }
+            head.note(asked + SLOWEST + Duration::from_millis(35), 4, 6, 1);
+            head.continued() == 0
+        };
+        assert!(rests(None) && rests(Some(Duration::ZERO)));
+        assert!(!rests(Some(SLOWEST)));
     }
 
     #[test]
