@@ -16,6 +16,9 @@ use units::Duration;
 /// had it been longer.
 const KEEPS_UP: f64 = 0.95;
 
+/// Who has not begun to play by then does not play: that nothing of his is late says nothing.
+const BEGINS_WITHIN_MS: f64 = 5000.0;
+
 /// From so much stolen processor time on, percent, a point tells about the machine's host. See [`Point::stolen`].
 pub const STOLEN_BOUND: f64 = 3.0;
 
@@ -60,7 +63,8 @@ pub struct Point {
     pub repeat: u32,
     /// How many clients; where several come at once, how often.
     pub clients: u32,
-    /// Nobody was late, nothing failed, and the device can go on so with the recorders (`sustained`).
+    /// Nobody was late, nothing failed, all players play (`start`: within 5 s), and the device can go on so with the recorders
+    /// (`sustained`).
     pub clean: bool,
     /// Units that were late.
     pub late: u64,
@@ -134,6 +138,11 @@ impl Point {
         self.stolen >= STOLEN_BOUND
     }
 
+    /// Whether every player began to play in the time in which one has to.
+    pub fn all_play(&self) -> bool {
+        self.start.is_none_or(|start| start.longest_ms <= BEGINS_WITHIN_MS)
+    }
+
     /// And it may have decided the verdict. Who has nobody beside him is in time in spite of the host, never because of it: with
     /// less of a processor nobody is faster. But a copy that is slower leaves more to others.
     pub fn is_in_doubt(&self) -> bool {
@@ -197,7 +206,7 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
     let destaged = recorded.map_or(1.0, |megabits| destaged(megabits, window).min(1.0));
     let sustained = recorded.and_then(|megabits| sustained(megabits, window));
     let each = |bytes: f64, count: f64| if count > 0.0 { bytes / count / 1024.0 } else { 0.0 };
-    Point {
+    let mut point = Point {
         pair: 0,
         commit: String::new(),
         date: String::new(),
@@ -237,7 +246,9 @@ pub(crate) fn judge(experiment: &Experiment, seen: Seen<'_>) -> Point {
         stolen: last.processor.stolen_percent_since(&seen.began),
         set_aside: false,
         deepest_queue: last.counters.deepest_queue,
-    }
+    };
+    point.clean &= point.all_play();
+    point
 }
 
 /// In the second half of the window, because in the first a copy fills memory.
@@ -317,6 +328,19 @@ mod tests {
         assert_eq!((of([true, true, false]), of([true, false, false])), (Some(3), Some(0)));
         let unknown = judged(None);
         assert_eq!((unknown.late, unknown.late_with_reservation), (23, None));
+    }
+
+    /// A seventh film, for which a volume had no room, was in time: it began after 12.4 of 12 seconds.
+    #[test]
+    fn who_does_not_begin_is_not_in_time() {
+        let window = [Mark::default(), Mark::default()];
+        let judged = |start_ms| {
+            let mut report = ClientReport::default();
+            report.start.record(Duration::from_millis(start_ms));
+            judge(&smoke().experiments[0], seen(std::slice::from_ref(&report), 1, &window))
+        };
+        assert!(judged(4_900).clean && !judged(5_100).clean);
+        assert_eq!(judged(5_100).late, 0);
     }
 
     /// Counted by what was taken from the recorders on average since the first started, the last of them hid: thirteen

@@ -171,6 +171,10 @@ pub fn verdict(point: &Point) -> String {
             None => format!("{} late", point.late),
         },
     };
+    let begins = match point.start.filter(|_| !point.all_play()) {
+        Some(start) => format!(", somebody begins after {:.1} s", start.longest_ms / 1e3),
+        None => String::new(),
+    };
     let with_reservation = point.late_with_reservation.filter(|_| point.late > 0);
     let with_reservation =
         with_reservation.map_or(String::new(), |late| format!(", {late} of those with a reservation"));
@@ -182,7 +186,7 @@ pub fn verdict(point: &Point) -> String {
         format!(", {:.0} % TAKEN BY THE MACHINE'S HOST{again}", point.stolen)
     });
     format!(
-        "{}: {}: {} clients: {verdict}{with_reservation} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
+        "{}: {}: {} clients: {verdict}{with_reservation}{begins} ({:.0} + {:.0} Mbit/s, {:.0} KiB a seek, {:.0} % busy{}{}{}{})",
         point.contender,
         point.experiment,
         point.clients,
