@@ -423,12 +423,12 @@ mod tests {
                 .take_after(Duration::ZERO, HERE, false, &format!("f.{number:04}.dpx"))
                 .map(|noted| noted.id)
         };
-        let id = (50..=60).chain(1..=1).filter_map(|number| ask(&mut client, number)).last().unwrap();
+        let id = (50..=60).chain(1..=3).filter_map(|number| ask(&mut client, number)).last().unwrap();
         let sequence = client.sequences.get_mut(id).unwrap();
         assert_eq!((sequence.heads.len(), sequence.players()), (2, 1));
         client.now += Duration::from_millis(1500);
         sequence.heads.iter_mut().for_each(|head| head.give(client.now, true));
-        for number in 2..=3 {
+        for number in 4..=5 {
             ask(&mut client, number);
             let sequence = client.sequences.get(id).unwrap();
             assert_eq!((sequence.heads.len(), sequence.players()), (1, 1), "{number}");
