@@ -130,21 +130,21 @@ impl Core {
         }
     }
 
-    /// The sequence that an open file is a frame of, and the client of it that is there.
-    fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, &Head)> {
+    /// The sequence that an open file is a frame of, its number there, and the client that is there.
+    fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, u64, &Head)> {
         let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
         let sequence = self.sequences.get(id)?;
-        Some((sequence, sequence.heads.get(sequence.head_at(number)?)?))
+        Some((sequence, number, sequence.heads.get(sequence.head_at(number)?)?))
     }
 
     /// True when a client of a sequence came to this frame from another one.
     pub(super) fn follows_a_frame(&self, handle: HandleId) -> bool {
-        self.client_of_frame(handle).is_some_and(|(sequence, head)| sequence.is_run(head))
+        self.client_of_frame(handle).is_some_and(|(sequence, _, head)| sequence.is_run(head))
     }
 
     /// What the client of a sequence has been given whose frame this is.
     pub(super) fn allowance_of_frame(&self, handle: HandleId) -> Option<Allowance> {
-        self.client_of_frame(handle).map(|(_, head)| head.allowance)
+        self.client_of_frame(handle).map(|(.., head)| head.allowance)
     }
 
     /// The sequence that an open file is part of, and its number there.
@@ -183,7 +183,9 @@ impl Core {
         }
         self.next_stop = self.next_stop.min(self.sequences.next_idle());
         self.declare_sequence(id);
-        if begins && !writes {
+        // Those that are opened from now on join when they are opened.
+        let is_outside = || self.files.get(&ino).is_some_and(|file| file.sequence(Direction::Read).is_none());
+        if begins && !writes && is_outside() {
             self.join_frames(now, id, index);
         }
         Some(noted)
@@ -495,8 +497,7 @@ impl Core {
 
     /// A client that plays on does not need this frame before.
     pub(super) fn earliest_need_of_frame(&self, handle: HandleId) -> Option<Instant> {
-        let (sequence, head) = self.client_of_frame(handle)?;
-        let (_, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
+        let (sequence, number, head) = self.client_of_frame(handle)?;
         Some(head.earliest_need(number, sequence.period()?))
     }
 
