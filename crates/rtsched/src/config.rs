@@ -55,6 +55,9 @@ pub struct Config {
     /// Beside others it has to let players that begin be served before they are promised to be, too. Streams that were
     /// admitted while there was nobody stay admitted.
     pub readers_max_permille: u32,
+    /// The same while somebody searches, as with random reads or jumps: each place that he looks at is a seek before whatever
+    /// players that begin wait for. Whoever was admitted while nobody did stays admitted.
+    pub searched_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
     /// The memory of a stream's buffer is used and given back in pieces of this length: what has been played of one is held
@@ -133,6 +136,7 @@ impl Default for Config {
             idle_floor_percent: 1,
             streams_max_permille: 980,
             readers_max_permille: 995,
+            searched_max_permille: 900,
             buffer_memory: Bytes::from_mib(4096),
             buffer_piece: Bytes::ZERO,
             request_time: Duration::from_millis(700),

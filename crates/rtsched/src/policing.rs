@@ -71,6 +71,9 @@ impl Scheduler {
     /// their commands are long. Many pictures are no search: so that they have no more than their part, their turn is later.
     fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
         self.searched = Some(now);
+        if let Some(stream) = waiting.request.stream {
+            self.unpromised.looked(now, stream, waiting.cost);
+        }
         let part = self.pictures_part();
         let turn = self.pictures.saturating_before(PICTURES_BURST);
         self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * part;

@@ -12,6 +12,7 @@ use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
 use crate::streams::{Held, SHARE_SHIFT};
+use crate::unpromised::Beside;
 use units::{Bitrate, Bytes, Duration, Instant};
 
 impl Scheduler {
@@ -36,10 +37,10 @@ impl Scheduler {
         if let Some(why) = self.health.congestion() {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(Some(spec), None, self.is_alone(now)) {
+        let sizing = match self.try_with(Some(spec), None, self.beside(now)) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(spec, None, self.is_alone(now));
+                let fits = self.rate_that_fits(spec, None, self.beside(now));
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -111,9 +112,9 @@ impl Scheduler {
         Rejected { why, fits }
     }
 
-    /// Nobody without a guarantee uses the device to speak of. What was promised while it was so stays promised.
-    fn is_alone(&self, now: Instant) -> bool {
-        !self.unpromised.is_noticed(now, self.queue.has_unpromised())
+    /// Who uses the device without a guarantee. What was promised beside fewer stays promised.
+    fn beside(&self, now: Instant) -> Beside {
+        self.unpromised.beside(now, self.queue.has_unpromised())
     }
 
     /// The sizing with which the active streams fit, without the one in `but`, and with `new`. The demoted ones come
@@ -122,10 +123,10 @@ impl Scheduler {
         &mut self,
         new: Option<&StreamSpec>,
         but: Option<StreamSlot>,
-        is_alone: bool,
+        beside: Beside,
     ) -> Result<Sizing, Why> {
         self.collect(new, but);
-        let others = self.others(0, is_alone);
+        let others = self.others(0, beside);
         let may_grow = new.is_some() && self.may_grow();
         self.admission.choose(&self.specs, new.is_some(), may_grow, &self.service, &self.config, others)
     }
@@ -152,13 +153,13 @@ impl Scheduler {
         &mut self,
         spec: &StreamSpec,
         but: Option<StreamSlot>,
-        is_alone: bool,
+        beside: Beside,
     ) -> Option<Bitrate> {
         let (mut low, mut high) = (0, 128);
         while high - low > 1 {
             let middle = (low + high) / 2;
             let rate = Bitrate(u64::try_from(u128::from(spec.rate.0) * middle / 128).unwrap_or(u64::MAX));
-            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, is_alone) {
+            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, beside) {
                 Ok(_) => low = middle,
                 Err(_) => high = middle,
             }
@@ -189,10 +190,14 @@ impl Scheduler {
         if let Some(why) = self.health.congestion().filter(|_| more) {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(Some(&spec), Some(slot), !more || self.is_alone(now)) {
+        let sizing = match self.try_with(
+            Some(&spec),
+            Some(slot),
+            if more { self.beside(now) } else { Beside::Nobody },
+        ) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(&spec, Some(slot), self.is_alone(now));
+                let fits = self.rate_that_fits(&spec, Some(slot), self.beside(now));
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -271,11 +276,11 @@ impl Scheduler {
     /// # Errors
     /// [`Why`] says what is lacking: not even requests of other lengths would do.
     pub fn admitted_fit(&mut self) -> Result<(), Why> {
-        self.try_with(None, None, true).map(|_| ())
+        self.try_with(None, None, Beside::Nobody).map(|_| ())
     }
 
     /// Beside the streams that were [collected](Self::collect).
-    fn others(&self, margin_percent: u32, is_alone: bool) -> Others {
+    fn others(&self, margin_percent: u32, beside: Beside) -> Others {
         let longest = [Direction::Read, Direction::Write]
             .map(|direction| self.service.nanos_anywhere(direction, self.config.largest_request))
             .into_iter()
@@ -290,10 +295,10 @@ impl Scheduler {
         Others {
             floor_base: self.config.floor_base,
             floors_percent: self.floors.total_percent(),
-            streams_max_permille: if is_alone && is_read_only {
-                self.config.readers_max_permille
-            } else {
-                self.config.streams_max_permille
+            streams_max_permille: match beside {
+                Beside::Nobody if is_read_only => self.config.readers_max_permille,
+                Beside::Nobody | Beside::Others => self.config.streams_max_permille,
+                Beside::Searches => self.config.searched_max_permille,
             },
             margin_percent,
             longest,
@@ -385,7 +390,7 @@ impl Scheduler {
     fn resume(&mut self, now: Instant, slot: StreamSlot) {
         let Some(held) = self.streams.held_of(slot).copied() else { return };
         let stream = self.streams.get(slot).id;
-        match self.try_with(Some(&held.spec), Some(slot), true) {
+        match self.try_with(Some(&held.spec), Some(slot), Beside::Nobody) {
             Ok(sizing) => {
                 self.resize(now, sizing);
                 self.activate(now, slot);
@@ -494,7 +499,7 @@ impl Scheduler {
             }
             self.collect(None, None);
             self.specs.push(spec);
-            let others = self.others(self.config.restore_margin_percent.min(50), self.is_alone(now));
+            let others = self.others(self.config.restore_margin_percent.min(50), self.beside(now));
             let chosen = self.admission.choose(&self.specs, true, false, &self.service, &self.config, others);
             let Ok(sizing) = chosen else { return };
             self.resize(now, sizing);

@@ -1,11 +1,13 @@
 //! Does anybody without a guarantee use the device?
 //!
-//! **For:** how much of the device's time metadata and best effort asked for lately, because streams may be promised nearly
-//! all of it only while nobody does. What was promised holds beside others, too; but a player that begins is served sooner
-//! than it is promised, out of what promises leave, and beside others a hundredth of the time is not enough for that.
-//! **Excludes:** what the others get; what streams ask for, admitted or not; idle work. **State:** what was asked for, fading.
-//! **Invariants:** it does not fade while any of it waits.
+//! **For:** how much of the device's time metadata, best effort and who searches asked for lately, because streams may be
+//! promised nearly all of it only while nobody does. What was promised holds beside others, too; but a player that begins is
+//! served sooner than it is promised, out of what promises leave, and beside others a hundredth of the time is not enough for
+//! that; beside somebody who searches not a tenth, because what he waits for goes before it.
+//! **Excludes:** what the others get; what streams ask for in order, admitted or not; idle work. **State:** what was asked for,
+//! fading. **Invariants:** of metadata and best effort it does not fade while any of it waits.
 
+use crate::request::StreamId;
 use units::{Duration, Instant, nanos};
 
 /// Of what was asked for so long ago about a third still counts.
@@ -15,28 +17,73 @@ const UNNOTICED_PERMILLE: u64 = 20;
 /// No more is remembered, so that it fades in ten seconds.
 const REMEMBERED_PERMILLE: u64 = 250;
 
+/// Whoever begins to play looks at so many places, such as a header or an index, and does not search,...
+const GLANCES: usize = 2;
+/// ...of so many that all have looked at.
+const LOOKS: usize = 32;
+
 const fn permille(of: u64) -> u64 {
     LATELY.as_nanos() as u64 / 1000 * of
+}
+
+/// Who uses the device beside streams, to speak of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Beside {
+    Nobody,
+    Others,
+    /// Among them somebody who searches.
+    Searches,
 }
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unpromised {
+    others: Asked,
+    searches: Asked,
+    /// Who looked at a picture, the latest first.
+    looked: [Option<StreamId>; LOOKS],
+}
+
+impl Unpromised {
+    /// Metadata or best effort asks for `cost` nanoseconds; whether other such requests `wait` already.
+    pub(crate) fn asked(&mut self, now: Instant, cost: u64, wait: bool) {
+        self.others.ask(now, cost, wait);
+    }
+
+    /// A stream that waits for a picture does. It searches when it is not its first or second one.
+    pub(crate) fn looked(&mut self, now: Instant, stream: StreamId, cost: u64) {
+        let before = self.looked.iter().filter(|one| **one == Some(stream)).count();
+        if before >= GLANCES {
+            self.searches.ask(now, cost, false);
+        }
+        self.looked.rotate_right(1);
+        self.looked[0] = Some(stream);
+    }
+
+    /// Who is noticed; some of metadata and best effort may still `wait`.
+    pub(crate) fn beside(&self, now: Instant, wait: bool) -> Beside {
+        if self.searches.wanted(now, false) > permille(UNNOTICED_PERMILLE) {
+            Beside::Searches
+        } else if self.others.wanted(now, wait) > permille(UNNOTICED_PERMILLE) {
+            Beside::Others
+        } else {
+            Beside::Nobody
+        }
+    }
+}
+
+/// What was asked for lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
     /// Nanoseconds of the device, at...
     wanted: u64,
     at: Instant,
 }
 
-impl Unpromised {
-    /// Somebody asks for `cost` nanoseconds; whether others, or his own, `wait` already.
-    pub(crate) fn asked(&mut self, now: Instant, cost: u64, wait: bool) {
+impl Asked {
+    fn ask(&mut self, now: Instant, cost: u64, wait: bool) {
         let wanted = self.wanted(now, wait).saturating_add(cost);
         (self.wanted, self.at) = (wanted.min(permille(REMEMBERED_PERMILLE)), now);
-    }
-
-    /// Whether more is asked for than goes unnoticed; some may still `wait`.
-    pub(crate) fn is_noticed(&self, now: Instant, wait: bool) -> bool {
-        self.wanted(now, wait) > permille(UNNOTICED_PERMILLE)
     }
 
     fn wanted(&self, now: Instant, wait: bool) -> u64 {
@@ -54,13 +101,17 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
+    fn is_noticed(unpromised: &Unpromised, now: Instant, wait: bool) -> bool {
+        unpromised.beside(now, wait) == Beside::Others
+    }
+
     /// The boundary pair.
     #[test]
     fn more_than_two_hundredths_of_four_seconds_are_noticed() {
         for (millis, noticed) in [(80, false), (81, true)] {
             let mut unpromised = Unpromised::default();
             unpromised.asked(at(0), millis * 1_000_000, false);
-            assert_eq!(unpromised.is_noticed(at(0), false), noticed, "{millis}");
+            assert_eq!(is_noticed(&unpromised, at(0), false), noticed, "{millis}");
         }
     }
 
@@ -68,11 +119,11 @@ mod tests {
     fn what_was_asked_for_fades_unless_it_still_waits() {
         let mut unpromised = Unpromised::default();
         unpromised.asked(at(0), 160_000_000, false);
-        assert!(unpromised.is_noticed(at(1_999), false) && !unpromised.is_noticed(at(2_001), false));
-        assert!(unpromised.is_noticed(at(60_000), true));
+        assert!(is_noticed(&unpromised, at(1_999), false) && !is_noticed(&unpromised, at(2_001), false));
+        assert!(is_noticed(&unpromised, at(60_000), true));
         // Somebody else asks meanwhile.
         unpromised.asked(at(60_000), 0, true);
-        assert!(unpromised.is_noticed(at(60_001), false) && !unpromised.is_noticed(at(62_001), false));
+        assert!(is_noticed(&unpromised, at(60_001), false) && !is_noticed(&unpromised, at(62_001), false));
     }
 
     /// A server that writes a record of 5 ms each second, or 15, and one that writes for 30.
@@ -81,7 +132,7 @@ mod tests {
         for (millis, noticed) in [(5, false), (15, false), (30, true)] {
             let mut unpromised = Unpromised::default();
             (0..60).for_each(|second| unpromised.asked(at(second * 1000), millis * 1_000_000, false));
-            assert_eq!(unpromised.is_noticed(at(59_999), false), noticed, "{millis}");
+            assert_eq!(is_noticed(&unpromised, at(59_999), false), noticed, "{millis}");
         }
     }
 
@@ -91,6 +142,6 @@ mod tests {
         unpromised.asked(at(0), u64::MAX, false);
         let ask = |unpromised: &mut Unpromised, millis| unpromised.asked(at(millis), 0, false);
         (0..110).for_each(|step| ask(&mut unpromised, step * 100));
-        assert!(!unpromised.is_noticed(at(11_000), false));
+        assert!(!is_noticed(&unpromised, at(11_000), false));
     }
 }

@@ -630,3 +630,27 @@ fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
     alone.scheduler.release(alone.now, reservations.remove(12));
     assert!(alone.scheduler.admit(alone.now, StreamId(99), &spec).is_err());
 }
+
+/// Twelve players were admitted beside two copies and random reads, and in four of twenty-four rehearsals one of them was late
+/// in its first seconds: each random read was a seek before what they waited for. Whoever begins to play looks at two places
+/// himself, and does not search.
+#[test]
+fn beside_somebody_who_searches_readers_are_promised_less() {
+    let array = ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
+    let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
+    // How many streams look at how many places each, before the others are admitted.
+    for (searchers, places, expected) in [(1, 2, 13), (13, 2, 13), (1, 10, 11)] {
+        let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+        let admit =
+            |lab: &mut Lab, stream| lab.scheduler.admit(lab.now, StreamId(stream), &spec).map_err(|_| ());
+        let _first = admit(&mut lab, 0).expect("it fits");
+        for id in 0..places * searchers {
+            let wanted = Some(lab.now + Duration::from_millis(1));
+            let place = request(100 + id, Class::RealTime, id << 36, Bytes::from_kib(64), wanted);
+            lab.enqueue(Request { stream: Some(StreamId(50 + id % searchers)), ..place });
+            lab.drain();
+        }
+        let others: Vec<_> = (1..20).map_while(|stream| admit(&mut lab, stream).ok()).collect();
+        assert_eq!(1 + others.len(), expected, "{searchers} looked at {places} places each");
+    }
+}
