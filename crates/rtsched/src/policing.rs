@@ -40,7 +40,7 @@ impl Scheduler {
         if has_excess || !self.within_rate(now, owner) {
             self.journal.counters.excess += 1;
             waiting = self.demoted(waiting);
-            waiting.deadline = now + self.config.best_effort_latency;
+            waiting.deadline = self.turn_of_effort(now, &waiting);
             self.insert(now, waiting);
             self.replenish(now, owner);
         } else {

@@ -427,7 +427,6 @@ impl Scheduler {
     }
 
     fn demote_requests(&mut self, now: Instant, slot: StreamSlot) {
-        let deadline = now + self.config.best_effort_latency;
         let parts = match self.streams.held_of(slot) {
             Some(_) => [Part::Charged].as_slice(),
             None => &[Part::Charged, Part::Excess],
@@ -436,6 +435,7 @@ impl Scheduler {
             while let Some(waiting) = self.queue.oldest_of(slot, *part) {
                 let waiting = self.queue.remove(waiting);
                 let demoted = self.demoted(waiting);
+                let deadline = self.turn_of_effort(now, &demoted);
                 self.insert(now, Waiting { deadline, ..demoted });
             }
         }

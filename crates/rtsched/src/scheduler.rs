@@ -55,6 +55,8 @@ pub struct Scheduler {
     pub(crate) pictures: Instant,
     /// When somebody wanted a picture last.
     pub(crate) searched: Option<Instant>,
+    /// The next turn of best effort that belongs to no stream.
+    turn: Instant,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
     tightest: Option<(Duration, Instant)>,
     /// The last command that was preferred to an earlier deadline, and when.
@@ -88,6 +90,7 @@ impl Scheduler {
             written_to: DeviceOffset(0),
             pictures: Instant::ZERO,
             searched: None,
+            turn: Instant::ZERO,
             tightest: None,
             preferred: None,
             next_sequence: 0,
@@ -121,18 +124,37 @@ impl Scheduler {
             }
         }
         self.price(&mut waiting);
+        if request.class == Class::BestEffort && request.deadline.is_none() {
+            waiting.deadline = self.turn_of_effort(now, &waiting);
+        }
         if waiting.is_unpromised() {
             self.unpromised.asked(now, waiting.cost, self.queue.has_unpromised());
         }
         if request.class == Class::RealTime && self.shortest.is_some() {
             let mut demoted = self.demoted(waiting);
-            demoted.deadline = now + self.config.best_effort_latency;
+            demoted.deadline = self.turn_of_effort(now, &demoted);
             self.picture(now, &mut demoted, deadline);
             waiting.is_at_once = demoted.is_at_once;
             self.insert_if_it_fits(now, waiting, demoted);
         } else {
             self.insert(now, waiting);
         }
+    }
+
+    /// By when best effort should have its turn. While all of it can be served in time that is what it bears to wait. When some
+    /// is late, it is late for all, but nobody waits behind all that another one has asked for: each stream, and what belongs to
+    /// none, has its turns at distances of what they cost (start-time fair queueing: Goyal, Vin and Cheng 1996, section 2).
+    /// Half of the cost: so who has the device for himself is never ahead of the clock.
+    pub(crate) fn turn_of_effort(&mut self, now: Instant, waiting: &Waiting) -> Instant {
+        let first = self.queue.first(Class::BestEffort).map(|slot| self.queue.get(slot).deadline);
+        let next = first.filter(|due| *due < now).unwrap_or(now + self.config.best_effort_latency);
+        let turn = match waiting.owner {
+            Some(owner) => &mut self.streams.get_mut(owner).turn,
+            None => &mut self.turn,
+        };
+        let due = next.max(*turn);
+        *turn = due + Duration::from_nanos(waiting.cost / 2);
+        due
     }
 
     fn latency(&self, class: Class) -> Duration {

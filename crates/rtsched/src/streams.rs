@@ -109,6 +109,8 @@ pub(crate) struct Stream {
     pub(crate) missed: u64,
     pub(crate) tardiness: Duration,
     pub(crate) slack_nanoseconds: Option<i64>,
+    /// Its next turn as best effort.
+    pub(crate) turn: Instant,
     /// Where it stands in the order of excess.
     eligible: Option<Instant>,
 }
@@ -210,6 +212,7 @@ impl Streams {
             missed: 0,
             slack_nanoseconds: None,
             tardiness: Duration::ZERO,
+            turn: Instant::ZERO,
             eligible: None,
         };
         let slot = match self.free.pop() {

@@ -472,3 +472,57 @@ fn too_much_real_time_has_nobody_to_blame() {
         .collect::<Vec<_>>();
     assert_eq!(missed, [(RequestId(2), None)]);
 }
+
+/// Two gigabytes that had been copied into memory went to the device before whatever was read without a promise after it: beside
+/// ten players, who leave little, a copy and the eleventh player waited for half a minute for each request.
+#[test]
+fn nobody_waits_behind_all_that_another_has_asked_for() {
+    let unit = Bytes::from_mib(8);
+    let mut lab = Lab::new(bare());
+    let write = |id: u64| Request {
+        direction: Direction::Write,
+        ..request(id, Class::BestEffort, id << 30, unit, None)
+    };
+    let read = |stream: u64, id: u64| Request {
+        stream: Some(StreamId(stream)),
+        ..request(id, Class::BestEffort, id << 30, unit, None)
+    };
+    (0..250).for_each(|id| lab.enqueue(write(id)));
+    // All of it is late, however much of it the device gets through meanwhile.
+    lab.now += Duration::from_secs(60);
+    // One stream asks for twenty at once, another one for one.
+    (1000..1020).for_each(|id| lab.enqueue(read(1, id)));
+    lab.enqueue(read(2, 2000));
+    lab.drain();
+    let order = ids(&lab.trace);
+    let place = |id: u64| order.iter().position(|one| *one == id).expect("all are served");
+    // Three have their turns, and each of them one.
+    assert!(place(2000) <= 2, "{}", place(2000));
+    for (turn, id) in (1000..1020).enumerate() {
+        assert!(place(id) <= 2 * turn + 2 && place(id) >= 2 * turn, "{id}: {}", place(id));
+    }
+    assert_eq!(order.len(), 271);
+}
+
+/// While all of it is served in time nobody's deadline is later for it.
+#[test]
+fn turns_are_no_later_than_best_effort_bears_to_wait_while_nobody_is_late() {
+    let mut lab = Lab::new(bare());
+    for id in 0..40 {
+        lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));
+        lab.now += DISK.of(Bytes::from_mib(8));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("it waits");
+        assert_eq!(dispatch.requests[..], [RequestId(id)]);
+        lab.scheduler.complete(lab.now, dispatch.id);
+    }
+    lab.enqueue(request(100, Class::BestEffort, 1, Bytes::from_mib(8), None));
+    let overdue = lab.now + Config::default().best_effort_latency;
+    lab.enqueue(request(101, Class::BestEffort, 1 << 40, Bytes::from_mib(8), None));
+    // The sweep is at the higher place; who is overdue goes before it.
+    for (later, first) in [(Duration::ZERO, 101), (NANOSECOND, 100)] {
+        let mut scheduler = lab.scheduler.clone();
+        let now = overdue.saturating_before(NANOSECOND) + later;
+        let dispatch = scheduler.dispatch(now).expect("two wait");
+        assert_eq!(dispatch.requests[..], [RequestId(first)]);
+    }
+}
