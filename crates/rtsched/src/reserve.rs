@@ -37,10 +37,11 @@ impl Scheduler {
         if let Some(why) = self.health.congestion() {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(Some(spec), None, self.beside(now)) {
+        let beside = self.beside(now);
+        let sizing = match self.try_with(Some(spec), None, beside) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(spec, None, self.beside(now));
+                let fits = self.rate_that_fits(spec, None, beside);
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -190,11 +191,8 @@ impl Scheduler {
         if let Some(why) = self.health.congestion().filter(|_| more) {
             return Err(self.rejected(now, stream, why, None));
         }
-        let sizing = match self.try_with(
-            Some(&spec),
-            Some(slot),
-            if more { self.beside(now) } else { Beside::Nobody },
-        ) {
+        let beside = if more { self.beside(now) } else { Beside::Nobody };
+        let sizing = match self.try_with(Some(&spec), Some(slot), beside) {
             Ok(sizing) => sizing,
             Err(why) => {
                 let fits = self.rate_that_fits(&spec, Some(slot), self.beside(now));

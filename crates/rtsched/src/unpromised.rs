@@ -27,7 +27,7 @@ const fn permille(of: u64) -> u64 {
 }
 
 /// Who uses the device beside streams, to speak of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     Nobody,
     Others,
@@ -50,7 +50,7 @@ impl Unpromised {
         self.others.ask(now, cost, wait);
     }
 
-    /// A stream that waits for a picture does. It searches when it is not its first or second one.
+    /// A stream waits for a picture. It searches when that is not its first or second one.
     pub(crate) fn looked(&mut self, now: Instant, stream: StreamId, cost: u64) {
         let before = self.looked.iter().filter(|one| **one == Some(stream)).count();
         if before >= GLANCES {
