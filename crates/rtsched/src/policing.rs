@@ -40,7 +40,7 @@ impl Scheduler {
         if has_excess || !self.within_rate(now, owner) {
             self.journal.counters.excess += 1;
             waiting = self.demoted(waiting);
-            waiting.deadline = self.turn_of_effort(now, &waiting);
+            self.take_turn(now, &mut waiting);
             self.insert(now, waiting);
             self.replenish(now, owner);
         } else {
@@ -204,7 +204,8 @@ impl Scheduler {
                 break;
             }
             let waiting = self.queue.remove(slot);
-            self.charge(now, owner, waiting);
+            self.give_turn_back(&waiting);
+            self.charge(now, owner, Waiting { has_turn: false, ..waiting });
         }
         self.streams.set_eligible(owner, eligible);
     }

@@ -56,6 +56,8 @@ pub(crate) struct Waiting {
     pub(crate) is_picture: bool,
     /// Somebody searches and waits for it: it is wanted before all that others want.
     pub(crate) is_at_once: bool,
+    /// It has taken a turn of best effort.
+    pub(crate) has_turn: bool,
     /// The command that held the device when it arrived; none is named 0.
     pub(crate) found_at_device: Option<NonZeroU64>,
 }
@@ -83,6 +85,7 @@ impl Waiting {
             is_wanted_in_time: request.class == Class::RealTime,
             is_picture: false,
             is_at_once: false,
+            has_turn: false,
             found_at_device: found_at_device.and_then(|DispatchId(id)| NonZeroU64::new(id)),
         }
     }

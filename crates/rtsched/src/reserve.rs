@@ -7,7 +7,7 @@
 
 use crate::admission::{Others, Sizing};
 use crate::event::Event;
-use crate::queue::{Part, StreamSlot, Waiting};
+use crate::queue::{Part, StreamSlot};
 use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
@@ -432,9 +432,9 @@ impl Scheduler {
         for part in parts {
             while let Some(waiting) = self.queue.oldest_of(slot, *part) {
                 let waiting = self.queue.remove(waiting);
-                let demoted = self.demoted(waiting);
-                let deadline = self.turn_of_effort(now, &demoted);
-                self.insert(now, Waiting { deadline, ..demoted });
+                let mut demoted = self.demoted(waiting);
+                self.take_turn(now, &mut demoted);
+                self.insert(now, demoted);
             }
         }
         self.streams.get_mut(slot).run = None;

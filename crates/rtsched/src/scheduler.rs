@@ -14,7 +14,7 @@ use crate::health::Health;
 use crate::line::ServiceTime;
 use crate::merge::{Limits, Run};
 use crate::policing::{PICTURE, price};
-use crate::queue::{Part, Queue, Slot, Waiting};
+use crate::queue::{Part, Queue, Slot, StreamSlot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 use crate::service::ServiceModel;
 use crate::slack::{Expected, Usable};
@@ -125,36 +125,54 @@ impl Scheduler {
         }
         self.price(&mut waiting);
         if request.class == Class::BestEffort && request.deadline.is_none() {
-            waiting.deadline = self.turn_of_effort(now, &waiting);
+            self.take_turn(now, &mut waiting);
         }
         if waiting.is_unpromised() {
             self.unpromised.asked(now, waiting.cost, self.queue.has_unpromised());
         }
         if request.class == Class::RealTime && self.shortest.is_some() {
             let mut demoted = self.demoted(waiting);
-            demoted.deadline = self.turn_of_effort(now, &demoted);
             self.picture(now, &mut demoted, deadline);
             waiting.is_at_once = demoted.is_at_once;
-            self.insert_if_it_fits(now, waiting, demoted);
+            if !self.fits(now, waiting, self.cushion() / 2) {
+                self.journal.counters.excess += 1;
+                if !demoted.is_picture {
+                    self.take_turn(now, &mut demoted);
+                }
+                self.insert(now, demoted);
+            }
         } else {
             self.insert(now, waiting);
         }
     }
 
-    /// By when best effort should have its turn. While all of it can be served in time that is what it bears to wait. When some
+    /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait. When some
     /// is late, it is late for all, but nobody waits behind all that another one has asked for: each stream, and what belongs to
     /// none, has its turns at distances of what they cost (start-time fair queueing: Goyal, Vin and Cheng 1996, section 2).
     /// Half of the cost: so who has the device for himself is never ahead of the clock.
-    pub(crate) fn turn_of_effort(&mut self, now: Instant, waiting: &Waiting) -> Instant {
+    pub(crate) fn take_turn(&mut self, now: Instant, waiting: &mut Waiting) {
         let first = self.queue.first(Class::BestEffort).map(|slot| self.queue.get(slot).deadline);
         let next = first.filter(|due| *due < now).unwrap_or(now + self.config.best_effort_latency);
-        let turn = match waiting.owner {
+        let turn = self.turn_after(waiting.owner);
+        waiting.deadline = next.max(*turn);
+        *turn = waiting.deadline + Duration::from_nanos(waiting.cost / 2);
+        waiting.has_turn = true;
+    }
+
+    /// What has taken a turn and does without it leaves it to what its stream asks for later.
+    pub(crate) fn give_turn_back(&mut self, waiting: &Waiting) {
+        if waiting.has_turn {
+            let turn = self.turn_after(waiting.owner);
+            *turn = turn.saturating_before(Duration::from_nanos(waiting.cost / 2));
+        }
+    }
+
+    /// The next turn of a stream, or of what belongs to none.
+    fn turn_after(&mut self, owner: Option<StreamSlot>) -> &mut Instant {
+        match owner {
             Some(owner) => &mut self.streams.get_mut(owner).turn,
             None => &mut self.turn,
-        };
-        let due = next.max(*turn);
-        *turn = due + Duration::from_nanos(waiting.cost / 2);
-        due
+        }
     }
 
     fn latency(&self, class: Class) -> Duration {
@@ -173,19 +191,6 @@ impl Scheduler {
             self.floors.begins(class, self.device.free_at(now));
         }
         self.queue.insert(waiting);
-    }
-
-    /// Queues the first if every real-time deadline then holds, with half the cushion to spare, and else the second.
-    /// True for the first.
-    pub(crate) fn insert_if_it_fits(&mut self, now: Instant, wanted: Waiting, otherwise: Waiting) -> bool {
-        let fits = self.fits(now, wanted, self.cushion() / 2);
-        if !fits {
-            if otherwise.request.class != Class::RealTime {
-                self.journal.counters.excess += 1;
-            }
-            self.insert(now, otherwise);
-        }
-        fits
     }
 
     /// Queues a request of real time if every such deadline then holds, also those to come, with so many nanoseconds to
@@ -497,7 +502,7 @@ impl Scheduler {
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let before = self.queue.remove(slot);
-        let mut waiting = before;
+        let mut waiting = Waiting { has_turn: false, ..before };
         waiting.request.class = waiting.request.class.min(class);
         waiting.is_wanted_in_time |= class == Class::RealTime;
         // By when it may not starve any longer is no promise.
@@ -505,7 +510,12 @@ impl Scheduler {
             waiting.request.class == Class::RealTime && before.request.class != Class::RealTime;
         waiting.deadline = if becomes_promised { deadline } else { waiting.deadline.min(deadline) };
         self.journal.counters.promoted += 1;
-        if waiting.request.class != Class::RealTime || self.shortest.is_none() {
+        if waiting.request.class != Class::RealTime {
+            self.insert(now, Waiting { has_turn: before.has_turn, ..waiting });
+            return true;
+        }
+        if self.shortest.is_none() {
+            self.give_turn_back(&before);
             self.insert(now, waiting);
             return true;
         }
@@ -533,9 +543,16 @@ impl Scheduler {
         if is_excess {
             waiting.part = Part::Other;
         }
-        let is_given = self.insert_if_it_fits(now, waiting, otherwise);
+        if !self.fits(now, waiting, self.cushion() / 2) {
+            if otherwise.request.class != Class::RealTime {
+                self.journal.counters.excess += 1;
+            }
+            self.insert(now, otherwise);
+            return true;
+        }
+        self.give_turn_back(&before);
         // Whoever is given excess early has less of his rate left.
-        if let Some(owner) = waiting.owner.filter(|_| is_excess && is_given) {
+        if let Some(owner) = waiting.owner.filter(|_| is_excess) {
             if let Some(held) = self.streams.held_of_mut(owner) {
                 held.next_release = held.release(now) + held.spec.rate.time_for(waiting.request.length);
             }
@@ -616,6 +633,7 @@ impl Scheduler {
     /// Removes a queued request and gives its stream back what it was charged.
     fn take_back(&mut self, now: Instant, slot: Slot) {
         let waiting = self.queue.remove(slot);
+        self.give_turn_back(&waiting);
         self.journal.counters.cancelled += 1;
         let Some(owner) = waiting.owner else { return };
         let stream = self.streams.get_mut(owner);
