@@ -51,8 +51,15 @@ impl Lists {
         Self { lists: Vec::new(), links: Vec::new() }
     }
 
-    /// Adds a slot as the youngest.
-    pub(crate) fn insert(&mut self, owner: StreamSlot, part: Part, slot: Slot) {
+    /// Adds a slot where it belongs: behind all but those that are `younger`, which are looked at from the youngest on, and none
+    /// unless it was in the list before.
+    pub(crate) fn insert(
+        &mut self,
+        owner: StreamSlot,
+        part: Part,
+        slot: Slot,
+        younger: impl Fn(Slot) -> bool,
+    ) {
         if self.lists.len() <= owner as usize {
             self.lists.resize(owner as usize + 1, [EMPTY; 3]);
         }
@@ -60,14 +67,20 @@ impl Lists {
             self.links.resize(slot as usize + 1, UNLINKED);
         }
         let list = &mut self.lists[owner as usize][part as usize];
-        let previous = core::mem::replace(&mut list.tail, slot);
-        list.len += 1;
-        if previous == NIL {
-            list.head = slot;
-        } else {
-            self.links[previous as usize].next = slot;
+        let (mut previous, mut next) = (list.tail, NIL);
+        while previous != NIL && younger(previous) {
+            (previous, next) = (self.links[previous as usize].previous, previous);
         }
-        self.links[slot as usize] = Link { previous, next: NIL };
+        list.len += 1;
+        match previous {
+            NIL => list.head = slot,
+            previous => self.links[previous as usize].next = slot,
+        }
+        match next {
+            NIL => list.tail = slot,
+            next => self.links[next as usize].previous = slot,
+        }
+        self.links[slot as usize] = Link { previous, next };
     }
 
     /// Takes a slot out, wherever it is in its list.

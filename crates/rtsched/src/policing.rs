@@ -109,7 +109,7 @@ impl Scheduler {
         let before = stream.run.filter(|run| {
             queued > 0
                 // What is wanted much later does not go with it before others.
-                && run.wish.zip(wish).is_none_or(|(first, then)| then <= first + held.terms.period / 4)
+                && run.wish.zip(wish).is_none_or(|(first, then)| then <= first + held.terms.period / 8)
                 && run.direction == request.direction
                 && run.end == request.offset
                 && run.length + request.length <= held.terms.request

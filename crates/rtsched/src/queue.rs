@@ -272,7 +272,10 @@ impl Queue {
         self.unpromised += usize::from(waiting.is_unpromised());
         self.longest = self.longest.max(waiting.request.length.0);
         if let Some(owner) = waiting.owner {
-            self.lists.insert(owner, waiting.part, slot);
+            let slots = &self.slots;
+            let is_younger =
+                |other: Slot| slots[other as usize].as_ref().is_some_and(|it| it.sequence > waiting.sequence);
+            self.lists.insert(owner, waiting.part, slot, is_younger);
         }
         if slot as usize == self.slots.len() {
             self.slots.push(Some(waiting));

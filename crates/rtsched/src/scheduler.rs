@@ -497,8 +497,10 @@ impl Scheduler {
     /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
     /// earlier than what it has. Returns false when the request is not queued (any more). O(log n).
     ///
-    /// While some stream holds a reservation, real time that is asked for so is given only if every deadline then
-    /// holds, and what the request goes on behind is due no later. Otherwise the request keeps its class, and the deadline counts among its equals.
+    /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: somebody who was refused, and
+    /// admitted later, waited for it for as long as he played. Any other real time that is asked for so is given, while some stream holds a
+    /// reservation, only if every deadline then holds, and what the request goes on behind is due no later. Otherwise the request keeps its
+    /// class, and the deadline counts among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let before = self.queue.remove(slot);
@@ -519,6 +521,16 @@ impl Scheduler {
             self.insert(now, waiting);
             return true;
         }
+        let is_nobodys = before.part == Part::Other && before.request.class != Class::RealTime;
+        if let Some(owner) = waiting.owner.filter(|_| is_nobodys)
+            && self.is_reserved(now, owner)
+        {
+            self.give_turn_back(&before);
+            waiting.request.deadline = Some(deadline);
+            (waiting.is_picture, waiting.is_at_once) = (false, false);
+            self.police(now, owner, waiting);
+            return true;
+        }
         let otherwise = match before.request.class {
             // It stays wanted by then.
             Class::RealTime => {
@@ -529,6 +541,10 @@ impl Scheduler {
             _ if before.is_picture => before,
             _ => {
                 let mut otherwise = Waiting { deadline, ..before };
+                if before.part == Part::Excess {
+                    // It is wanted by then when it comes within its stream's rate.
+                    otherwise.request.deadline = before.request.deadline.map(|wish| wish.min(deadline));
+                }
                 self.picture(now, &mut otherwise, deadline);
                 otherwise.deadline = otherwise.deadline.min(before.deadline);
                 waiting.is_at_once = otherwise.is_at_once;
@@ -563,14 +579,24 @@ impl Scheduler {
     }
 
     /// A stream's request would be promised sooner than what it goes on behind. Who plays needs that first; and a piece that
-    /// is reckoned without an access fits where the one before it did not, and then begins a command.
+    /// is reckoned without an access fits where the one before it did not, and then begins a command. And what is beyond a
+    /// stream's rate is not promised before what the stream asked for before, and wants no later: given to the pieces behind,
+    /// the rate was used up, and a player waited for four seconds for 8 MiB while it was read further ahead.
     fn overtakes(&self, waiting: &Waiting) -> bool {
         let Request { direction, stream, offset, .. } = waiting.request;
-        stream.is_some()
+        let goes_on = stream.is_some()
             && self.queue.neighbour(direction, stream, offset, true).is_some_and(|slot| {
                 let before = self.queue.get(slot);
                 before.request.class == Class::RealTime && waiting.deadline < before.deadline
-            })
+            });
+        let excess = waiting.owner.filter(|_| waiting.part == Part::Excess);
+        let first = excess.and_then(|owner| self.queue.oldest_of(owner, Part::Excess));
+        let is_beyond = first.is_some_and(|first| {
+            let first = self.queue.get(first);
+            let is_wanted_later = first.request.deadline.is_some_and(|wish| wish > waiting.deadline);
+            first.sequence < waiting.sequence && !is_wanted_later
+        });
+        goes_on || is_beyond
     }
 
     /// A queued request that was nobody's, or that of a stream without a reservation, becomes one of `stream`'s, as if that

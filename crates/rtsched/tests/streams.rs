@@ -74,6 +74,87 @@ fn what_is_beyond_the_rate_becomes_real_time_when_the_budget_has_reached_it() {
     }
 }
 
+/// Ids of what was served in real time, and of what was not.
+fn by_class(lab: &Lab) -> (Vec<u64>, Vec<u64>) {
+    let mut ids = (Vec::new(), Vec::new());
+    for event in &lab.events {
+        let Event::Dispatched { dispatch, class, .. } = event else { continue };
+        let command = lab.trace.iter().find(|one| one.id == *dispatch);
+        let requests = command.into_iter().flat_map(|one| &one.requests).map(|id| id.0);
+        if *class == Class::RealTime { ids.0.extend(requests) } else { ids.1.extend(requests) }
+    }
+    ids.0.sort_unstable();
+    (ids.0, ids.1)
+}
+
+/// A player waited for four seconds for 8 MiB beyond its rate, while 40 behind them were read. They were wanted sooner than could be
+/// promised, and those behind not: given to these the rate was used up. And each time they were asked for again they went to
+/// the end of the line.
+#[test]
+fn what_is_beyond_the_rate_is_given_in_the_order_in_which_it_was_asked_for() {
+    let period = HD.time_for(UNIT);
+    let begun = || {
+        let mut lab = Lab::new(known());
+        let reservation = admit(&mut lab, 1, fixed(HD));
+        lab.enqueue(request(99, Class::BestEffort, 1 << 40, UNIT, None));
+        lab.fill();
+        for id in 0..5 {
+            let deadline = Some(Instant::ZERO + period * (id + 1) as u32);
+            lab.enqueue(Request { deadline, ..of_stream(1, id, id * UNIT.0, UNIT) });
+        }
+        (lab, reservation)
+    };
+    let excess = |lab: &Lab| status(lab, 1).excess;
+    let promote = |lab: &mut Lab, id: u64, within: Duration| {
+        let deadline = lab.now + within;
+        assert!(lab.scheduler.promote(lab.now, RequestId(id), Class::RealTime, deadline));
+    };
+    let (at_once, later) = (Duration::from_millis(1), Duration::from_secs(5));
+    // The third is wanted sooner than it can be had. So the fourth waits for it,...
+    let (mut lab, _reservation) = begun();
+    promote(&mut lab, 2, at_once);
+    promote(&mut lab, 3, later);
+    assert_eq!(excess(&lab), 3);
+    // ...and becomes real time after it.
+    lab.now = Instant::ZERO + period;
+    lab.fill();
+    assert_eq!(excess(&lab), 2);
+    lab.drain();
+    assert_eq!(by_class(&lab).0, [0, 1, 2]);
+    // By when it was wanted then is by when it is wanted.
+    let (mut lab, _reservation) = begun();
+    promote(&mut lab, 2, at_once);
+    promote(&mut lab, 3, period * 2);
+    assert_eq!(excess(&lab), 3);
+    // What is wanted sooner, as by somebody who is elsewhere now, does not wait.
+    let (mut lab, _reservation) = begun();
+    promote(&mut lab, 4, period * 3 - NANOSECOND);
+    assert_eq!(excess(&lab), 2);
+    let (mut lab, _reservation) = begun();
+    promote(&mut lab, 4, period * 3);
+    assert_eq!(excess(&lab), 3);
+}
+
+/// A player that was refused, and admitted ten seconds later, never began: what it waited for was best effort, did not fit into the slack
+/// of a full device, and did not draw on its reservation.
+#[test]
+fn what_was_best_effort_before_its_stream_was_admitted_draws_on_the_reservation() {
+    for is_admitted in [true, false] {
+        let mut lab = Lab::new(known());
+        let _others: Vec<_> = (2..9).map(|stream| admit(&mut lab, stream, fixed(HD))).collect();
+        lab.enqueue(Request { class: Class::BestEffort, ..of_stream(1, 1, 0, UNIT) });
+        let reservation = is_admitted.then(|| admit(&mut lab, 1, fixed(HD)));
+        let deadline = lab.now + Duration::from_millis(1);
+        assert!(lab.scheduler.promote(lab.now, RequestId(1), Class::RealTime, deadline));
+        assert_eq!(lab.scheduler.queued_of(Class::RealTime), usize::from(is_admitted));
+        if let Some(reservation) = reservation {
+            lab.drain();
+            assert_eq!((lab.missed.as_slice(), status(&lab, 1).completed), ([].as_slice(), 1));
+            lab.scheduler.release(lab.now, reservation);
+        }
+    }
+}
+
 #[test]
 fn a_greedy_stream_harms_nobody_and_still_gets_what_it_was_promised() {
     let mut lab = Lab::new(known());

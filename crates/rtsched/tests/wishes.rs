@@ -193,6 +193,24 @@ fn what_is_wanted_much_later_does_not_go_along_before_what_others_want() {
     }
 }
 
+/// With its first second a player took the next one and a half along, 30 MiB, before others who began had their first.
+#[test]
+fn what_is_wanted_an_eighth_of_a_period_later_goes_along_and_not_a_nanosecond_more() {
+    let nanosecond = Duration::from_nanos(1);
+    for (more, served) in [(Duration::ZERO, [1, 2].as_slice()), (nanosecond, [1].as_slice())] {
+        let mut lab = lab();
+        let spec = StreamSpec { request: Some(Bytes::from_mib(24)), ..StreamSpec::reader(HD) };
+        let _reservation = admit(&mut lab, 1, spec);
+        let _other = admit_without_lead(&mut lab, 2);
+        let (first, eighth) = (Duration::from_millis(1), HD.time_for(Bytes::from_mib(24)) / 8);
+        lab.enqueue(wanted(2, 10, 5 << 40, first * 2));
+        lab.enqueue(wanted(1, 1, 0, first));
+        lab.enqueue(wanted(1, 2, UNIT.0, first + eighth + more));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+        assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), served);
+    }
+}
+
 /// Beside a small write at the device, 32 MiB of a player went in pieces of 8: an access for each, with which nobody had
 /// reckoned.
 #[test]
