@@ -11,7 +11,7 @@
 
 use super::cache::BlockId;
 use super::pattern::Allowance;
-use super::players::Lead;
+use super::players::{HASTE, Lead};
 use super::reads::page_ceil;
 use super::sequence::{Ahead, Head, Noted, Pattern, SLOWEST, Sequence, SequenceId, Taken, spellings};
 use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
@@ -37,8 +37,6 @@ const LONGEST_GAP: usize = 256;
 const MOST_AHEAD: usize = 512;
 /// Windows of who records frames: 512 MiB, some seconds of them.
 const WINDOW_UNITS: u64 = 64;
-/// What is needed so much sooner than it was asked for is hastened.
-const HASTE: Duration = Duration::from_millis(100);
 /// What is gathered of recorded frames before it is written, where nothing is promised.
 const GATHERED: u64 = MAX_BUFFER as u64;
 

@@ -38,6 +38,12 @@ pub(super) const START: Duration = Duration::from_millis(1750);
 /// long as it is not known for one, does not come before players.
 pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
 
+/// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
+pub(super) const BEGINS_WITH: Duration = Duration::from_secs(1);
+
+/// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
+pub(super) const HASTE: Duration = Duration::from_millis(100);
+
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
 pub(super) struct Player {
@@ -54,6 +60,8 @@ pub(super) struct Player {
     origin: (Instant, u64),
     /// It begins to play: what follows its first requests need not be there before.
     starts_by: Option<Instant>,
+    /// When it was where, as reckoned with in what was asked for ahead of it.
+    reckoned: Option<(Instant, u64)>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
     asked: Option<u64>,
     /// Blocks that are kept for it, in the order in which it will come to them.
@@ -64,6 +72,26 @@ impl Player {
     /// It takes the file as fast as it can.
     pub(super) fn copies(&self) -> bool {
         self.pace.copies() || self.rest.copies()
+    }
+
+    /// It has come much farther than was reckoned with.
+    fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
+        let ahead = |(at, offset): (Instant, u64)| {
+            let came = rate.time_for(Bytes(self.pattern.front().saturating_sub(offset)));
+            came >= now.saturating_since(at) + HASTE
+        };
+        self.pattern.way() == Way::Forward && self.reckoned.is_some_and(ahead)
+    }
+
+    /// It comes to what is asked for now no sooner than reckoned now.
+    fn reckon(&mut self, now: Instant, rate: Bitrate) {
+        let front = self.pattern.front();
+        let is_later = |(at, offset): (Instant, u64)| {
+            now.saturating_since(at) >= rate.time_for(Bytes(front.saturating_sub(offset)))
+        };
+        if self.reckoned.is_none_or(is_later) {
+            self.reckoned = Some((now, front));
+        }
     }
 
     /// It is a stream, should the file have a rate.
@@ -213,7 +241,11 @@ impl Core {
         }
         if is_elsewhere || step == Step::Begins {
             player.origin = (now.monotonic, offset);
-            player.starts_by = (!player.has_played).then_some(now.monotonic + START);
+            player.reckoned = None;
+            // One that comes to the end of its file before it has begun goes on at the start of it, and still begins.
+            if !player.has_played {
+                player.starts_by = Some(now.monotonic + START);
+            }
         }
         player.has_played |= player.is_run();
         let plays = player.plays();
@@ -346,6 +378,8 @@ impl Core {
             Way::Backward => player.asked.unwrap_or(front).min(front),
         };
         let lead = self.lead(ino, handle);
+        let rate = self.rate_of(ino, handle).filter(|_| lead.is_promised);
+        self.keep_up(now, ino, handle);
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
@@ -362,11 +396,23 @@ impl Core {
             if !self.load(ino, range.clone(), false, need) {
                 break;
             }
+            if let Some((rate, player)) = rate.zip(player_of(&mut self.handles, handle)) {
+                player.reckon(now.monotonic, rate);
+            }
             self.want(ino, handle, range.clone(), way);
             asked = if way == Way::Forward { range.end } else { range.start };
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.asked = Some(asked);
+        }
+    }
+
+    /// Who fills a buffer of his own asks for a second of it at once, or two, and comes so much sooner to what is asked for
+    /// ahead of him.
+    fn keep_up(&mut self, now: Now, ino: Ino, handle: HandleId) {
+        let Some(rate) = self.rate_of(ino, handle) else { return };
+        if self.player(handle).is_some_and(|player| player.is_sooner(now.monotonic, rate)) {
+            self.hasten_ahead(now, ino, handle);
         }
     }
 
@@ -418,6 +464,9 @@ impl Core {
         }
         let need = self.need(now, ino, handle, front, Bytes::ZERO);
         self.hasten(ino, front.saturating_sub(super::pattern::NEAR)..front, need);
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            player.reckoned = Some((now.monotonic, front));
+        }
     }
 
     /// A client that plays on does not need what is at `at` before.
@@ -428,7 +477,8 @@ impl Core {
         let player = self.player(handle).filter(|player| player.is_run())?;
         let (began, origin) = player.origin;
         let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
-        Some((began + START + played).saturating_before(OWN_BUFFER)).max(player.starts_by)
+        let own = if player.starts_by.is_some() { BEGINS_WITH } else { OWN_BUFFER };
+        Some((began + START + played).saturating_before(own)).max(player.starts_by)
     }
 
     /// How what lies `ahead` of a client is ranked.

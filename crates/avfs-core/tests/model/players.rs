@@ -6,7 +6,7 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use rtsched::{Class, Direction, StreamId};
-use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
 const MIB: u64 = 1 << 20;
 const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
@@ -376,6 +376,81 @@ fn who_finds_its_first_piece_in_memory_begins_there_and_then() {
     });
     let (deadline, comes_to_it) = asked.expect("it is read ahead");
     assert!(deadline <= comes_to_it, "{deadline:?}, it comes to it at {comes_to_it:?}");
+}
+
+/// Who filled his own buffer of a second came to what he was read ahead of a second sooner than was reckoned when it was asked for,
+/// and it stood behind what others wanted later: of eleven players one was late.
+#[test]
+fn who_fills_his_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    volume.pass(Duration::from_secs(10));
+    let handle = open(&mut volume, inos[0]);
+    for mebibyte in 0..3 {
+        volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    volume.step();
+    let rate = Bitrate::from_megabits(100);
+    let hastened = (3..8).filter_map(|mebibyte| {
+        volume.with(|core, now| {
+            assert!(core.read(now, handle, mebibyte * MIB, MIB as usize).is_some(), "MiB {mebibyte}");
+            let dues: Vec<_> = core.take_outbox().promotions.iter().map(|one| one.deadline).collect();
+            // When it comes to what lies in blocks of 8 MiB.
+            let comes_to =
+                |block: u64| now.monotonic + rate.time_for(Bytes((block * 8 - mebibyte - 1) * MIB));
+            let is_when = |due: &Instant| (2..20).any(|block| comes_to(block) == *due);
+            (!dues.is_empty()).then(|| (mebibyte, dues.iter().filter(|due| is_when(due)).count()))
+        })
+    });
+    let hastened: Vec<_> = hastened.collect();
+    // Each time it is a tenth of a second sooner: two MiB.
+    assert_eq!(hastened.iter().map(|(mebibyte, _)| *mebibyte).collect::<Vec<_>>(), [4, 6], "{hastened:?}");
+    assert!(hastened.iter().all(|(_, count)| *count > 1), "{hastened:?}");
+}
+
+/// Who began to play a second before the end of his file went on at its begin, and was taken to play already: 64 MiB, which he would
+/// come to in half a second at the earliest, went before the 40 with which he began, and he began after 2.8 s.
+#[test]
+fn who_comes_to_the_end_before_he_has_begun_still_begins() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let before = open(&mut volume, inos[0]);
+    volume.read(before, 0, 6 * MIB as usize).unwrap();
+    for mebibyte in 100..103 {
+        volume.read(before, mebibyte * MIB, MIB as usize).unwrap();
+    }
+    volume.pass(Duration::from_secs(10));
+    let handle = open(&mut volume, inos[0]);
+    let begin = volume.core().extents(inos[0]).unwrap()[0].device_offset;
+    let begun = volume.clock();
+    // It is given nothing yet.
+    for mebibyte in 250..256 {
+        volume.begin(Operation::Read { handle, offset: mebibyte * MIB, length: MIB as usize });
+    }
+    volume.with(|core, now| {
+        let mut ahead = Vec::new();
+        for mebibyte in 0..6 {
+            core.read(now, handle, mebibyte * MIB, MIB as usize);
+            let requests = core.take_outbox().requests;
+            ahead.extend(
+                requests.into_iter().filter(|one| (8..200).contains(&((one.offset.0 - begin) / MIB))),
+            );
+        }
+        assert!(!ahead.is_empty(), "it is read ahead from the begin on");
+        let (start, rate) = (begun + Duration::from_millis(1750), Bitrate::from_megabits(100));
+        let mut asked = None;
+        for request in ahead {
+            let due = request.deadline.expect("it is wanted by some time");
+            assert!(due >= start, "{request:?} before {start:?}");
+            // It begins with a second of what it plays, and comes to the rest afterwards.
+            if asked != Some(due) {
+                let played = rate.time_for(Bytes(request.offset.0 - begin));
+                assert!(
+                    due + Duration::from_secs(1) >= start + played,
+                    "{request:?} {played:?} behind {start:?}"
+                );
+            }
+            asked = Some(due);
+        }
+    });
 }
 
 /// What is cancelled is no error, and whoever wants it after all gets it.
