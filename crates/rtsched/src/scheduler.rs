@@ -495,7 +495,8 @@ impl Scheduler {
     }
 
     /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
-    /// earlier than what it has. Returns false when the request is not queued (any more). O(log n).
+    /// earlier than what it has. Returns false when the request is not queued (any more). O(log n), and a step for each that its
+    /// stream asked for later.
     ///
     /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: somebody who was refused, and
     /// admitted later, waited for it for as long as he played. Any other real time that is asked for so is given, while some stream holds a
