@@ -67,25 +67,24 @@ impl Lists {
             self.links.resize(slot as usize + 1, UNLINKED);
         }
         let list = &mut self.lists[owner as usize][part as usize];
+        list.len += 1;
         let (mut previous, mut next) = (list.tail, NIL);
         while previous != NIL && younger(previous) {
             (previous, next) = (self.links[previous as usize].previous, previous);
         }
-        list.len += 1;
-        match previous {
-            NIL => list.head = slot,
-            previous => self.links[previous as usize].next = slot,
-        }
-        match next {
-            NIL => list.tail = slot,
-            next => self.links[next as usize].previous = slot,
-        }
-        self.links[slot as usize] = Link { previous, next };
+        self.join(owner, part, previous, slot);
+        self.join(owner, part, slot, next);
     }
 
     /// Takes a slot out, wherever it is in its list.
     pub(crate) fn remove(&mut self, owner: StreamSlot, part: Part, slot: Slot) {
         let Link { previous, next } = self.links[slot as usize];
+        self.join(owner, part, previous, next);
+        self.lists[owner as usize][part as usize].len -= 1;
+    }
+
+    /// Makes two slots neighbours; [`NIL`] is the end of the list on that side.
+    fn join(&mut self, owner: StreamSlot, part: Part, previous: Slot, next: Slot) {
         let list = &mut self.lists[owner as usize][part as usize];
         match previous {
             NIL => list.head = next,
@@ -95,7 +94,6 @@ impl Lists {
             NIL => list.tail = previous,
             next => self.links[next as usize].previous = previous,
         }
-        list.len -= 1;
     }
 
     pub(crate) fn count_of(&self, owner: StreamSlot, part: Part) -> u32 {

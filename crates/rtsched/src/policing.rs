@@ -34,14 +34,12 @@ impl Scheduler {
     }
 
     /// Puts a request of an active stream where its budget says.
-    pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
+    pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, waiting: Waiting) {
         self.replenish(now, owner);
         let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
         if has_excess || !self.within_rate(now, owner) {
             self.journal.counters.excess += 1;
-            waiting = self.demoted(waiting);
-            self.take_turn(now, &mut waiting);
-            self.insert(now, waiting);
+            self.insert_demoted(now, waiting);
             self.replenish(now, owner);
         } else {
             self.charge(now, owner, waiting);
@@ -56,6 +54,13 @@ impl Scheduler {
         waiting.part = if is_held { Part::Excess } else { Part::Other };
         self.price(&mut waiting);
         waiting
+    }
+
+    /// Queues the request as best effort, with its turn among that.
+    pub(crate) fn insert_demoted(&mut self, now: Instant, waiting: Waiting) {
+        let mut demoted = self.demoted(waiting);
+        self.take_turn(now, &mut demoted);
+        self.insert(now, demoted);
     }
 
     /// A request without a promise is a picture that somebody waits for, if it is so short: it has its place among what is wanted.

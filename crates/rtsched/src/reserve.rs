@@ -432,9 +432,7 @@ impl Scheduler {
         for part in parts {
             while let Some(waiting) = self.queue.oldest_of(slot, *part) {
                 let waiting = self.queue.remove(waiting);
-                let mut demoted = self.demoted(waiting);
-                self.take_turn(now, &mut demoted);
-                self.insert(now, demoted);
+                self.insert_demoted(now, waiting);
             }
         }
         self.streams.get_mut(slot).run = None;

@@ -74,23 +74,23 @@ impl Player {
         self.pace.copies() || self.rest.copies()
     }
 
+    /// How long ago it was reckoned with, and how much it has come to since, in time at its rate.
+    fn since_reckoned(&self, now: Instant, rate: Bitrate) -> Option<(Duration, Duration)> {
+        let (at, offset) = self.reckoned?;
+        let came = rate.time_for(Bytes(self.pattern.front().saturating_sub(offset)));
+        Some((now.saturating_since(at), came))
+    }
+
     /// It has come much farther than was reckoned with.
     fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
-        let ahead = |(at, offset): (Instant, u64)| {
-            let came = rate.time_for(Bytes(self.pattern.front().saturating_sub(offset)));
-            came >= now.saturating_since(at) + HASTE
-        };
-        self.pattern.way() == Way::Forward && self.reckoned.is_some_and(ahead)
+        let is_ahead = |(passed, came)| came >= passed + HASTE;
+        self.pattern.way() == Way::Forward && self.since_reckoned(now, rate).is_some_and(is_ahead)
     }
 
     /// It comes to what is asked for now no sooner than reckoned now.
     fn reckon(&mut self, now: Instant, rate: Bitrate) {
-        let front = self.pattern.front();
-        let is_later = |(at, offset): (Instant, u64)| {
-            now.saturating_since(at) >= rate.time_for(Bytes(front.saturating_sub(offset)))
-        };
-        if self.reckoned.is_none_or(is_later) {
-            self.reckoned = Some((now, front));
+        if self.since_reckoned(now, rate).is_none_or(|(passed, came)| passed >= came) {
+            self.reckoned = Some((now, self.pattern.front()));
         }
     }
 
@@ -378,8 +378,11 @@ impl Core {
             Way::Backward => player.asked.unwrap_or(front).min(front),
         };
         let lead = self.lead(ino, handle);
-        let rate = self.rate_of(ino, handle).filter(|_| lead.is_promised);
-        self.keep_up(now, ino, handle);
+        let rate = self.rate_of(ino, handle);
+        // Who fills a buffer of his own asks for a second of it at once, or two, and comes so much sooner to what is asked for ahead.
+        if rate.is_some_and(|rate| player.is_sooner(now.monotonic, rate)) {
+            self.hasten_ahead(now, ino, handle);
+        }
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
@@ -396,7 +399,9 @@ impl Core {
             if !self.load(ino, range.clone(), false, need) {
                 break;
             }
-            if let Some((rate, player)) = rate.zip(player_of(&mut self.handles, handle)) {
+            if let Some((rate, player)) = rate.zip(player_of(&mut self.handles, handle))
+                && lead.is_promised
+            {
                 player.reckon(now.monotonic, rate);
             }
             self.want(ino, handle, range.clone(), way);
@@ -404,15 +409,6 @@ impl Core {
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.asked = Some(asked);
-        }
-    }
-
-    /// Who fills a buffer of his own asks for a second of it at once, or two, and comes so much sooner to what is asked for
-    /// ahead of him.
-    fn keep_up(&mut self, now: Now, ino: Ino, handle: HandleId) {
-        let Some(rate) = self.rate_of(ino, handle) else { return };
-        if self.player(handle).is_some_and(|player| player.is_sooner(now.monotonic, rate)) {
-            self.hasten_ahead(now, ino, handle);
         }
     }
 
