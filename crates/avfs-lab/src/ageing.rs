@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use units::Bytes;
 
 /// Sizes are spread evenly over their logarithm: as many documents as shots, and most of the space with these.
@@ -77,21 +77,24 @@ impl Plan {
     }
 }
 
+/// The directory a file is in, and what it is called there.
+pub(crate) fn place(number: u32) -> (String, String) {
+    /// Files of a directory.
+    const NEIGHBOURS: u32 = 64;
+    (format!("{:04}", number / NEIGHBOURS), format!("{number:06}"))
+}
+
 /// Takes the steps in a directory, which is made.
 ///
 /// # Errors
 /// Those of the filesystem, with the file's name.
 pub fn carry_out(steps: &[Step], directory: &Path) -> io::Result<()> {
-    /// Files of a directory.
-    const NEIGHBOURS: u32 = 64;
-    let place = |number: u32| -> (PathBuf, String) {
-        let name = format!("{:04}/{number:06}", number / NEIGHBOURS);
-        (directory.join(&name), name)
-    };
     let mut buffer = vec![0; 1 << 20];
     for step in steps {
         let (Step::Write(number, _) | Step::Remove(number)) = *step;
-        let (path, name) = place(number);
+        let (parent, file) = place(number);
+        let name = format!("{parent}/{file}");
+        let path = directory.join(&name);
         let taken = match step {
             Step::Remove(_) => fs::remove_file(&path),
             Step::Write(_, length) => path

@@ -220,9 +220,6 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
 
 fn rehearse(declaration: &str, clients: Option<u32>, commands: bool) -> Result<(), Box<dyn Error>> {
     let declaration = declared(declaration)?;
-    for aged in declaration.experiments.iter().filter(|one| one.aged_percent.is_some()) {
-        eprintln!("{}: left out, because ageing a volume takes a kernel", aged.name);
-    }
     rehearsal::carry_out(&declaration, clients, &mut |point, told, found| match found {
         Some(number) => println!("**{}, {}: {number}**", point.contender, point.experiment),
         None => {

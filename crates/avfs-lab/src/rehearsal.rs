@@ -2,16 +2,17 @@
 //!
 //! **For:** how many clients a volume carries as far as that is the filesystem's and the scheduler's doing, in seconds and
 //! the same each time; and what happened when one was late. **Excludes:** what kernel, network and Samba add; contents
-//! (files are zeros), and volumes that are to be aged first. **State:** one [`VirtualTransport`] for each run. **Invariants:** the same declaration gives the
+//! (files are zeros). **State:** one [`VirtualTransport`] for each run. **Invariants:** the same declaration gives the
 //! same figures.
 
 pub mod holdings;
 mod transport;
 
+use crate::ageing::Step;
 use crate::experiment::{Contender, Declaration, Experiment};
 use crate::load::{self, Client, TransportError};
 use crate::point::{Mark, Point, Seen, judge};
-use crate::run::{clients, needs, ramp, shares};
+use crate::run::{self, clients, needs, ramp, shares};
 use crate::search::{self, Next};
 use avfs_core::config::{Config, ConfigError, DeviceConfig};
 use avfs_core::error::Error as VolumeError;
@@ -22,6 +23,7 @@ use avfs_io::sim::SimDisk;
 use rtsched_sim::calibration::{read_ends, start_values, write_times};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use thiserror::Error;
 pub use transport::DeviceCommand;
@@ -69,7 +71,7 @@ pub fn carry_out(
 ) -> Result<(), RehearsalError> {
     let stage = Stage::prepare(declaration)?;
     for contender in declaration.contenders.iter().filter(|one| one.filesystem == "avfs") {
-        for experiment in declaration.experiments.iter().filter(|one| one.aged_percent.is_none()) {
+        for experiment in &declaration.experiments {
             for repeat in 0..declaration.repeats {
                 if let Some(number) = only {
                     let (point, commands) = stage.run(contender, experiment, number, repeat)?;
@@ -83,19 +85,27 @@ pub fn carry_out(
     Ok(())
 }
 
-/// A disk with everything that is read in any experiment.
+/// Disks with everything that is read in any experiment.
 struct Stage<'a> {
     declaration: &'a Declaration,
     device: DeviceSpec,
-    disk: Arc<SimDisk>,
+    /// By how full they were aged.
+    disks: BTreeMap<Option<u32>, Arc<SimDisk>>,
 }
 
 impl<'a> Stage<'a> {
     fn prepare(declaration: &'a Declaration) -> Result<Self, RehearsalError> {
         let size = Bytes(declaration.size_gib << 30);
         let device = declaration.device()?.of_size(size);
-        let disk = laid(size, &needs(declaration, None))?;
-        Ok(Self { declaration, device, disk })
+        let mut disks = BTreeMap::new();
+        for age in declaration.experiments.iter().map(|one| one.aged_percent) {
+            if let Entry::Vacant(vacant) = disks.entry(age) {
+                let files = needs(declaration, age);
+                let steps = age.map(|percent| run::ageing(declaration, percent, &files)).unwrap_or_default();
+                vacant.insert(laid(size, &steps, &files)?);
+            }
+        }
+        Ok(Self { declaration, device, disks })
     }
 
     /// Finds the largest number of clients without a late unit.
@@ -150,7 +160,7 @@ impl<'a> Stage<'a> {
         }
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.
-        let disk = Arc::new(self.disk.crash(1));
+        let disk = Arc::new(self.disks[&experiment.aged_percent].crash(1));
         let mut transport = VirtualTransport::on(disk, &pool, config, &self.device)?;
         let (specs, counted) = clients(self.declaration, experiment, number, repeat);
         let mut machines: Vec<Client> = specs.iter().map(Client::new).collect();
@@ -189,10 +199,15 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A disk with these files, as four leave them who lay them at once.
-fn laid(size: Bytes, files: &BTreeMap<String, Bytes>) -> Result<Arc<SimDisk>, RehearsalError> {
+/// A disk that was aged so, with these files, as four leave them who lay them at once.
+fn laid(
+    size: Bytes,
+    steps: &[Step],
+    files: &BTreeMap<String, Bytes>,
+) -> Result<Arc<SimDisk>, RehearsalError> {
     let pool = pool(Bytes::from_mib(512))?;
     let mut transport = VirtualTransport::untimed(formatted(size), &pool)?;
+    transport.age(steps).map_err(RehearsalError::Volume)?;
     let mut laying: Vec<Client> = shares(files).into_iter().map(Client::laying).collect();
     let reports = load::run(&mut transport, &mut laying, Duration::from_secs(1 << 20), |_, _| {})?;
     match reports.into_iter().find_map(|report| report.first_error) {
@@ -203,4 +218,39 @@ fn laid(size: Bytes, files: &BTreeMap<String, Bytes>) -> Result<Arc<SimDisk>, Re
 
 fn pool(size: Bytes) -> Result<Pool, RehearsalError> {
     Pool::new(size, false).map_err(RehearsalError::Memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Thirteen players fill the device. Who came to the end of his clip and went on at its start waited half a second longer than
+    /// all others, and was late there.
+    #[test]
+    fn who_plays_a_clip_in_a_loop_is_in_time_at_its_end() {
+        let declaration = Declaration::parse(
+            r#"
+            name = "loops"
+            device = "raid5-table5"
+            size_gib = 64
+            seconds = 20
+            recorded_seconds = 6
+            repeats = 2
+            clip_mib = 900
+            compare = ["AVFS with bitrates"]
+
+            [[experiment]]
+            name = "readers"
+            client = { kind = "player", megabits = 100.0, unit_kib = 1024, buffer_ms = 1000 }
+            most = 20
+            guess = 13
+            "#,
+        )
+        .expect("it is a declaration");
+        let mut points = Vec::new();
+        carry_out(&declaration, Some(13), &mut |point, _, _| points.push(point.clone()))
+            .expect("it is rehearsed");
+        let late: Vec<_> = points.iter().map(|point| (point.clean, point.late_with_reservation)).collect();
+        assert_eq!(late, [(true, Some(0)); 2]);
+    }
 }

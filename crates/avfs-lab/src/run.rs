@@ -3,7 +3,7 @@
 //! **For:** going through a declaration point by point, each with cold caches, and writing down what came of it. **State:**
 //! [`Results`]. **Invariants:** what is measured next depends on what was written down and on nothing else.
 
-use crate::ageing;
+use crate::ageing::{self, Step};
 use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::facts;
 use crate::load::{self, Client, ClientSpec, Pattern, Transport};
@@ -268,6 +268,20 @@ pub(crate) fn needs(declaration: &Declaration, age: Option<u32>) -> BTreeMap<Str
     needs
 }
 
+/// How a volume is aged on which these files are laid then, with which it is so full.
+pub(crate) fn ageing(declaration: &Declaration, percent: u32, files: &BTreeMap<String, Bytes>) -> Vec<Step> {
+    ageing::plan(full(declaration, percent), together(files))
+}
+
+/// So many percent of the LUN.
+fn full(declaration: &Declaration, percent: u32) -> Bytes {
+    Bytes((declaration.size_gib << 30) * u64::from(percent) / 100)
+}
+
+fn together(files: &BTreeMap<String, Bytes>) -> Bytes {
+    Bytes(files.values().map(|length| length.as_u64()).sum())
+}
+
 /// Files for several who lay them at once: a directory's belong together.
 pub(crate) fn shares(files: &BTreeMap<String, Bytes>) -> Vec<Vec<(String, Bytes)>> {
     const AT_ONCE: usize = 4;
@@ -298,8 +312,8 @@ impl Volume {
         age: Option<u32>,
     ) -> Result<Self, Box<dyn Error>> {
         let laid = needs(declaration, age);
-        let clips = Bytes(laid.values().map(|length| length.as_u64()).sum());
-        let full = Bytes((declaration.size_gib << 30) * u64::from(age.unwrap_or(95)) / 100);
+        let clips = together(&laid);
+        let full = full(declaration, age.unwrap_or(95));
         if clips > full {
             return Err(format!(
                 "the clips take {clips}, and {full} of the LUN are for them: raise size_gib, or lower clip_mib or most"
@@ -308,8 +322,8 @@ impl Volume {
         }
         eprintln!("{}: building the LUN, laying {clips} of clips", contender.name);
         let mut rig = Rig::build(scratch, number, declaration, contender)?;
-        if age.is_some() {
-            let steps = ageing::plan(full, clips);
+        if let Some(percent) = age {
+            let steps = ageing(declaration, percent, &laid);
             eprintln!("{}: ageing the volume, {} steps", contender.name, steps.len());
             rig.mount()?;
             ageing::carry_out(&steps, &rig.beside_share("aged"))

@@ -7,12 +7,13 @@
 
 use crate::admission::{Others, Sizing};
 use crate::event::Event;
-use crate::queue::{Part, StreamSlot};
-use crate::request::{Direction, StreamId};
+use crate::queue::{Part, StreamSlot, Waiting};
+use crate::request::{Direction, RequestId, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
 use crate::streams::{Held, SHARE_SHIFT};
 use crate::unpromised::Beside;
+use alloc::vec::Vec;
 use units::{Bitrate, Bytes, Duration, Instant};
 
 impl Scheduler {
@@ -467,11 +468,44 @@ impl Scheduler {
                     slack < self.queue.slack(Some((due, sequence + 1)), start, None)
                 })
             };
+            // What was given early was to spare. It is taken back before anybody loses what was promised: of twelve players who
+            // began on an aged volume, the last lost his reservation, and never began, because others were to be served early.
+            let leads = self.streams.held().filter(|(slot, held)| {
+                held.state == StreamState::Active && held.advanced > Duration::ZERO && stands_before(*slot)
+            });
+            if let Some((slot, _)) = leads.max_by_key(|(_, held)| held.advanced) {
+                self.take_lead_back(now, slot);
+                continue;
+            }
             let Some(slot) = self.least(stands_before) else { return };
             let lateness = Duration::from_nanos(slack.unsigned_abs());
             let promised_permille = self.utilisation_permille();
             self.demote(now, slot, Why::Congested { promised_permille, lateness });
         }
+    }
+
+    /// Takes back what a stream was given earlier than its terms say: what waits is due by these again, and remains wanted as early
+    /// as it was.
+    fn take_lead_back(&mut self, now: Instant, slot: StreamSlot) {
+        let Some(held) = self.streams.held_of_mut(slot) else { return };
+        let lead = core::mem::take(&mut held.advanced);
+        held.next_release += lead;
+        let (mut release, deadline, rate) = (held.next_release, held.terms.deadline, held.spec.rate);
+        let mut waiting: Vec<RequestId> = Vec::new();
+        let mut next = self.queue.oldest_of(slot, Part::Charged);
+        while let Some(queued) = next {
+            waiting.push(self.queue.get(queued).request.id);
+            next = self.queue.younger(queued);
+        }
+        for id in waiting.into_iter().rev() {
+            let Some(queued) = self.queue.slot_of(id) else { continue };
+            let before = self.queue.remove(queued);
+            release = release.saturating_before(rate.time_for(before.request.length));
+            // One that came before all of the lead was given had less of it.
+            let due = (before.deadline + lead).min(release + deadline).max(before.deadline);
+            self.insert(now, Waiting { deadline: due, ..before });
+        }
+        self.streams.place(slot, self.device.busy_since(now));
     }
 
     /// Of the active streams for which it `counts`, the first to give way.

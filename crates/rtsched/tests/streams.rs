@@ -300,6 +300,31 @@ fn a_player_that_began_early_keeps_its_lead_while_there_is_room() {
     lab.scheduler.release(lab.now, reservation);
 }
 
+/// Of twelve players who began on an aged volume, the last was served as best effort from then on, and never began: what others had
+/// been given half a second before their terms say would have been 40 ms late.
+#[test]
+fn what_was_given_early_is_taken_back_before_anybody_gives_way() {
+    for (early, demoted) in [(true, 0), (false, 1)] {
+        let mut lab = Lab::new(Config { learning: false, ..known() });
+        let millis = |millis| Some(Duration::from_millis(millis));
+        let deadline = if early { fixed(HD).deadline } else { millis(300) };
+        let first = admit(&mut lab, 1, StreamSpec { deadline, ..fixed(HD) });
+        let second = admit(&mut lab, 2, StreamSpec { deadline: millis(340), ..fixed(HD) });
+        lab.enqueue(request(1, Class::BestEffort, 0, UNIT, None));
+        let long = lab.scheduler.dispatch(lab.now).expect("the device is idle");
+        let wish = lab.now + Duration::from_millis(300);
+        lab.enqueue(Request { deadline: early.then_some(wish), ..of_stream(1, 2, 1 << 30, UNIT) });
+        lab.enqueue(Request { deadline: None, ..of_stream(2, 3, 1 << 40, UNIT) });
+        // Each takes 65 ms. They have 120 together when the device is ready at last.
+        lab.now += Duration::from_millis(220);
+        lab.scheduler.complete(lab.now, long.id);
+        assert_eq!(lab.scheduler.counters().demoted, demoted, "early: {early}");
+        assert_eq!(state(&lab, 1) == StreamState::Active, early);
+        lab.scheduler.release(lab.now, first);
+        lab.scheduler.release(lab.now, second);
+    }
+}
+
 // --- Recorders. ---
 
 #[test]

@@ -12,6 +12,7 @@
 //! ahead, until it is there.
 
 use super::cache::BlockId;
+use super::file::FileState;
 use super::pattern::{Allowance, Beat, Pace, Pattern, Rest, Step, Way};
 use super::sequence::SequenceId;
 use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
@@ -387,10 +388,8 @@ impl Core {
             // Who has little ahead needs something soon, not much of it.
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
             let request = lead.request.min(asked.abs_diff(front).max(REQUEST).max(least));
-            let Some(mut range) = next_request(way, asked, request, size) else { break };
-            if way == Way::Forward {
-                range.end = self.end_of_run(ino, range.clone());
-            }
+            let run_end = self.end_of_run(ino, asked, size);
+            let Some(range) = next_request(way, asked, request, run_end, size) else { break };
             let wanted = self.cache.wanted_bytes() + range.end - range.start;
             if !lead.is_promised && wanted > self.cache.capacity() / 2 {
                 break;
@@ -412,20 +411,21 @@ impl Core {
         }
     }
 
-    /// Where what lies on the device in one piece from the start of `range` on ends: a request over two pieces costs two
-    /// accesses, and leaves the second one shorter by its part, which is another access.
-    fn end_of_run(&self, ino: Ino, range: Range<u64>) -> u64 {
+    /// Where what lies on the device in one piece from `from` on ends: a request over two pieces costs two accesses, and leaves the
+    /// second one shorter by its part, which is another access.
+    fn end_of_run(&self, ino: Ino, from: u64, size: u64) -> u64 {
+        let from = from / BLOCK * BLOCK;
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
         let mut behind = None;
-        for extent in extents.into_iter().flat_map(|all| all.range(range.start / BLOCK, range.end / BLOCK)) {
+        for extent in extents.into_iter().flat_map(|all| all.range(from / BLOCK, size.div_ceil(BLOCK))) {
             let start = extent.logical * BLOCK;
             let is_elsewhere = behind.is_some_and(|behind| behind != extent.start);
-            if is_elsewhere && start >= range.start + SHORT_PIECE {
+            if is_elsewhere && start >= from + SHORT_PIECE {
                 return start;
             }
             behind = Some(extent.start + extent.count);
         }
-        range.end
+        size.next_multiple_of(BLOCK)
     }
 
     /// Clients that began to play and have all they asked for play from now on: they come to what was read ahead sooner
@@ -477,20 +477,26 @@ impl Core {
         Some((began + START + played).saturating_before(own)).max(player.starts_by)
     }
 
+    /// So long after it asks a client must have what it asks for, where it declares nothing. Who plays on has no more time where he
+    /// jumps than anywhere else: a clip is played in a loop, and what others come to a second later went before its start.
+    pub(super) fn window_of_reader(&self, file: &FileState, handle: HandleId) -> Duration {
+        let plays_on = |player: &Player| player.has_played && player.starts_by.is_none();
+        let is_promised = file.terms(Direction::Read).is_some() && !file.policy().says_deadline_window();
+        if is_promised && self.player(handle).is_some_and(plays_on) {
+            return Duration::ZERO;
+        }
+        file.policy().deadline_window()
+    }
+
     /// How what lies `ahead` of a client is ranked.
     fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, front: u64, at: u64) -> Need {
         let ahead = Bytes(at.abs_diff(front));
         let need = self.need(now, ino, handle, at, ahead);
-        let terms = self.files.get(&ino).and_then(|file| file.terms(Direction::Read));
-        let Some(rate) =
-            self.rate_of(ino, handle).filter(|_| terms.is_some() && need.class == Class::RealTime)
-        else {
-            return need;
-        };
+        let Some(file) = self.files.get(&ino) else { return need };
+        let is_promised = file.terms(Direction::Read).is_some() && need.class == Class::RealTime;
+        let Some(rate) = self.rate_of(ino, handle).filter(|_| is_promised) else { return need };
         // By when the client comes to it. The scheduler makes it later where the terms do.
-        let window =
-            self.files.get(&ino).map_or(units::Duration::ZERO, |file| file.policy().deadline_window());
-        let needed = now.monotonic + rate.time_for(ahead).max(window);
+        let needed = now.monotonic + rate.time_for(ahead).max(self.window_of_reader(file, handle));
         Need { deadline: self.earliest_need(ino, handle, at).max(Some(needed)), ..need }
     }
 
@@ -570,14 +576,18 @@ impl Core {
 }
 
 /// What is asked for next behind (or before) what was asked for: up to a multiple of the longest buffer, so that
-/// requests after the first lie as blocks do.
-fn next_request(way: Way, asked: u64, request: u64, size: u64) -> Option<Range<u64>> {
+/// requests after the first lie as blocks do; but forward it ends where what lies in one piece does, at `run_end`, and is as long as
+/// it may be where that piece would take one more request otherwise.
+fn next_request(way: Way, asked: u64, request: u64, run_end: u64, size: u64) -> Option<Range<u64>> {
     let range = match way {
         Way::Forward => {
             let start = asked / BLOCK * BLOCK;
-            let end = (start + request) / REQUEST * REQUEST;
-            let end = if end > asked { end } else { start + request };
-            start..end.min(size.next_multiple_of(BLOCK))
+            let run_end = run_end.min(size.next_multiple_of(BLOCK)).max(start);
+            let longest = (start + request).min(run_end);
+            let even = longest / REQUEST * REQUEST;
+            let requests = |from: u64| (run_end - from).div_ceil(request);
+            let is_enough = even > asked && requests(even) < requests(start);
+            start..if is_enough { even } else { longest }
         }
         Way::Backward => {
             let start = asked.saturating_sub(request).next_multiple_of(REQUEST);
@@ -594,24 +604,33 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the length of requests: each begins where the one before ended, none is empty or much longer than
-        /// asked for, and the last one reaches the end.
+        /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended, none
+        /// is empty, over two pieces or longer than asked for, the last one reaches the end, and no piece takes more of them than
+        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of
+        /// an aged volume had 15.5 MiB an access where 16.4 were to be had, and some were late.)
         #[test]
         fn requests_ahead_cover_the_file(
             from in 0u64..200 << 20,
             request in (1u64..40).prop_map(|count| count << 20),
             size in 1u64..400 << 20,
+            piece in (64u64..40_000).prop_map(|count| count * BLOCK),
         ) {
-            let (mut asked, mut count) = (from.min(size), 0);
-            while let Some(range) = next_request(Way::Forward, asked, request, size) {
+            let (mut asked, mut counts) = (from.min(size), std::collections::BTreeMap::new());
+            let first = asked / BLOCK * BLOCK;
+            let end_of_piece = |at: u64| (at / piece + 1) * piece;
+            while let Some(range) = next_request(Way::Forward, asked, request, end_of_piece(asked), size) {
                 prop_assert!(range.start <= asked && asked - range.start < BLOCK && range.end > asked);
-                prop_assert!(range.end - range.start <= request);
+                prop_assert!(range.end - range.start <= request && range.end <= end_of_piece(asked));
+                *counts.entry(asked / piece).or_insert(0) += 1;
                 asked = range.end;
-                count += 1;
             }
-            prop_assert!(asked >= size && count <= size / (request / 2).max(1) + 2);
+            prop_assert!(asked >= size);
+            for (number, count) in counts {
+                let end = ((number + 1) * piece).min(size.next_multiple_of(BLOCK));
+                prop_assert_eq!(count, (end - (number * piece).max(first)).div_ceil(request), "piece {}", number);
+            }
             let mut asked = from;
-            while let Some(range) = next_request(Way::Backward, asked, request, u64::MAX) {
+            while let Some(range) = next_request(Way::Backward, asked, request, u64::MAX, u64::MAX) {
                 prop_assert_eq!(range.end, asked);
                 prop_assert!(range.end - range.start <= request + BLOCK);
                 asked = range.start;

@@ -169,7 +169,12 @@ impl Core {
             return background(Class::BestEffort);
         }
         let window = match client {
-            Some(_) => declared().find_map(|one| one.declaration.period).unwrap_or(policy.deadline_window()),
+            Some(client) => {
+                declared().find_map(|one| one.declaration.period).unwrap_or_else(|| match direction {
+                    Direction::Read => self.window_of_reader(file, client),
+                    _ => policy.deadline_window(),
+                })
+            }
             None => window_of_all(file, direction),
         };
         let rate = declared().filter_map(|one| one.declaration.rate).max();

@@ -137,7 +137,7 @@ impl Stage {
     /// When the volume cannot be made.
     pub fn prepare(players: u32) -> Result<Self, RehearsalError> {
         let needs = clients(false, players).iter().flat_map(ClientSpec::needs).collect();
-        Ok(Self { disk: laid(Self::SIZE, &needs)? })
+        Ok(Self { disk: laid(Self::SIZE, &[], &needs)? })
     }
 
     /// So many players, or recorders, of 100 Mbit/s on a device.

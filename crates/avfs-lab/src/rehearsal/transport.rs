@@ -2,6 +2,7 @@
 
 use super::RehearsalError;
 use super::holdings::Watch;
+use crate::ageing::{self, Step};
 use crate::avfs::{self, AvfsReport};
 use crate::load::{Answer, Ask, ClientSpec, Operation, Outcome, Transport, TransportError};
 use crate::lun::{Counters, account};
@@ -19,7 +20,7 @@ use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, ModelSpec};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use units::{Bytes, Ino, Instant};
+use units::{Bytes, Duration, Ino, Instant};
 
 /// What a client asks for at once, at most.
 const LARGEST: usize = 1 << 20;
@@ -183,6 +184,36 @@ impl VirtualTransport {
     /// What was seen.
     pub(super) fn watched(self) -> Watch {
         self.watch.unwrap_or_default()
+    }
+
+    /// Takes the steps that age a volume, one after the other.
+    pub(super) fn age(&mut self, steps: &[Step]) -> Result<(), Error> {
+        /// What was removed is free when that is in the journal.
+        const STEP: Duration = Duration::from_millis(10);
+        for step in steps {
+            self.volume.pass(STEP);
+            match *step {
+                Step::Write(number, length) => {
+                    let (directory, file) = ageing::place(number);
+                    let parent = self.make_directory(&directory)?;
+                    let (ino, handle) = self.volume.create(parent, file.as_bytes())?;
+                    for offset in (0..length.as_u64()).step_by(LARGEST) {
+                        let piece = (length.as_u64() - offset).min(LARGEST as u64) as usize;
+                        self.volume.write(handle, offset, &ZEROS[..piece])?;
+                    }
+                    self.volume.with(|core, now| {
+                        core.release(now, handle);
+                        core.forget(now, ino, 1);
+                    });
+                }
+                Step::Remove(number) => {
+                    let (directory, file) = ageing::place(number);
+                    let parent = self.find(&directory)?;
+                    self.volume.with(|core, now| core.unlink(now, parent, file.as_bytes()))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn into_volume(self) -> SimVolume {
