@@ -8,12 +8,11 @@
 use crate::admission::{Others, Sizing};
 use crate::event::Event;
 use crate::queue::{Part, StreamSlot, Waiting};
-use crate::request::{Direction, RequestId, StreamId};
+use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
 use crate::streams::{Held, SHARE_SHIFT};
 use crate::unpromised::Beside;
-use alloc::vec::Vec;
 use units::{Bitrate, Bytes, Duration, Instant};
 
 impl Scheduler {
@@ -470,9 +469,8 @@ impl Scheduler {
             };
             // What was given early was to spare. It is taken back before anybody loses what was promised: of twelve players who
             // began on an aged volume, the last lost his reservation, and never began, because others were to be served early.
-            let leads = self.streams.held().filter(|(slot, held)| {
-                held.state == StreamState::Active && held.advanced > Duration::ZERO && stands_before(*slot)
-            });
+            let leads =
+                self.active().filter(|(slot, held)| held.advanced > Duration::ZERO && stands_before(*slot));
             if let Some((slot, _)) = leads.max_by_key(|(_, held)| held.advanced) {
                 self.take_lead_back(now, slot);
                 continue;
@@ -491,28 +489,34 @@ impl Scheduler {
         let lead = core::mem::take(&mut held.advanced);
         held.next_release += lead;
         let (mut release, deadline, rate) = (held.next_release, held.terms.deadline, held.spec.rate);
-        let mut waiting: Vec<RequestId> = Vec::new();
-        let mut next = self.queue.oldest_of(slot, Part::Charged);
-        while let Some(queued) = next {
-            waiting.push(self.queue.get(queued).request.id);
-            next = self.queue.younger(queued);
+        let oldest = self.queue.oldest_of(slot, Part::Charged);
+        let all = core::iter::successors(oldest, |queued| self.queue.younger(*queued));
+        for queued in all {
+            release = release.saturating_before(rate.time_for(self.queue.get(queued).request.length));
         }
-        for id in waiting.into_iter().rev() {
-            let Some(queued) = self.queue.slot_of(id) else { continue };
+        let mut next = oldest;
+        while let Some(queued) = next {
+            next = self.queue.younger(queued);
             let before = self.queue.remove(queued);
-            release = release.saturating_before(rate.time_for(before.request.length));
             // One that came before all of the lead was given had less of it.
             let due = (before.deadline + lead).min(release + deadline).max(before.deadline);
+            release += rate.time_for(before.request.length);
             self.insert(now, Waiting { deadline: due, ..before });
         }
         self.streams.place(slot, self.device.busy_since(now));
     }
 
+    fn active(&self) -> impl Iterator<Item = (StreamSlot, &Held)> {
+        self.streams.held().filter(|(_, held)| held.state == StreamState::Active)
+    }
+
     /// Of the active streams for which it `counts`, the first to give way.
     fn least(&self, counts: impl Fn(StreamSlot) -> bool) -> Option<StreamSlot> {
-        let active = self.streams.held().filter(|(_, held)| held.state == StreamState::Active);
         let rank = |held: &Held| (held.spec.priority, core::cmp::Reverse(held.number));
-        active.filter(|(slot, _)| counts(*slot)).min_by_key(|(_, held)| rank(held)).map(|(slot, _)| slot)
+        self.active()
+            .filter(|(slot, _)| counts(*slot))
+            .min_by_key(|(_, held)| rank(held))
+            .map(|(slot, _)| slot)
     }
 
     /// Gives demoted streams their guarantees back, the highest priority first and of these the oldest, when they

@@ -192,25 +192,23 @@ impl VirtualTransport {
         const STEP: Duration = Duration::from_millis(10);
         for step in steps {
             self.volume.pass(STEP);
-            match *step {
-                Step::Write(number, length) => {
-                    let (directory, file) = ageing::place(number);
-                    let parent = self.make_directory(&directory)?;
+            let (Step::Write(number, _) | Step::Remove(number)) = *step;
+            let (directory, file) = ageing::place(number);
+            let parent = self.make_directory(&directory)?;
+            match step {
+                Step::Write(_, length) => {
                     let (ino, handle) = self.volume.create(parent, file.as_bytes())?;
                     for offset in (0..length.as_u64()).step_by(LARGEST) {
                         let piece = (length.as_u64() - offset).min(LARGEST as u64) as usize;
                         self.volume.write(handle, offset, &ZEROS[..piece])?;
                     }
+                    // What somebody still knows keeps its space when it is removed.
                     self.volume.with(|core, now| {
                         core.release(now, handle);
                         core.forget(now, ino, 1);
                     });
                 }
-                Step::Remove(number) => {
-                    let (directory, file) = ageing::place(number);
-                    let parent = self.find(&directory)?;
-                    self.volume.with(|core, now| core.unlink(now, parent, file.as_bytes()))?;
-                }
+                Step::Remove(_) => self.volume.with(|core, now| core.unlink(now, parent, file.as_bytes()))?,
             }
         }
         Ok(())
