@@ -36,7 +36,7 @@ use crate::metadata::Metadata;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
-use avfs_io::{Completion, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_io::{Accepted, Completion, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use cache::{BlockId, BlockMemory, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
@@ -183,6 +183,8 @@ pub enum Cancellation {
 pub struct Outbox {
     /// Requests for the device.
     pub requests: Vec<IoRequest>,
+    /// What was accepted without a promise since the last outbox that had something to do, before [`streams`](Self::streams).
+    pub accepted: Accepted,
     /// Streams that began, changed or ended, in this order.
     pub streams: Vec<(StreamId, Option<StreamSpec>)>,
     /// What becomes of requests that were handed over before, before [`requests`](Self::requests) are.
@@ -289,6 +291,8 @@ pub struct Core {
     in_flight: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
     next_tag: u64,
     outbox: Outbox,
+    /// See [`Outbox::accepted`].
+    accepted: Accepted,
     commit: Commit,
     checkpoints: Checkpoints,
     /// Space that is free as soon as the record that freed it is durable.
@@ -355,6 +359,7 @@ impl Core {
             in_flight: BTreeMap::new(),
             next_tag: 1,
             outbox: Outbox::default(),
+            accepted: Accepted::default(),
             commit,
             checkpoints,
             freed: VecDeque::new(),
@@ -400,6 +405,10 @@ impl Core {
     /// What is to be done now; the outbox is empty afterwards.
     pub fn take_outbox(&mut self) -> Outbox {
         let mut outbox = std::mem::take(&mut self.outbox);
+        // It wakes nobody: it counts when a stream is declared, and what is written within seconds carries it before.
+        if !outbox.is_empty() {
+            outbox.accepted = std::mem::take(&mut self.accepted);
+        }
         outbox.cancellations.retain(|cancellation| match cancellation {
             // What one client gave up another one, or the same one elsewhere, may have come to want since.
             Cancellation::Request(tag) => self.is_unwanted(*tag),

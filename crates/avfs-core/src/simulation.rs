@@ -195,6 +195,7 @@ impl SimVolume {
         let mut wanted = true;
         while std::mem::take(&mut wanted) {
             let outbox = self.core.take_outbox();
+            self.engine.note_accepted(self.clock, outbox.accepted);
             for (stream, spec) in outbox.streams {
                 self.engine.declare(self.clock, stream, spec);
             }

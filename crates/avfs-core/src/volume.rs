@@ -233,6 +233,9 @@ impl Shared {
         let relieved = !state.core.under_pressure();
         if let Some(engine) = self.engine.get() {
             // Under the lock, because here the order counts: the end of a stream must not overtake its beginning.
+            if !outbox.accepted.is_nothing() {
+                engine.note_accepted(outbox.accepted);
+            }
             for (stream, spec) in outbox.streams.drain(..) {
                 engine.declare(stream, spec);
             }

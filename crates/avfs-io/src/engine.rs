@@ -15,7 +15,9 @@ mod tests;
 
 use crate::device::{Device, FileDevice};
 use crate::pool::Pool;
-use crate::request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion};
+use crate::request::{
+    Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion,
+};
 use crate::streams::{DeclaredStream, Promise, Streams};
 use command::Command;
 use delivery::Delivery;
@@ -122,6 +124,7 @@ enum Message {
     Cancel(IoTag),
     CancelStream(StreamId),
     Declare(StreamId, Option<StreamSpec>),
+    Accepted(Accepted),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
 }
@@ -211,6 +214,11 @@ impl Engine {
     /// it is served as best effort. Declarations take effect in the order of the calls.
     pub fn declare(&self, stream: StreamId, spec: Option<StreamSpec>) {
         self.shared.post(std::iter::once(Message::Declare(stream, spec)));
+    }
+
+    /// So much was accepted without a promise, and will be submitted later: who is declared from now on has to share the device with it.
+    pub fn note_accepted(&self, accepted: Accepted) {
+        self.shared.post(std::iter::once(Message::Accepted(accepted)));
     }
 
     /// All declared streams, in the order of their names. Waits for the engine thread to answer; none when it stops.
@@ -356,6 +364,7 @@ impl Worker {
             Message::Submit(request) => self.accept(now, request),
             Message::Promote(promotion) => promotion.apply(&mut self.scheduler, now),
             Message::Declare(stream, spec) => self.streams.declare(&mut self.scheduler, now, stream, spec),
+            Message::Accepted(accepted) => accepted.apply(&mut self.scheduler, now),
             Message::Report(sender) => {
                 // Whoever asked may have gone.
                 let _ = sender.send(self.streams.report(&self.scheduler));
@@ -480,6 +489,7 @@ impl Drop for Worker {
             | Message::Cancel(_)
             | Message::CancelStream(_)
             | Message::Declare(..)
+            | Message::Accepted(_)
             | Message::Report(_)
             | Message::ReportService(_) => None,
         });

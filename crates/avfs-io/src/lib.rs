@@ -17,5 +17,7 @@ mod streams;
 
 pub use device::{Device, FileDevice, Geometry, OpenError, OpenMode};
 pub use engine::{Engine, StartError, Statistics};
-pub use request::{Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
+pub use request::{
+    Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment,
+};
 pub use streams::{DeclaredStream, Promise};

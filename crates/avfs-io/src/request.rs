@@ -80,6 +80,32 @@ impl Promotion {
     }
 }
 
+/// What is in memory without a promise, and will be submitted later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// In about so many requests...
+    pub requests: u32,
+    /// ...of so many bytes together.
+    pub bytes: Bytes,
+}
+
+impl Accepted {
+    /// So much more in a request of its own.
+    pub fn add(&mut self, bytes: Bytes) {
+        self.requests = self.requests.saturating_add(1);
+        self.bytes = Bytes(self.bytes.0.saturating_add(bytes.0));
+    }
+
+    /// There is none.
+    pub fn is_nothing(&self) -> bool {
+        self.requests == 0
+    }
+
+    pub(crate) fn apply(self, scheduler: &mut Scheduler, now: Instant) {
+        scheduler.note_accepted(now, self.requests, self.bytes);
+    }
+}
+
 impl IoRequest {
     /// Total length of the segments.
     pub fn length(&self) -> Bytes {

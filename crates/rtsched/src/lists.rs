@@ -109,6 +109,12 @@ impl Lists {
         (list.head != NIL).then_some(list.head)
     }
 
+    /// The next older one in a slot's list.
+    pub(crate) fn older(&self, slot: Slot) -> Option<Slot> {
+        let previous = self.links.get(slot as usize)?.previous;
+        (previous != NIL).then_some(previous)
+    }
+
     /// The next younger one in a slot's list.
     pub(crate) fn younger(&self, slot: Slot) -> Option<Slot> {
         let next = self.links.get(slot as usize)?.next;

@@ -350,6 +350,11 @@ impl Queue {
         self.lists.oldest_of(owner, part)
     }
 
+    /// The next older one in its stream's list.
+    pub(crate) fn older(&self, slot: Slot) -> Option<Slot> {
+        self.lists.older(slot)
+    }
+
     /// The next younger one in its stream's list.
     pub(crate) fn younger(&self, slot: Slot) -> Option<Slot> {
         self.lists.younger(slot)

@@ -23,7 +23,7 @@ use crate::streams::{Streams, signed};
 use crate::unpromised::Unpromised;
 use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
-use units::{DeviceOffset, Duration, Instant, nanos};
+use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
 /// Who has wanted a picture so lately wants the next one soon.
 const SEARCH: Duration = Duration::from_secs(2);
@@ -144,6 +144,14 @@ impl Scheduler {
         } else {
             self.insert(now, waiting);
         }
+    }
+
+    /// Somebody without a promise has handed over `bytes` that are in memory, and will be written later in about so many `requests`.
+    /// Until they are enqueued they take none of the device's time, but who is admitted meanwhile will have to share it. O(1).
+    pub fn note_accepted(&mut self, now: Instant, requests: u32, bytes: Bytes) {
+        let each = Bytes(bytes.0.checked_div(requests.into()).unwrap_or(0));
+        let cost = self.service.nanos_anywhere(Direction::Write, each).saturating_mul(requests.into());
+        self.unpromised.accepted(now, cost);
     }
 
     /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait. When some
@@ -504,6 +512,7 @@ impl Scheduler {
     /// class, and the deadline counts among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
+        let older = self.queue.older(slot).filter(|_| self.queue.get(slot).part == Part::Charged);
         let before = self.queue.remove(slot);
         let mut waiting = Waiting { has_turn: false, ..before };
         waiting.request.class = waiting.request.class.min(class);
@@ -552,7 +561,7 @@ impl Scheduler {
                 otherwise
             }
         };
-        if self.overtakes(&waiting) {
+        if self.overtakes(&waiting, older) {
             self.insert(now, otherwise);
             return true;
         }
@@ -579,11 +588,12 @@ impl Scheduler {
         true
     }
 
-    /// A stream's request would be promised sooner than what it goes on behind. Who plays needs that first; and a piece that
-    /// is reckoned without an access fits where the one before it did not, and then begins a command. And what is beyond a
-    /// stream's rate is not promised before what the stream asked for before, and wants no later: given to the pieces behind,
-    /// the rate was used up, and a player waited for four seconds for 8 MiB while it was read further ahead.
-    fn overtakes(&self, waiting: &Waiting) -> bool {
+    /// A stream's request would be promised sooner than what it goes on behind, or than the `older` one before it, which is wanted no
+    /// later and may lie elsewhere. Who plays needs that first; and a piece that is reckoned without an access, or shorter, fits where
+    /// the one before it did not, and then begins a command. And what is beyond a stream's rate is not promised before what the
+    /// stream asked for before, and wants no later: given to the pieces behind, the rate was used up, and a player waited for four
+    /// seconds for 8 MiB while it was read further ahead.
+    fn overtakes(&self, waiting: &Waiting, older: Option<Slot>) -> bool {
         let Request { direction, stream, offset, .. } = waiting.request;
         let goes_on = stream.is_some()
             && self.queue.neighbour(direction, stream, offset, true).is_some_and(|slot| {
@@ -597,7 +607,12 @@ impl Scheduler {
             let is_wanted_later = first.request.deadline.is_some_and(|wish| wish > waiting.deadline);
             first.sequence < waiting.sequence && !is_wanted_later
         });
-        goes_on || is_beyond
+        let is_older_late = older.is_some_and(|older| {
+            let older = self.queue.get(older);
+            let is_wanted = older.request.deadline.is_some_and(|wish| wish <= waiting.deadline);
+            is_wanted && older.deadline > waiting.deadline
+        });
+        goes_on || is_beyond || is_older_late
     }
 
     /// A queued request that was nobody's, or that of a stream without a reservation, becomes one of `stream`'s, as if that

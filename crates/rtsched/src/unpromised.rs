@@ -39,6 +39,8 @@ pub(crate) enum Beside {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unpromised {
     others: Asked,
+    /// What is in memory and will be asked for later: it counts as soon as it is known, and not once more then.
+    accepted: Asked,
     searches: Asked,
     /// Who looked at a picture, the latest first.
     looked: [Option<StreamId>; LOOKS],
@@ -48,6 +50,11 @@ impl Unpromised {
     /// Metadata or best effort asks for `cost` nanoseconds; whether other such requests `wait` already.
     pub(crate) fn asked(&mut self, now: Instant, cost: u64, wait: bool) {
         self.others.ask(now, cost, wait);
+    }
+
+    /// What will take `cost` nanoseconds of the device was accepted, and will be asked for later.
+    pub(crate) fn accepted(&mut self, now: Instant, cost: u64) {
+        self.accepted.ask(now, cost, false);
     }
 
     /// A stream waits for a picture. It searches when that is not its first or second one.
@@ -62,9 +69,10 @@ impl Unpromised {
 
     /// Who is noticed; some of metadata and best effort may still `wait`.
     pub(crate) fn beside(&self, now: Instant, wait: bool) -> Beside {
+        let others = self.others.wanted(now, wait).max(self.accepted.wanted(now, false));
         if self.searches.wanted(now, false) > permille(UNNOTICED_PERMILLE) {
             Beside::Searches
-        } else if self.others.wanted(now, wait) > permille(UNNOTICED_PERMILLE) {
+        } else if others > permille(UNNOTICED_PERMILLE) {
             Beside::Others
         } else {
             Beside::Nobody
@@ -133,6 +141,24 @@ mod tests {
             let mut unpromised = Unpromised::default();
             (0..60).for_each(|second| unpromised.asked(at(second * 1000), millis * 1_000_000, false));
             assert_eq!(is_noticed(&unpromised, at(59_999), false), noticed, "{millis}");
+        }
+    }
+
+    /// An office saved documents, which stayed in memory for five seconds; until they were written nobody was noticed, and a
+    /// thirteenth player was admitted beside it.
+    #[test]
+    fn what_is_in_memory_is_noticed_before_it_is_asked_for_and_once() {
+        for (millis, noticed) in [(80, false), (81, true)] {
+            let mut unpromised = Unpromised::default();
+            unpromised.accepted(at(0), millis * 1_000_000);
+            assert_eq!(is_noticed(&unpromised, at(0), false), noticed, "{millis}");
+        }
+        // A record of 15 ms each second goes unnoticed, though it is accepted and then asked for.
+        let mut unpromised = Unpromised::default();
+        for second in 0..60 {
+            unpromised.accepted(at(second * 1000), 15_000_000);
+            unpromised.asked(at(second * 1000 + 500), 15_000_000, false);
+            assert!(!is_noticed(&unpromised, at(second * 1000 + 500), false), "{second}");
         }
     }
 

@@ -273,6 +273,29 @@ fn what_goes_on_behind_another_piece_is_not_promised_before_it() {
     assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
+/// A film began in 2.2 s where others took 1.5: the frames that it waited for could not be promised so soon, those behind them, which
+/// lay elsewhere and were fewer, could, and were read before. Only what is wanted later than they does not wait for them.
+#[test]
+fn what_is_wanted_behind_another_piece_that_lies_elsewhere_is_not_promised_before_it() {
+    for (wish, first) in [(400, 0), (401, 1)] {
+        let mut lab = lab();
+        let deadline = Some(Duration::from_millis(2200));
+        let spec = StreamSpec { request: Some(Bytes::from_mib(24)), deadline, ..StreamSpec::reader(HD) };
+        let _reservation = admit(&mut lab, 1, spec);
+        for (id, length) in [(0, Bytes::from_mib(24)), (1, UNIT)] {
+            lab.enqueue(Request { deadline: None, length, ..wanted(1, id, id << 40, Duration::ZERO) });
+        }
+        for (id, wanted) in [(0, wish), (1, 400)] {
+            let wanted = lab.now + Duration::from_millis(wanted);
+            assert!(lab.scheduler.promote(lab.now, RequestId(id), Class::RealTime, wanted));
+        }
+        // There is no time left for anything before what was promised for 400 ms.
+        lab.now += Duration::from_millis(380);
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first, "{wish}");
+    }
+}
+
 /// A picture that somebody waits for, who is no stream: what it wants cannot be promised.
 fn picture(id: u64, length: Bytes, wanted: Instant) -> Request {
     request(id, Class::RealTime, id << 41, length, Some(wanted))

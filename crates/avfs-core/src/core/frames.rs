@@ -687,7 +687,7 @@ fn sequence_ranking(id: SequenceId, sequence: &Sequence, copies: bool) -> Rankin
         Some(_) => Ranking {
             class: Class::RealTime,
             stream: Some(id.stream()),
-            window: Some(sequence.policy.deadline_window()),
+            window: Some(sequence.window()),
             rate: sequence.rate(),
         },
         None => Ranking {

@@ -33,8 +33,8 @@ const REQUEST: u64 = MAX_BUFFER as u64;
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
-/// once, and a quarter of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
-pub(super) const START: Duration = Duration::from_millis(1750);
+/// once, and a third of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
+pub(super) const START: Duration = Duration::from_millis(1650);
 /// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
 /// long as it is not known for one, does not come before players.
 pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);

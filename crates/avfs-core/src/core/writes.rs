@@ -10,10 +10,10 @@ use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
-use rtsched::Direction;
+use rtsched::{Class, Direction};
 use smallvec::SmallVec;
 use std::ops::Range;
-use units::{Duration, Ino, Now};
+use units::{Bytes, Duration, Ino, Now};
 
 /// From this length on a file is written in blocks of the largest size.
 const LARGE_FILE: u64 = 4 << 20;
@@ -425,8 +425,13 @@ impl Core {
                     drop(buffer);
                     plan.handed_over = Some(block.memory.take_over(start, handed_over));
                 }
+                let was_clean = block.dirty.is_empty();
                 self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.cache.touch(id);
+                // What is written of it later is one request.
+                if was_clean && self.ranking(ino, Direction::Write, None).class != Class::RealTime {
+                    self.accepted.add(Bytes(range.len() as u64));
+                }
             }
         }
         let file = self.file_mut(ino);

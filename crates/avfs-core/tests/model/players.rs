@@ -1,9 +1,10 @@
 //! Players: what is read ahead of them, kept for them, and given up when they go elsewhere; and what is a copy.
 
 use avfs_core::config::Config;
-use avfs_core::core::{Cancellation, Core, Operation};
+use avfs_core::core::{Cancellation, Core, Operation, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
+use avfs_io::Accepted;
 use avfs_io::pool::Pool;
 use rtsched::{Class, Direction, StreamId};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
@@ -435,7 +436,7 @@ fn who_comes_to_the_end_before_he_has_begun_still_begins() {
             );
         }
         assert!(!ahead.is_empty(), "it is read ahead from the begin on");
-        let (start, rate) = (begun + Duration::from_millis(1750), Bitrate::from_megabits(100));
+        let (start, rate) = (begun + Duration::from_millis(1650), Bitrate::from_megabits(100));
         let mut asked = None;
         for request in ahead {
             let due = request.deadline.expect("it is wanted by some time");
@@ -656,4 +657,32 @@ fn a_file_without_a_policy_is_asked_itself() {
     }
     assert_eq!(volume.streams(), []);
     volume.core().audit().unwrap();
+}
+
+/// An office saved documents, of which nothing went to the device for five seconds, and a thirteenth player was admitted beside it.
+/// What is accepted without a promise is told before a stream is declared: as often as it will be a request, and nothing of what
+/// a recorder writes.
+#[test]
+fn what_is_accepted_without_a_promise_is_told() {
+    let policy = "[[stream]]\npath = \"**/*.mov\"\nbitrate = \"100 Mbit/s\"";
+    let (mut volume, _) = mounted(policy, Bytes::from_mib(512), &[]);
+    let told = Accepted { requests: 1, bytes: Bytes(100) };
+    for (name, accepted) in [("letter", told), ("take.mov", Accepted::default())] {
+        let (ino, handle) = volume.create(Ino::ROOT, name.as_bytes()).unwrap();
+        let tickets = [0; 3].map(|_| volume.ticket());
+        let outbox = volume.with(|core, now| {
+            for (offset, ticket) in [(0, tickets[0]), (100, tickets[1])] {
+                let WriteStart::Copy(mut plan) = core.write_begin(now, handle, offset, 100, None) else {
+                    panic!("there is room")
+                };
+                plan.copy(&[7; 100]);
+                let (written, _) = core.write_end(now, ticket, &mut plan).unwrap();
+                assert_eq!(written.unwrap(), 100);
+            }
+            core.start(now, tickets[2], Operation::Fsync { ino });
+            core.take_outbox()
+        });
+        assert!(!outbox.requests.is_empty());
+        assert_eq!(outbox.accepted, accepted, "{name}");
+    }
 }

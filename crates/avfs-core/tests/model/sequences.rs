@@ -281,7 +281,8 @@ fn the_first_frames_belong_to_the_sequence_that_they_turn_out_to_be() {
 }
 
 /// Of six films each began as soon as it could, when others had been read a second ahead that could have waited, and the last
-/// had a late unit in every fourth rehearsal. Who begins has time, and who had his first frames from memory has begun.
+/// had a late unit in every fourth rehearsal. Who begins has time. Who had his first frames from memory has begun, and wants at once
+/// what comes next: half a second later others went before, and one of six films lost a unit where it began again at its end.
 #[test]
 fn who_begins_can_wait_for_what_others_need_before() {
     let mut volume = recorded("", 1..=200);
@@ -289,7 +290,7 @@ fn who_begins_can_wait_for_what_others_need_before() {
     let outbox = ask_at_once(&mut volume, 1..=12);
     let first = outbox.requests.iter().map(|request| request.deadline.unwrap()).min().unwrap();
     let waits = first.saturating_since(began);
-    assert!((Duration::from_millis(1250)..Duration::from_millis(1251)).contains(&waits), "{waits:?}");
+    assert!((Duration::from_millis(1150)..Duration::from_millis(1151)).contains(&waits), "{waits:?}");
 
     let mut volume = recorded("", 1..=200);
     load(&mut volume, 1..=3);
@@ -297,7 +298,7 @@ fn who_begins_can_wait_for_what_others_need_before() {
     let outbox = take_at_once(&mut volume, 1..=3, Some(TERMS));
     let first = outbox.requests.iter().map(|request| request.deadline.unwrap()).min().unwrap();
     let waits = first.saturating_since(began);
-    assert!((Duration::from_millis(500)..Duration::from_millis(501)).contains(&waits), "{waits:?}");
+    assert!(waits < Duration::from_millis(1), "{waits:?}");
 }
 
 /// Some frames are open at once, and closed in another order. The simulated device completes any of its commands first: what

@@ -3,7 +3,7 @@
 use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
-use crate::request::{Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
+use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use crate::streams::{DeclaredStream, Promise, Streams};
 use rand::Rng;
 use rtsched::{Class, Config, Direction, Dispatch, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
@@ -127,6 +127,11 @@ impl SimEngine {
     /// See [`Engine::declare`](crate::engine::Engine::declare).
     pub fn declare(&mut self, now: Instant, stream: StreamId, spec: Option<StreamSpec>) {
         self.streams.declare(&mut self.scheduler, now, stream, spec);
+    }
+
+    /// See [`Engine::note_accepted`](crate::engine::Engine::note_accepted).
+    pub fn note_accepted(&mut self, now: Instant, accepted: Accepted) {
+        accepted.apply(&mut self.scheduler, now);
     }
 
     /// All declared streams, in the order of their names.

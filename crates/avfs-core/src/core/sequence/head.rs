@@ -19,8 +19,9 @@ const NEAR: u64 = 32;
 /// Who takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name.
 pub(in crate::core) const SLOWEST: Duration = Duration::from_secs(1);
 /// Who begins may have to wait so long for its first frames. It is less than what other players may take, because films take more
-/// of the device: what is at it then, and the half of a request in which the last of them come, are half a second together.
-const FIRST: Duration = Duration::from_millis(1250);
+/// of the device: what is at it then and what others want sooner, of which each command may take a third of a second, and the half of
+/// a request in which the last of them come, are four fifths of a second together.
+const FIRST: Duration = Duration::from_millis(1150);
 /// Frames that a client may have open at once: what is behind them is passed.
 const AT_ONCE: usize = 8;
 
@@ -150,6 +151,11 @@ impl Head {
     /// Nobody has played the sequence before: what it begins with need not be there before [`FIRST`] is over.
     pub(in crate::core) fn begin(&mut self) {
         self.starts_by = Some(self.origin.0 + FIRST);
+    }
+
+    /// It has not begun to play yet.
+    pub(in crate::core) fn begins(&self) -> bool {
+        self.starts_by.is_some()
     }
 
     /// It was given what it had waited for, and goes on: it comes to everything as much sooner as it had to wait less than it
