@@ -383,12 +383,13 @@ fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError
 }
 
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 9] = [
+pub const DECLARED: [(&str, &str); 10] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
     ("copy-quick", include_str!("../experiments/copy-quick.toml")),
     ("copy-one", include_str!("../experiments/copy-one.toml")),
     ("avfs-quick", include_str!("../experiments/avfs-quick.toml")),
+    ("avfs-mixed", include_str!("../experiments/avfs-mixed.toml")),
     ("mixed", include_str!("../experiments/mixed.toml")),
     ("editing", include_str!("../experiments/editing.toml")),
     ("ceiling", include_str!("../experiments/ceiling.toml")),
