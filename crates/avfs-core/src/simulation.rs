@@ -195,7 +195,9 @@ impl SimVolume {
         let mut wanted = true;
         while std::mem::take(&mut wanted) {
             let outbox = self.core.take_outbox();
-            self.engine.note_accepted(self.clock, outbox.accepted);
+            if !outbox.accepted.is_nothing() {
+                self.engine.note_accepted(self.clock, outbox.accepted);
+            }
             for (stream, spec) in outbox.streams {
                 self.engine.declare(self.clock, stream, spec);
             }
