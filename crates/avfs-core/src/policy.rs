@@ -166,6 +166,13 @@ impl Policy {
         self.settings.deadline_window.unwrap_or(DEADLINE_WINDOW)
     }
 
+    /// The same of a reader. Who plays on has no more time where he jumps than anywhere else, unless somebody says how much: a clip
+    /// is played in a loop, and what others come to a second later went before its start.
+    pub(crate) fn window_of_reader(&self, plays_on: bool) -> Duration {
+        let usual = if plays_on { Duration::ZERO } else { DEADLINE_WINDOW };
+        self.settings.deadline_window.unwrap_or(usual)
+    }
+
     /// True when somebody says the deadline window.
     pub(crate) fn says_deadline_window(&self) -> bool {
         self.settings.deadline_window.is_some()

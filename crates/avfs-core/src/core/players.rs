@@ -477,16 +477,11 @@ impl Core {
         Some((began + START + played).saturating_before(own)).max(player.starts_by)
     }
 
-    /// So long after it asks a client must have what it asks for, where it declares nothing. Who plays on has no more time where he
-    /// jumps than anywhere else: a clip is played in a loop, and what others come to a second later went before its start.
+    /// So long after it asks a client must have what it asks for, where it declares nothing.
     pub(super) fn window_of_reader(&self, file: &FileState, handle: HandleId) -> Duration {
-        let plays_on = |player: &Player| player.has_played && player.starts_by.is_none();
+        let has_begun = |player: &Player| player.has_played && player.starts_by.is_none();
         let is_promised = file.terms(Direction::Read).is_some();
-        let is_said = file.policy().says_deadline_window();
-        if is_promised && !is_said && self.player(handle).is_some_and(plays_on) {
-            return Duration::ZERO;
-        }
-        file.policy().deadline_window()
+        file.policy().window_of_reader(is_promised && self.player(handle).is_some_and(has_begun))
     }
 
     /// How what lies `ahead` of a client is ranked.

@@ -152,14 +152,10 @@ impl Sequence {
         self.rate().map(|rate| rate.time_for(self.frame_bytes()))
     }
 
-    /// So long after it asks a client must have what it asks for. Who plays on has no more time where he jumps than anywhere else,
-    /// as among [players](super::Core::window_of_reader): a film is played in a loop.
+    /// So long after it asks a client must have what it asks for, or have given what it gives.
     pub(super) fn window(&self) -> Duration {
         let plays_on = !self.pattern.writes && self.terms.is_some() && !self.heads.iter().any(Head::begins);
-        if plays_on && !self.policy.says_deadline_window() {
-            return Duration::ZERO;
-        }
-        self.policy.deadline_window()
+        self.policy.window_of_reader(plays_on)
     }
 
     fn patience(&self) -> Duration {
