@@ -20,6 +20,9 @@ use units::{DeviceOffset, Duration, Instant};
 
 /// Who searches comes so long before others in what is wanted: as long as they may take to begin to play, and more.
 const HEAD_START: Duration = Duration::from_secs(2);
+/// Who plays at a rate that nobody knows has so much in memory of its own, as far as anybody knows: what streams want sooner goes
+/// before what it asks for.
+const UNKNOWN_HAS: Duration = Duration::from_secs(1);
 
 /// Index of a [`Waiting`].
 pub(crate) type Slot = u32;
@@ -108,16 +111,23 @@ impl Waiting {
         (self.request.class == Class::RealTime).then(|| self.key())
     }
 
-    /// By when real time is wanted, if that is before it is due; and a picture.
+    /// By when real time is wanted, if that is before it is due; and a picture; and what somebody asks for who may play, though
+    /// nobody knows at what rate.
     pub(crate) fn wish(&self) -> Option<Instant> {
         match self.request.class {
             Class::RealTime | Class::BestEffort if self.is_at_once => {
                 Some(self.arrived.saturating_before(HEAD_START))
             }
             Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
-            Class::BestEffort => self.is_picture.then_some(self.deadline),
+            Class::BestEffort if self.is_picture => Some(self.deadline),
+            Class::BestEffort => self.is_of_unknown().then(|| self.deadline + UNKNOWN_HAS),
             _ => None,
         }
+    }
+
+    /// Best effort of no stream, with a deadline of its own.
+    fn is_of_unknown(&self) -> bool {
+        self.request.class == Class::BestEffort && self.owner.is_none() && self.request.deadline.is_some()
     }
 
     /// By when it is wanted.

@@ -59,7 +59,9 @@ pub struct Request {
     /// Length; zero only for [`Direction::Flush`].
     pub length: Bytes,
     /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config),
-    /// or for an admitted stream by its terms. Those also bound how early a stream's deadline can be.
+    /// or for an admitted stream by its terms. Those also bound how early a stream's deadline can be. Best effort of no stream that
+    /// has one may be played, by somebody whose rate nobody knows: it goes before what streams want more than a second later,
+    /// where their promises bear it.
     pub deadline: Option<Instant>,
 }
 

@@ -523,6 +523,8 @@ impl Scheduler {
         waiting.deadline = if becomes_promised { deadline } else { waiting.deadline.min(deadline) };
         self.journal.counters.promoted += 1;
         if waiting.request.class != Class::RealTime {
+            waiting.request.deadline =
+                Some(before.request.deadline.map_or(deadline, |due| due.min(deadline)));
             self.insert(now, Waiting { has_turn: before.has_turn, ..waiting });
             return true;
         }

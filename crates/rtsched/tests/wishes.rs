@@ -121,6 +121,30 @@ fn what_is_wanted_only_after_best_effort_may_have_waited_does_not_go_before_it()
     }
 }
 
+/// Of ten players whose rates were found out one after another, the last ones lost units: those who were known already were read three
+/// seconds ahead before what the others waited for. Who was refused, and has a stream, has no part in it: of fourteen players thirteen
+/// lost units to the fourteenth.
+#[test]
+fn who_may_play_goes_before_what_a_stream_wants_more_than_a_second_later() {
+    let due = Duration::from_millis(100);
+    let second = due + Duration::from_secs(1);
+    let later = second + Duration::from_nanos(1);
+    for (wish, refused, first) in [(later, None, 2), (second, None, 3), (later, Some(StreamId(9)), 3)] {
+        for is_hastened in [false, true] {
+            let mut lab = lab();
+            let _reservation = admit_without_lead(&mut lab, 1);
+            lab.enqueue(wanted(1, 3, 1 << 40, wish));
+            let deadline = Some(Instant::ZERO + due).filter(|_| !is_hastened);
+            lab.enqueue(Request { stream: refused, ..request(2, Class::BestEffort, 0, UNIT, deadline) });
+            if is_hastened {
+                lab.scheduler.promote(lab.now, RequestId(2), Class::BestEffort, Instant::ZERO + due);
+            }
+            let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+            assert_eq!(dispatch.requests[0].0, first, "{wish:?} {refused:?} {is_hastened}");
+        }
+    }
+}
+
 /// A player's rate was found out while it played. What it had been read ahead of until then stayed best effort, behind what
 /// its own stream asked for afterwards: it waited for 8 MiB while 32 behind them were read.
 #[test]

@@ -10,8 +10,7 @@
 //! neighbours on the device are asked for at once, so that the scheduler makes one command of them.
 
 use super::cache::BlockId;
-use super::pattern::Allowance;
-use super::players::{HASTE, Lead};
+use super::players::{Client, HASTE, Lead};
 use super::reads::page_ceil;
 use super::sequence::{Ahead, Head, Noted, Pattern, SLOWEST, Sequence, SequenceId, Taken, spellings};
 use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
@@ -140,9 +139,9 @@ impl Core {
         self.client_of_frame(handle).is_some_and(|(sequence, _, head)| sequence.is_run(head))
     }
 
-    /// What the client of a sequence has been given whose frame this is.
-    pub(super) fn allowance_of_frame(&self, handle: HandleId) -> Option<Allowance> {
-        self.client_of_frame(handle).map(|(.., head)| head.allowance)
+    /// What is known of the client of a sequence whose frame this is.
+    pub(super) fn client_of_frames(&self, handle: HandleId) -> Option<Client> {
+        self.client_of_frame(handle).map(|(.., head)| head.client())
     }
 
     /// The sequence that an open file is part of, and its number there.

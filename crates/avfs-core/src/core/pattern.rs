@@ -269,6 +269,9 @@ const MEASURED: Duration = Duration::from_secs(2);
 /// A client that asks for nothing for so long, though all it asked for is there, waits for its own clock: frames come 40 ms
 /// apart, while the next megabyte of a copy comes as soon as a network of 1 Gbit/s has carried the last one, in 9 ms.
 const IDLE: Duration = Duration::from_millis(25);
+/// Who rests for one of so many parts of the time may have a clock: each rest counts for so many times its length, and together they
+/// count for no longer than [`MEASURED`].
+const RESTS_PART: u32 = 8;
 /// Two measurements that differ by less than this part are the same rate.
 const TOLERANCE: u64 = 10;
 
@@ -286,6 +289,8 @@ pub(super) struct Beat {
     idle: Duration,
     /// What the span before measured.
     before: Option<Bitrate>,
+    /// Until when what it has rested counts, see [`RESTS_PART`].
+    rested: Instant,
 }
 
 impl Beat {
@@ -293,6 +298,9 @@ impl Beat {
     pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
         let gap = now.saturating_since(self.last.replace(now)?);
         let rests = gap >= IDLE;
+        if rests {
+            self.rested = (self.rested.max(now) + gap * RESTS_PART).min(now + MEASURED);
+        }
         let Some(since) = self.since else {
             self.since = rests.then_some(now);
             (self.bytes, self.idle) = (length.0, Duration::ZERO);
@@ -315,6 +323,11 @@ impl Beat {
         }
         self.bytes = self.bytes.saturating_add(length.0);
         seen
+    }
+
+    /// The client may have a clock, as far as can be told before its rate can: a copy asks as soon as it has an answer.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        now < self.rested
     }
 
     /// The client has what it had to wait for.
@@ -598,6 +611,46 @@ mod tests {
                 copy.answered(Instant::ZERO + period * index);
                 assert_eq!(copy.note(Instant::ZERO + period * index, unit), None);
             }
+        }
+    }
+
+    /// Until a player's rate is known nothing else tells it from a copy, which on a full device takes no more than a player.
+    #[test]
+    fn who_rests_may_have_a_clock_long_before_its_rate_is_known() {
+        let unit = Bytes::from_mib(1);
+        let period = Bitrate::from_megabits(100).time_for(unit);
+        let (mut player, mut now) = (Beat::default(), Instant::ZERO);
+        // It fills its memory, and then plays.
+        (0..12).for_each(|_| _ = player.note(now, unit));
+        assert!(!player.rests(now));
+        for _ in 0..24 {
+            now += period;
+            assert_eq!(player.note(now, unit), None);
+            assert!(player.rests(now));
+        }
+        // It is elsewhere in its clip, and waits there.
+        player.interrupt();
+        (0..12).for_each(|_| _ = player.note(now, unit));
+        assert!(player.rests(now));
+        // From now on it asks as soon as it has an answer: it copies, and is a player for two more seconds.
+        for _ in 0..24 {
+            now += period;
+            player.answered(now);
+            _ = player.note(now, unit);
+        }
+        assert!(!player.rests(now));
+    }
+
+    /// The boundary pairs: a rest of 100 ms, and a pause of a minute.
+    #[test]
+    fn a_rest_counts_for_eight_times_its_length_and_for_no_more_than_two_seconds() {
+        for (rest, counts) in [(100, 800), (60_000, 2000)] {
+            let (mut client, moment) = (Beat::default(), Duration::from_nanos(1));
+            _ = client.note(Instant::ZERO, Bytes::from_mib(1));
+            let now = Instant::ZERO + Duration::from_millis(rest);
+            _ = client.note(now, Bytes::from_mib(1));
+            let end = now + Duration::from_millis(counts);
+            assert!(client.rests(end.saturating_before(moment)) && !client.rests(end), "{rest}");
         }
     }
 

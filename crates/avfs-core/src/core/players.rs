@@ -42,6 +42,9 @@ pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
 /// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
 pub(super) const BEGINS_WITH: Duration = Duration::from_secs(1);
 
+/// Of whom nothing is known yet may play, for so long after it came: it fills its memory, and whether it rests is seen only then.
+const JUST_CAME: Duration = Duration::from_secs(1);
+
 /// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
 pub(super) const HASTE: Duration = Duration::from_millis(100);
 
@@ -53,6 +56,8 @@ pub(super) struct Player {
     rest: Rest,
     beat: Beat,
     allowance: Allowance,
+    /// When it asked for something first.
+    came: Option<Instant>,
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
     has_played: bool,
@@ -104,6 +109,15 @@ impl Player {
     pub(super) fn is_run(&self) -> bool {
         self.pattern.is_run()
     }
+}
+
+/// A client whose rate nobody knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client {
+    pub(super) allowance: Allowance,
+    pub(super) beat: Beat,
+    /// When it asked for something first.
+    pub(super) came: Instant,
 }
 
 /// How far ahead of a player is asked for, and in what pieces.
@@ -234,6 +248,7 @@ impl Core {
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
+        player.came.get_or_insert(now.monotonic);
         let way = player.pattern.way();
         let step = player.pattern.note(offset, end);
         let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
@@ -335,9 +350,28 @@ impl Core {
 
     /// By when a client of a file without a rate should have what lies `ahead` of what it asks for.
     pub(super) fn due_by_allowance(&self, now: Now, handle: HandleId, ahead: Bytes) -> Option<Instant> {
+        let client = self.client(handle);
+        // Who rests is no copy, however much it takes.
         let allowance =
-            self.allowance_of_frame(handle).or(self.player(handle).map(|player| player.allowance));
+            client.filter(|client| !client.beat.rests(now.monotonic)).map(|client| client.allowance);
         allowance.unwrap_or_default().due(now.monotonic, ahead)
+    }
+
+    /// True when a client of whom nobody knows a rate may play: it rests between what it asks for, or has only just come.
+    pub(super) fn may_play(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
+        let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
+        let (now, has_come) = (now.monotonic, |client: &Client| client.came + JUST_CAME);
+        let may = |client: Client| client.beat.rests(now) || now < has_come(&client);
+        !gives_way && self.client(handle).is_none_or(may)
+    }
+
+    /// What is known of who reads through a handle, in one file or from frame to frame.
+    fn client(&self, handle: HandleId) -> Option<Client> {
+        let of_file = || {
+            let Player { allowance, beat, came, .. } = self.player(handle)?;
+            Some(Client { allowance: *allowance, beat: *beat, came: (*came)? })
+        };
+        self.client_of_frames(handle).or_else(of_file)
     }
 
     /// The rate at which this client needs the file, if anybody knows.

@@ -355,6 +355,9 @@ impl Core {
             need.deadline = need.deadline.max(self.earliest_need(ino, handle, at));
         } else if need.class == Class::BestEffort && !self.copies(handle) {
             need.deadline = self.due_by_allowance(now, handle, ahead);
+            // Who takes what he gets has his turn among others. Who may play is nobody's, and goes before what streams want later.
+            let takes_what_it_gets = !self.may_play(now, ino, handle);
+            need.stream = takes_what_it_gets.then(|| self.stream_of_client(ino, Direction::Read));
         }
         need
     }

@@ -7,7 +7,7 @@
 
 use crate::core::cache::BlockId;
 use crate::core::pattern::{Allowance, Beat, Pace, Way};
-use crate::core::players::{OWN_BUFFER, START};
+use crate::core::players::{Client, OWN_BUFFER, START};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use units::{Bytes, Duration, Instant};
@@ -97,6 +97,11 @@ impl Head {
 
     pub(in crate::core) fn distance(&self, number: u64) -> u64 {
         self.front().abs_diff(number)
+    }
+
+    /// What is known of it before its rate is.
+    pub(in crate::core) fn client(&self) -> Client {
+        Client { allowance: self.allowance, beat: self.beat, came: self.since }
     }
 
     /// For how long it has been there.
