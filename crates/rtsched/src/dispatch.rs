@@ -9,7 +9,8 @@
 //! needs no bucket size. Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch
 //! and Mullender 1999): it has people waiting, and a frame that is early helps nobody. Before best effort goes what is
 //! wanted earlier than could be promised: a player that begins or jumps waits like anybody. But not what is wanted only after
-//! best effort may have waited: who asks for that has what he needs for now.
+//! best effort may have waited: who asks for that has what he needs for now. And of best effort what somebody asks for who may play
+//! has its place among what is wanted.
 
 use crate::budget::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};
