@@ -120,14 +120,10 @@ impl Waiting {
             }
             Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
             Class::BestEffort if self.is_picture => Some(self.deadline),
-            Class::BestEffort => self.is_of_unknown().then(|| self.deadline + UNKNOWN_HAS),
+            Class::BestEffort if self.owner.is_some() => None,
+            Class::BestEffort => self.request.deadline.map(|_| self.deadline + UNKNOWN_HAS),
             _ => None,
         }
-    }
-
-    /// Best effort of no stream, with a deadline of its own.
-    fn is_of_unknown(&self) -> bool {
-        self.request.class == Class::BestEffort && self.owner.is_none() && self.request.deadline.is_some()
     }
 
     /// By when it is wanted.

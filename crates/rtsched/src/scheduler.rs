@@ -522,9 +522,9 @@ impl Scheduler {
             waiting.request.class == Class::RealTime && before.request.class != Class::RealTime;
         waiting.deadline = if becomes_promised { deadline } else { waiting.deadline.min(deadline) };
         self.journal.counters.promoted += 1;
+        let sooner = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
         if waiting.request.class != Class::RealTime {
-            waiting.request.deadline =
-                Some(before.request.deadline.map_or(deadline, |due| due.min(deadline)));
+            waiting.request.deadline = Some(sooner);
             self.insert(now, Waiting { has_turn: before.has_turn, ..waiting });
             return true;
         }
@@ -546,8 +546,7 @@ impl Scheduler {
         let otherwise = match before.request.class {
             // It stays wanted by then.
             Class::RealTime => {
-                let wish = before.request.deadline.map_or(deadline, |wish| wish.min(deadline));
-                Waiting { request: Request { deadline: Some(wish), ..before.request }, ..before }
+                Waiting { request: Request { deadline: Some(sooner), ..before.request }, ..before }
             }
             // It has its turn, and its part of the time, already.
             _ if before.is_picture => before,

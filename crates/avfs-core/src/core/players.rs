@@ -120,6 +120,19 @@ pub(super) struct Client {
     pub(super) came: Instant,
 }
 
+impl Client {
+    /// By when it should have what lies `ahead` of what it asks for. Who rests is no copy, however much it takes.
+    pub(super) fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
+        let allowance = if self.beat.rests(now) { Allowance::default() } else { self.allowance };
+        allowance.due(now, ahead)
+    }
+
+    /// It may play: it rests between what it asks for, or has only just come.
+    pub(super) fn may_play(&self, now: Instant) -> bool {
+        self.beat.rests(now) || now < self.came + JUST_CAME
+    }
+}
+
 /// How far ahead of a player is asked for, and in what pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
@@ -348,30 +361,15 @@ impl Core {
             })
     }
 
-    /// By when a client of a file without a rate should have what lies `ahead` of what it asks for.
-    pub(super) fn due_by_allowance(&self, now: Now, handle: HandleId, ahead: Bytes) -> Option<Instant> {
-        let client = self.client(handle);
-        // Who rests is no copy, however much it takes.
-        let allowance =
-            client.filter(|client| !client.beat.rests(now.monotonic)).map(|client| client.allowance);
-        allowance.unwrap_or_default().due(now.monotonic, ahead)
-    }
-
-    /// True when a client of whom nobody knows a rate may play: it rests between what it asks for, or has only just come.
-    pub(super) fn may_play(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
-        let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
-        let (now, has_come) = (now.monotonic, |client: &Client| client.came + JUST_CAME);
-        let may = |client: Client| client.beat.rests(now) || now < has_come(&client);
-        !gives_way && self.client(handle).is_none_or(may)
-    }
-
-    /// What is known of who reads through a handle, in one file or from frame to frame.
-    fn client(&self, handle: HandleId) -> Option<Client> {
+    /// What is known of who reads through a handle, in one file or from frame to frame; at first nothing: it comes now.
+    pub(super) fn client(&self, now: Now, handle: HandleId) -> Client {
         let of_file = || {
             let Player { allowance, beat, came, .. } = self.player(handle)?;
             Some(Client { allowance: *allowance, beat: *beat, came: (*came)? })
         };
-        self.client_of_frames(handle).or_else(of_file)
+        let unknown =
+            || Client { allowance: Allowance::default(), beat: Beat::default(), came: now.monotonic };
+        self.client_of_frames(handle).or_else(of_file).unwrap_or_else(unknown)
     }
 
     /// The rate at which this client needs the file, if anybody knows.

@@ -350,14 +350,17 @@ impl Core {
             // In time for its rate it would go before what those want sooner than they were promised who have a reservation:
             // of thirteen players two lost a unit to the fourteenth. Only the picture of who jumps does not wait.
             need.class = Class::BestEffort;
-            need.deadline = self.due_by_allowance(now, handle, ahead);
+            need.deadline = self.client(now, handle).due(now.monotonic, ahead);
         } else if need.deadline.is_some() {
             need.deadline = need.deadline.max(self.earliest_need(ino, handle, at));
         } else if need.class == Class::BestEffort && !self.copies(handle) {
-            need.deadline = self.due_by_allowance(now, handle, ahead);
+            let client = self.client(now, handle);
+            need.deadline = client.due(now.monotonic, ahead);
             // Who takes what he gets has his turn among others. Who may play is nobody's, and goes before what streams want later.
-            let takes_what_it_gets = !self.may_play(now, ino, handle);
-            need.stream = takes_what_it_gets.then(|| self.stream_of_client(ino, Direction::Read));
+            let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
+            if gives_way || !client.may_play(now.monotonic) {
+                need.stream = Some(self.stream_of_client(ino, Direction::Read));
+            }
         }
         need
     }
