@@ -570,6 +570,38 @@ fn among_equals_the_newest_go_first() {
     assert_eq!(demoted[..2], [7, 6], "{demoted:?}");
 }
 
+/// Two play, and so many of the device's commands, one in three seconds, take twelve times as long as the others. Why a third player is
+/// turned away after that, if it is.
+fn refusal_after(hiccups: u64) -> Option<Why> {
+    let mut lab = Lab::new(known());
+    let _ = (admit(&mut lab, 1, fixed(HD)), admit(&mut lab, 2, fixed(HD)));
+    let period = HD.time_for(UNIT);
+    for number in 0..hiccups * 4 {
+        let release = lab.now;
+        (1..=2).for_each(|stream| lab.enqueue(of_stream(stream, 2 * number + stream, number << 30, UNIT)));
+        let is_long = number % 4 == 0;
+        lab.slower = if is_long { 12.0 } else { 1.0 };
+        lab.fill();
+        lab.slower = 1.0;
+        lab.drain();
+        lab.now = lab.now.max(release + period);
+    }
+    assert!(lab.missed.len() as u64 >= hiccups, "somebody waits for each of them");
+    let now = lab.now;
+    lab.scheduler.admit(now, StreamId(3), &fixed(HD)).err().map(|rejected| rejected.why)
+}
+
+/// The boundary pair. One command took 0.3 s in a laboratory in which four played; a request of one of them was 76 ms late, and all
+/// who came in the eight seconds after that were turned away: they played without a reservation, and lost units though
+/// six tenths of the device were free.
+#[test]
+fn a_device_that_holds_its_breath_once_turns_nobody_away() {
+    for hiccups in 0..=2 {
+        assert_eq!(refusal_after(hiccups), None, "{hiccups}");
+    }
+    assert!(matches!(refusal_after(3), Some(Why::Congested { .. })));
+}
+
 #[test]
 fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
     // A copy holds the device for longer than expected, and a frame of an important stream is lost. The frames of the
