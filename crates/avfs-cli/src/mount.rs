@@ -27,6 +27,9 @@ const WRONG_USAGE: u8 = 1;
 const SYSTEM_ERROR: u8 = 2;
 const MOUNT_FAILED: u8 = 32;
 
+/// The nice value of who goes first.
+const FIRST: i32 = -20;
+
 /// Mount an AVFS volume. Usually called by mount(8) for `mount -t avfs DEVICE DIR`.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, max_term_width = 100)]
@@ -265,14 +268,18 @@ fn announce(device: &Path, directory: &Path) {
 }
 
 /// A process that the kernel's memory management waits for: it must not be killed for memory, nor wait for memory
-/// that only it can free. A bug that shows as a panic ends it at once: the journal brings the volume back, a state
-/// of which half is known would be written over it.
+/// that only it can free; and all clients wait for it, so none of them goes before it on a processor. A bug that shows as a panic
+/// ends it at once: the journal brings the volume back, a state of which half is known would be written over it.
 fn survive() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000") {
         tracing::warn!(%error, "this process may be killed when memory runs short");
     }
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::warn!(%error, "this process may wait for memory that it should free itself");
+    }
+    // Of this thread, and of those that it starts.
+    if let Err(error) = rustix::process::setpriority_process(None, FIRST) {
+        tracing::warn!(%error, "this process may wait for processors that its clients keep busy");
     }
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -136,7 +136,7 @@ impl Default for Config {
             idle_floor_percent: 1,
             streams_max_permille: 980,
             readers_max_permille: 995,
-            searched_max_permille: 900,
+            searched_max_permille: 820,
             buffer_memory: Bytes::from_mib(4096),
             buffer_piece: Bytes::ZERO,
             request_time: Duration::from_millis(700),
