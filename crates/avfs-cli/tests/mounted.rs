@@ -166,6 +166,20 @@ fn what_was_synced_survives_the_death_of_the_daemon() {
     assert!(fs::read(rig.path("synced")).unwrap() == bytes);
 }
 
+/// A copy of many files into memory kept all processors busy, and the thread that gives the device its commands waited behind it: players
+/// began half a second later.
+#[test]
+fn every_thread_of_the_daemon_goes_before_its_clients() {
+    let Some(rig) = Rig::mounted() else { return };
+    let threads = fs::read_dir(format!("/proc/{}/task", rig.daemon().as_raw_nonzero())).unwrap();
+    // proc_pid_stat(5): field 19, of which the third follows the name.
+    let nice = |stat: String| stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(16).unwrap().to_owned();
+    let nices: Vec<_> = threads
+        .map(|thread| nice(fs::read_to_string(thread.unwrap().path().join("stat")).unwrap()))
+        .collect();
+    assert!(nices.len() > 4 && nices.iter().all(|nice| nice == "-20"), "{nices:?}");
+}
+
 #[test]
 fn a_device_is_mounted_once() {
     let Some(rig) = Rig::mounted() else { return };
