@@ -2,8 +2,8 @@
 //!
 //! **For:** how late streams were lately: the test of the model by what it is for. What their requests took is no such test:
 //! prices follow it, and who counts it again refuses streams for what is over. **Excludes:** what follows from it. **State:**
-//! counts of the last seconds. **Invariants:** what is congested stays so until it has been well for as many windows as are
-//! kept.
+//! counts of the last seconds. **Invariants:** one window with misses, whatever they are, is no congestion; what is congested stays
+//! so until few enough of the windows that are kept have misses, or few enough requests in all of them.
 
 use crate::stream::Why;
 use units::{Duration, Instant};
@@ -57,12 +57,12 @@ impl Health {
         true
     }
 
-    /// How late the latest was, when more than one in a hundred was late, and not all of them at once: that is a device that
-    /// held its breath.
+    /// How late the latest was, when more than one in a hundred was late, and in several windows: else the device held its breath,
+    /// and is as fast as before.
     fn lateness(&self) -> Duration {
         let sum = |of: fn(&Window) -> u32| self.windows.iter().map(of).sum::<u32>();
-        let late = self.windows.iter().filter(|window| window.missed > 0).count();
-        let is_rare = late < PERSISTENT
+        let with_misses = self.windows.iter().filter(|window| window.missed > 0).count();
+        let is_rare = with_misses < PERSISTENT
             || sum(|window| window.missed).saturating_mul(100) <= sum(|window| window.completed);
         let latest = self.windows.iter().map(|window| window.tardiness).max();
         latest.filter(|_| !is_rare).unwrap_or(Duration::ZERO)
@@ -91,7 +91,7 @@ mod tests {
         Instant::ZERO + WINDOW * u32::try_from(second).unwrap()
     }
 
-    /// So many requests complete in each of some seconds, of which so many are late; then it is quiet.
+    /// So many requests complete in each of some seconds, of which so many are late.
     fn health(seconds: &[(u32, u32)]) -> Health {
         let mut health = Health::default();
         health.review(at(0), 1000);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     /// The boundary pair. A device that took 0.3 s for 8 MiB while few played was taken for one that is slower than reckoned:
-    /// one request of four had been late. Whoever came in the next eight seconds was turned away, with two thirds of the device free.
+    /// one request of four had been late. Whoever came in the next eight seconds was turned away, with six tenths of the device free.
     #[test]
     fn misses_of_two_windows_are_an_accident_and_of_three_none() {
         for (last, congested) in [(0, false), (1, true)] {
