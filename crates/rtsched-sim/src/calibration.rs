@@ -1,7 +1,8 @@
 //! Does a modelled device take as long as the one that was measured?
 //!
 //! **For:** Table 5 of the paper on rt-Samba and AVFS (throughput of random reads and writes of one RAID5 LUN), measured
-//! in the same way on a model. **Excludes:** fitting; the figures are in the device's declaration. **State:** none.
+//! in the same way on a model, and what a scheduler is told of a device. **Excludes:** fitting; the figures are in the device's
+//! declaration. **State:** none. **Invariants:** a device is measured before it changes, however long it is measured.
 
 use crate::device::{Command, Device, DeviceSpec, ModelSpec};
 use rand::rngs::SmallRng;
@@ -88,7 +89,7 @@ pub fn command_time(
     /// Enough to fill a controller's cache several times.
     const WARM_UP: Bytes = Bytes::from_mib(2048);
     assert!(depth > 0, "a device is measured with commands");
-    let mut device = Device::new(spec, seed);
+    let mut device = Device::new(&spec.unchanging(), seed);
     let mut places = SmallRng::seed_from_u64(seed ^ 0x7461_626c_6535);
     let count = (spec.capacity().as_u64() / length.as_u64()).max(1);
     let warm_up = depth + if direction == Direction::Write { WARM_UP.as_u64() / length.as_u64() } else { 0 };
@@ -141,7 +142,8 @@ pub fn start_values(spec: &DeviceSpec) -> [ServiceTime; 3] {
         offset: DeviceOffset(0),
         length: Bytes::ZERO,
     };
-    let access = Device::new(spec, 1).service(Instant::ZERO, flush).at.saturating_since(Instant::ZERO);
+    let access =
+        Device::new(&spec.unchanging(), 1).service(Instant::ZERO, flush).at.saturating_since(Instant::ZERO);
     let flush = ServiceTime { access, bytes_per_second: Bytes::from_mib(1) };
     [line(Direction::Read), line(Direction::Write), flush]
 }
@@ -158,7 +160,7 @@ pub fn read_ends(spec: &DeviceSpec) -> [Bytes; 2] {
     const COMMANDS: u64 = 16;
     let end = spec.capacity().as_u64().saturating_sub(LENGTH.as_u64() * (COMMANDS + 1));
     [0, end].map(|start| {
-        let mut device = Device::new(spec, 1);
+        let mut device = Device::new(&spec.unchanging(), 1);
         let mut at = [Instant::ZERO; 2];
         for number in 0..=COMMANDS {
             let offset = DeviceOffset(start + LENGTH.as_u64() * number);

@@ -145,7 +145,7 @@ pub struct FlashSpec {
     pub erase_us: f64,
 }
 
-/// From an instant on, the device is slower or faster: a rebuild, a lost disk, a repaired one.
+/// From an instant on, the device is slower or faster: a rebuild, a lost disk, a repaired one, a moment without breath.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -192,8 +192,9 @@ pub enum DeviceError {
 }
 
 /// The declarations this crate comes with: name and text.
-const DECLARED: [(&str, &str); 7] = [
+const DECLARED: [(&str, &str); 8] = [
     ("raid5-table5", include_str!("../devices/raid5-table5.toml")),
+    ("raid5-hiccups", include_str!("../devices/raid5-hiccups.toml")),
     ("raid5-degrading", include_str!("../devices/raid5-degrading.toml")),
     ("raid5-zoned", include_str!("../devices/raid5-zoned.toml")),
     ("raid6-8", include_str!("../devices/raid6-8.toml")),
@@ -242,6 +243,13 @@ impl DeviceSpec {
     #[must_use]
     pub fn of_size(self, size: Bytes) -> Self {
         Self { capacity_gb: size.as_u64().div_ceil(1_000_000_000), ..self }
+    }
+
+    /// The same device as it is at first, for good.
+    #[must_use]
+    pub fn unchanging(&self) -> Self {
+        let phases = self.phases.iter().filter(|phase| phase.at_s <= 0.0).copied().collect();
+        Self { phases, ..self.clone() }
     }
 
     /// Its size.
