@@ -161,7 +161,7 @@ impl<'a> Stage<'a> {
         let pool = pool(config.cache.size)?;
         // Each run has a disk of its own over what was laid.
         let disk = Arc::new(self.disks[&experiment.aged_percent].crash(1));
-        let mut transport = VirtualTransport::on(disk, &pool, config, &self.device)?;
+        let mut transport = VirtualTransport::on(disk, &pool, config, &self.device, u64::from(repeat))?;
         let (specs, counted) = clients(self.declaration, experiment, number, repeat);
         let mut machines: Vec<Client> = specs.iter().map(Client::new).collect();
         let settled = ramp(experiment, counted as u32);

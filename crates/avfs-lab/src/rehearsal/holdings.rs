@@ -154,7 +154,7 @@ impl Stage {
         let device = DeviceSpec::named(device)?.of_size(Self::SIZE);
         let config = Config::parse("[[stream]]\npath = \"**/*.mov\"\nbitrate = \"100 Mbit/s\"")?;
         let pool = pool(memory)?;
-        let mut transport = VirtualTransport::on(Arc::new(self.disk.crash(1)), &pool, config, &device)?;
+        let mut transport = VirtualTransport::on(Arc::new(self.disk.crash(1)), &pool, config, &device, 1)?;
         transport.watch();
         let mut machines: Vec<Client> = clients(records, number).iter().map(Client::new).collect();
         let duration = stagger(number) * number + MEASURED;

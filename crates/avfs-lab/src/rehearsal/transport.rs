@@ -15,6 +15,8 @@ use avfs_io::Geometry;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
 use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use rtsched::Direction;
 use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, ModelSpec};
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ use units::{Bytes, Duration, Ino, Instant};
 
 /// What a client asks for at once, at most.
 const LARGEST: usize = 1 << 20;
+
+/// What is asked for at the same moment overtakes no more of the rest than this, as Samba's threads and the kernel let it.
+const OVERTAKEN: usize = 12;
 
 /// What is written.
 static ZEROS: [u8; LARGEST] = [0; LARGEST];
@@ -133,6 +138,10 @@ pub(super) struct VirtualTransport {
     device: Option<Modelled>,
     handles: BTreeMap<u64, HandleId>,
     opened: u64,
+    /// Asked for at this moment.
+    asked: Vec<Ask>,
+    /// In which order that comes; `None`: in that in which it was asked for.
+    disorder: Option<SmallRng>,
     /// Operations under way, and who asked for what.
     waiting: BTreeMap<Ticket, Ask>,
     outcomes: Vec<Outcome>,
@@ -142,15 +151,16 @@ pub(super) struct VirtualTransport {
 impl VirtualTransport {
     /// To a volume on a device that takes no time worth speaking of.
     pub(super) fn untimed(disk: Arc<SimDisk>, pool: &Pool) -> Result<Self, RehearsalError> {
-        Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None))
+        Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None, None))
     }
 
-    /// To a volume on a modelled disk.
+    /// To a volume on a modelled disk; `seed` decides in which order comes what clients ask for at the same moment.
     pub(super) fn on(
         disk: Arc<SimDisk>,
         pool: &Pool,
         config: Config,
         spec: &DeviceSpec,
+        seed: u64,
     ) -> Result<Self, RehearsalError> {
         let device = Modelled::new(spec);
         let block = Bytes(4096);
@@ -161,15 +171,17 @@ impl VirtualTransport {
             rotational: matches!(spec.model, ModelSpec::Disk(_)),
         };
         let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
-        Ok(Self::with(volume, Some(device)))
+        Ok(Self::with(volume, Some(device), Some(SmallRng::seed_from_u64(seed))))
     }
 
-    fn with(volume: SimVolume, device: Option<Modelled>) -> Self {
+    fn with(volume: SimVolume, device: Option<Modelled>, disorder: Option<SmallRng>) -> Self {
         Self {
             volume,
             device,
             handles: BTreeMap::new(),
             opened: 0,
+            asked: Vec::new(),
+            disorder,
             waiting: BTreeMap::new(),
             outcomes: Vec::new(),
             watch: None,
@@ -281,6 +293,21 @@ impl VirtualTransport {
         }
     }
 
+    /// Begins what was asked for since the last time: nobody knows in which order it came on its way.
+    fn begin_asked(&mut self) {
+        let mut asked: Vec<(usize, Ask)> = std::mem::take(&mut self.asked).into_iter().enumerate().collect();
+        if let Some(disorder) = &mut self.disorder {
+            asked.iter_mut().for_each(|(place, _)| *place += disorder.random_range(0..=OVERTAKEN));
+            asked.sort_by_key(|(place, _)| *place);
+        }
+        for (_, ask) in asked {
+            if let Some(answer) = self.begin(&ask) {
+                let answer = answer.map_err(|error| format!("{:?}: {error}", ask.operation));
+                self.outcomes.push(Outcome { client: ask.client, tag: ask.tag, answer });
+            }
+        }
+    }
+
     /// `None`: it ends later.
     fn begin(&mut self, ask: &Ask) -> Option<Result<Answer, Error>> {
         let done = |result: Result<(), Error>| Some(result.map(|()| Answer::Done));
@@ -384,14 +411,12 @@ impl Transport for VirtualTransport {
     }
 
     fn submit(&mut self, ask: Ask) -> Result<(), TransportError> {
-        if let Some(answer) = self.begin(&ask) {
-            let answer = answer.map_err(|error| format!("{:?}: {error}", ask.operation));
-            self.outcomes.push(Outcome { client: ask.client, tag: ask.tag, answer });
-        }
+        self.asked.push(ask);
         Ok(())
     }
 
     fn wait(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), TransportError> {
+        self.begin_asked();
         self.collect();
         while self.outcomes.is_empty() && self.volume.clock() < until {
             match self.device {

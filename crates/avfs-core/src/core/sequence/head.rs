@@ -235,8 +235,11 @@ impl Head {
         let mut steps: SmallVec<[u64; LONGEST_WINDOW]> =
             sorted.windows(2).map(|pair| pair[1] - pair[0]).collect();
         steps.sort_unstable();
-        // Of what lies between them the median: neither a gap nor a frame left out changes it.
-        self.step = steps.get(steps.len().saturating_sub(1) / 2).copied().unwrap_or(self.step).max(1);
+        // Of what lies between them the median: neither a gap nor a frame left out changes it. But of what is asked for at once some
+        // may be still to come.
+        let is_one_by_one = last - first + 1 == self.frames.len() as u64;
+        let told = if is_one_by_one { steps.len().saturating_sub(1) / 2 } else { 0 };
+        self.step = steps.get(told).copied().unwrap_or(self.step).max(1);
     }
 
     /// The furthest frame it has taken, in its direction.
@@ -304,16 +307,19 @@ impl Head {
         self.passing.remove(at)
     }
 
-    /// What it does not come to any more as it goes now.
+    /// What it does not come to any more as it goes now, and what would leave a hole before it: it is read ahead from the last
+    /// one on.
     #[must_use]
     pub(in crate::core) fn leave_out(&mut self) -> Vec<Ahead> {
         let (front, way, step) = (self.front(), self.way, self.step);
+        let mut next = self.behind(front).peekable();
         let is_on_its_way = |frame: &Ahead| {
             let distance = match way {
                 Way::Forward => frame.number.checked_sub(front),
                 Way::Backward => front.checked_sub(frame.number),
             };
-            distance.is_some_and(|distance| distance > 0 && distance % step == 0)
+            let comes = distance.is_some_and(|distance| distance > 0 && distance % step == 0);
+            comes && next.next_if_eq(&frame.number).is_some()
         };
         let (kept, left_out) = self.ahead.drain(..).partition(is_on_its_way);
         self.ahead = kept;
@@ -414,6 +420,24 @@ mod tests {
         }
     }
 
+    /// The first eight of a buffer that came were every second frame, and every second one was read ahead, 1 MiB and an access each. When
+    /// the others had come, what was read ahead had holes, and each of them was read when it was asked for: six players of films lost up
+    /// to 51 units in four of eight rehearsals, 7 MiB a seek, as those in one point of the laboratory.
+    #[test]
+    fn what_has_not_come_yet_leaves_no_step_and_no_hole() {
+        let frame = |number| Ahead { number, bytes: 5, blocks: SmallVec::new(), needed: None };
+        let mut head = each_after(Duration::from_micros(40), &[1, 3, 5, 6, 8, 10, 12, 14]);
+        assert_eq!(next(&head, 2), [15, 16]);
+        let mut fast = after(&[1, 3, 5, 7, 9, 11, 13, 15]);
+        assert_eq!(next(&fast, 2), [17, 19]);
+        for (head, kept) in [(&mut head, vec![15, 16, 17, 18]), (&mut fast, vec![17])] {
+            head.ahead.extend([15, 16, 17, 18, 20, 22].map(frame));
+            let left_out = head.leave_out().len();
+            assert_eq!(head.ahead.iter().map(|frame| frame.number).collect::<Vec<_>>(), kept);
+            assert_eq!(left_out, 6 - kept.len());
+        }
+    }
+
     /// The boundary pair.
     #[test]
     fn two_frames_are_at_once_within_five_milliseconds() {
@@ -485,9 +509,7 @@ mod tests {
         let passed: Vec<_> = head.pass(12).iter().map(|frame| frame.number).collect();
         assert_eq!(passed, [3]);
         assert_eq!(head.ahead_bytes(), 100);
-        for number in [14, 16, 18, 20, 22, 24, 26, 28] {
-            head.note(Instant::ZERO, number, 6, 1);
-        }
+        go_on(&mut head, Duration::from_millis(40), &[14, 16, 18, 20, 22, 24, 26, 28]);
         let left_out = head.leave_out();
         assert!(left_out.iter().all(|frame| frame.number < 29 || frame.number % 2 == 1), "{left_out:?}");
         assert_eq!(
