@@ -224,6 +224,9 @@ fn pool(size: Bytes) -> Result<Pool, RehearsalError> {
 mod tests {
     use super::*;
 
+    /// Two points of 12 s.
+    const SHORT: &str = "size_gib = 32\nseconds = 12\nrepeats = 2\nclip_mib = 256\n";
+
     /// Whether nobody was late, and how much those with a reservation were, in each point of `clients` of 100 Mbit/s.
     fn points(device: &str, declaration: &str, clients: u32) -> Vec<(bool, Option<u64>)> {
         let readers = r#"
@@ -264,14 +267,8 @@ mod tests {
     /// seconds, and others lost units to them.
     #[test]
     fn a_device_that_holds_its_breath_while_players_begin_carries_as_many() {
-        let declaration = r#"
-            size_gib = 32
-            seconds = 12
-            repeats = 2
-            clip_mib = 256
-            compare = ["AVFS with bitrates"]
-        "#;
-        assert_eq!(points("raid5-hiccups", declaration, 13), [(true, Some(0)); 2]);
+        let declaration = format!("{SHORT}compare = [\"AVFS with bitrates\"]\n");
+        assert_eq!(points("raid5-hiccups", &declaration, 13), [(true, Some(0)); 2]);
     }
 
     /// Nobody says the rates of ten players beside a copy: they are found out one after another. Those of whom it was known were read
@@ -279,15 +276,11 @@ mod tests {
     #[test]
     fn players_of_whom_nothing_is_known_do_not_wait_for_what_others_want_later() {
         let declaration = r#"
-            size_gib = 32
-            seconds = 12
-            repeats = 2
-            clip_mib = 256
             compare = ["AVFS"]
             ---
             background = [{ kind = "copy-from", request_kib = 1024, in_flight = 12 }]
         "#;
-        assert_eq!(points("raid5-table5", declaration, 10), [(true, Some(0)); 2]);
+        assert_eq!(points("raid5-table5", &format!("{SHORT}{declaration}"), 10), [(true, Some(0)); 2]);
     }
 
     /// On a full device a copy takes no more than a player. As long as nothing else told it from one, it went before what players want
@@ -295,11 +288,6 @@ mod tests {
     #[test]
     fn a_copy_of_which_nothing_is_known_does_not_go_before_what_players_want() {
         let declaration = r#"
-            size_gib = 32
-            seconds = 12
-            repeats = 2
-            clip_mib = 256
-
             [[contender]]
             name = "players are known"
             filesystem = "avfs"
@@ -317,6 +305,6 @@ mod tests {
                 { kind = "random-reader", request_kib = 64, in_flight = 1 },
             ]
         "#;
-        assert_eq!(points("raid5-table5", declaration, 12), [(true, Some(0)); 2]);
+        assert_eq!(points("raid5-table5", &format!("{SHORT}{declaration}"), 12), [(true, Some(0)); 2]);
     }
 }
