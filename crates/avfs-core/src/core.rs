@@ -281,6 +281,8 @@ pub struct Core {
     undecided: BTreeSet<StreamId>,
     /// When somebody will have stopped playing one of them.
     next_stop: Instant,
+    /// When somebody who begins to play one will have asked for what he begins with.
+    next_ahead: Instant,
     waiting: BTreeMap<Ticket, Waiting>,
     /// Operations to try again when memory becomes free, oldest first.
     buffer_waiters: VecDeque<Ticket>,
@@ -352,6 +354,7 @@ impl Core {
             sequences: Sequences::default(),
             undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,
+            next_ahead: Instant::FAR_FUTURE,
             waiting: BTreeMap::new(),
             buffer_waiters: VecDeque::new(),
             space_waiters: Vec::new(),
@@ -582,13 +585,17 @@ impl Core {
         if now.monotonic >= self.next_stop {
             self.stop_idle_sequences(now);
         }
+        if now.monotonic >= self.next_ahead {
+            self.read_ahead_of_who_began(now);
+        }
         self.pump(now);
     }
 
     /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
     pub fn next_wakeup(&self) -> Instant {
         let mmp = if self.dormant { Instant::FAR_FUTURE } else { self.next_mmp };
-        mmp.min(self.next_aging).min(self.next_stop).min(self.commit_due()).min(self.checkpoint_due())
+        let sequences = self.next_stop.min(self.next_ahead);
+        mmp.min(self.next_aging).min(sequences).min(self.commit_due()).min(self.checkpoint_due())
     }
 
     fn pump(&mut self, now: Now) {

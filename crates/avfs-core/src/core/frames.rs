@@ -436,11 +436,23 @@ impl Core {
         sooner
     }
 
-    /// Asks for the frames that a client comes to next.
+    /// Asks for what comes behind what clients began with, once all of that has been asked for.
+    pub(super) fn read_ahead_of_who_began(&mut self, now: Now) {
+        self.next_ahead = Instant::FAR_FUTURE;
+        let sequences: Vec<SequenceId> = self.sequences.iter().map(|(id, _)| id).collect();
+        sequences.into_iter().for_each(|id| self.read_sequence_ahead(now, id));
+    }
+
+    /// Asks for the frames that a client comes to next. What it begins with comes in the network's order, and before what is behind
+    /// it: the scheduler promises first what is asked for first.
     fn read_frames_ahead(&mut self, now: Now, id: SequenceId, index: usize) {
         let Some(sequence) = self.sequences.get(id) else { return };
-        let is_run = sequence.heads.get(index).is_some_and(|head| sequence.is_run(head));
-        if !is_run || sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
+        let Some(head) = sequence.heads.get(index).filter(|head| sequence.is_run(head)) else { return };
+        if let Some(until) = head.begins_until().filter(|until| now.monotonic < *until) {
+            self.next_ahead = self.next_ahead.min(until);
+            return;
+        }
+        if sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
             return;
         }
         let lead = self.lead_of_sequence(sequence, index);

@@ -132,16 +132,22 @@ impl Timing for Modelled {
     }
 }
 
+/// What takes time, or comes otherwise than it was sent.
+#[derive(Debug)]
+struct Timed {
+    device: Modelled,
+    /// In which order comes what clients ask for at the same moment.
+    disorder: SmallRng,
+}
+
 /// Clients' operations on a [`SimVolume`].
 pub(super) struct VirtualTransport {
     volume: SimVolume,
-    device: Option<Modelled>,
+    timed: Option<Timed>,
     handles: BTreeMap<u64, HandleId>,
     opened: u64,
     /// Asked for at this moment.
     asked: Vec<Ask>,
-    /// In which order that comes; `None`: in that in which it was asked for.
-    disorder: Option<SmallRng>,
     /// Operations under way, and who asked for what.
     waiting: BTreeMap<Ticket, Ask>,
     outcomes: Vec<Outcome>,
@@ -151,7 +157,7 @@ pub(super) struct VirtualTransport {
 impl VirtualTransport {
     /// To a volume on a device that takes no time worth speaking of.
     pub(super) fn untimed(disk: Arc<SimDisk>, pool: &Pool) -> Result<Self, RehearsalError> {
-        Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None, None))
+        Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None))
     }
 
     /// To a volume on a modelled disk; `seed` decides in which order comes what clients ask for at the same moment.
@@ -171,17 +177,16 @@ impl VirtualTransport {
             rotational: matches!(spec.model, ModelSpec::Disk(_)),
         };
         let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
-        Ok(Self::with(volume, Some(device), Some(SmallRng::seed_from_u64(seed))))
+        Ok(Self::with(volume, Some(Timed { device, disorder: SmallRng::seed_from_u64(seed) })))
     }
 
-    fn with(volume: SimVolume, device: Option<Modelled>, disorder: Option<SmallRng>) -> Self {
+    fn with(volume: SimVolume, timed: Option<Timed>) -> Self {
         Self {
             volume,
-            device,
+            timed,
             handles: BTreeMap::new(),
             opened: 0,
             asked: Vec::new(),
-            disorder,
             waiting: BTreeMap::new(),
             outcomes: Vec::new(),
             watch: None,
@@ -232,7 +237,7 @@ impl VirtualTransport {
 
     /// What the volume says of itself.
     pub(super) fn avfs_report(&self) -> Option<AvfsReport> {
-        let read = self.device.as_ref()?.counters().read_bytes;
+        let read = self.timed.as_ref()?.device.counters().read_bytes;
         Some(AvfsReport::of(&self.volume.core().report(), read, &self.volume.streams()))
     }
 
@@ -248,7 +253,7 @@ impl VirtualTransport {
 
     /// The device, if it is one that takes its time.
     pub(super) fn device(&self) -> Option<Modelled> {
-        self.device.clone()
+        self.timed.as_ref().map(|timed| timed.device.clone())
     }
 
     fn find(&mut self, name: &str) -> Result<Ino, Error> {
@@ -296,8 +301,8 @@ impl VirtualTransport {
     /// Begins what was asked for since the last time: nobody knows in which order it came on its way.
     fn begin_asked(&mut self) {
         let mut asked: Vec<(usize, Ask)> = std::mem::take(&mut self.asked).into_iter().enumerate().collect();
-        if let Some(disorder) = &mut self.disorder {
-            asked.iter_mut().for_each(|(place, _)| *place += disorder.random_range(0..=OVERTAKEN));
+        if let Some(timed) = &mut self.timed {
+            asked.iter_mut().for_each(|(place, _)| *place += timed.disorder.random_range(0..=OVERTAKEN));
             asked.sort_by_key(|(place, _)| *place);
         }
         for (_, ask) in asked {
@@ -419,7 +424,7 @@ impl Transport for VirtualTransport {
         self.begin_asked();
         self.collect();
         while self.outcomes.is_empty() && self.volume.clock() < until {
-            match self.device {
+            match self.timed {
                 Some(_) => self.volume.pass_until(until),
                 None => {
                     self.volume.step();

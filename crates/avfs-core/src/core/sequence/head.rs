@@ -20,6 +20,8 @@ const WINDOW: usize = 8;
 const LONGEST_WINDOW: usize = 32;
 /// Who asks for a frame so soon after another one asks for both at once.
 const AT_ONCE_WITHIN: Duration = Duration::from_millis(5);
+/// What a client begins with it asks for at once, which takes no longer than this.
+const BEGINNING: Duration = Duration::from_millis(50);
 /// A frame this many numbers from where a client is still belongs to what it does.
 const NEAR: u64 = 32;
 /// Who takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name.
@@ -279,6 +281,12 @@ impl Head {
             Way::Backward => at.checked_sub(step),
         })
         .skip(1)
+    }
+
+    /// A client of which nothing was read ahead may still be asking for what it begins with.
+    pub(in crate::core) fn begins_until(&self) -> Option<Instant> {
+        let until = (self.last_used + AT_ONCE_WITHIN).min(self.since + BEGINNING);
+        self.ahead.is_empty().then_some(until)
     }
 
     /// The last frame that is in memory for it, else where it is.
