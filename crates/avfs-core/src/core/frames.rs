@@ -448,11 +448,11 @@ impl Core {
     fn read_frames_ahead(&mut self, now: Now, id: SequenceId, index: usize) {
         let Some(sequence) = self.sequences.get(id) else { return };
         let Some(head) = sequence.heads.get(index).filter(|head| sequence.is_run(head)) else { return };
-        if let Some(until) = head.begins_until().filter(|until| now.monotonic < *until) {
-            self.next_ahead = self.next_ahead.min(until);
+        if sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
             return;
         }
-        if sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
+        if let Some(until) = head.begins_until().filter(|until| now.monotonic < *until) {
+            self.next_ahead = self.next_ahead.min(until);
             return;
         }
         let lead = self.lead_of_sequence(sequence, index);
