@@ -439,8 +439,10 @@ impl Core {
     /// Asks for what comes behind what clients began with, once all of that has been asked for.
     pub(super) fn read_ahead_of_who_began(&mut self, now: Now) {
         self.next_ahead = Instant::FAR_FUTURE;
-        let sequences: Vec<SequenceId> = self.sequences.iter().map(|(id, _)| id).collect();
-        sequences.into_iter().for_each(|id| self.read_sequence_ahead(now, id));
+        let has_begun = |sequence: &Sequence| sequence.heads.iter().any(|head| head.asks_until().is_some());
+        let begun = self.sequences.iter().filter(|(_, sequence)| has_begun(sequence));
+        let begun: Vec<SequenceId> = begun.map(|(id, _)| id).collect();
+        begun.into_iter().for_each(|id| self.read_sequence_ahead(now, id));
     }
 
     /// Asks for the frames that a client comes to next. What it begins with comes in the network's order, and before what is behind
@@ -451,7 +453,7 @@ impl Core {
         if sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
             return;
         }
-        if let Some(until) = head.begins_until().filter(|until| now.monotonic < *until) {
+        if let Some(until) = head.asks_until().filter(|until| now.monotonic < *until) {
             self.next_ahead = self.next_ahead.min(until);
             return;
         }

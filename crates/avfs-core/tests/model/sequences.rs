@@ -139,6 +139,11 @@ const TERMS: Terms = Terms {
 /// So long after a client has asked for something it asks for nothing more at once with it.
 const AT_ONCE: Duration = Duration::from_millis(5);
 
+/// How much is asked for.
+fn bytes(requests: &[IoRequest]) -> u64 {
+    requests.iter().map(|request| request.length().0).sum()
+}
+
 /// What the core wants when that is over.
 fn wanted_then(core: &mut Core, now: Now) -> Outbox {
     core.tick(Now { monotonic: now.monotonic + AT_ONCE, ..now });
@@ -281,7 +286,7 @@ fn the_first_frames_belong_to_the_sequence_that_they_turn_out_to_be() {
     let outbox = ask_at_once(&mut volume, 1..=12);
     let streams: BTreeSet<_> =
         outbox.requests.iter().map(|request| (request.stream, request.class)).collect();
-    let wanted: u64 = outbox.requests.iter().map(|request| request.length().0).sum();
+    let wanted: u64 = bytes(&outbox.requests);
     assert_eq!(streams.len(), 1, "{streams:?}");
     assert!(streams.iter().all(|(stream, class)| stream.is_some() && *class == Class::RealTime));
     assert!(wanted >= 12 * FRAME);
@@ -325,12 +330,12 @@ fn asks(volume: &mut SimVolume, numbers: &[u64], pause: Duration) -> Vec<u64> {
                 core.promised(now, Promise { stream, terms: Some(TERMS) });
                 outbox.requests.extend(core.take_outbox().requests);
             }
-            asked += outbox.requests.iter().map(|request| request.length().0).sum::<u64>();
+            asked += bytes(&outbox.requests);
             asked
         });
         let mut after_each: Vec<u64> = after_each.collect();
         let then = wanted_then(core, Now { monotonic: at.saturating_before(pause), ..now });
-        after_each.push(asked + then.requests.iter().map(|request| request.length().0).sum::<u64>());
+        after_each.push(asked + bytes(&then.requests));
         after_each
     })
 }
@@ -419,7 +424,7 @@ fn what_was_on_its_way_for_the_old_place_is_cancelled() {
     });
     let is_request = |cancellation: &Cancellation| matches!(cancellation, Cancellation::Request(_));
     assert!(!outbox.cancellations.is_empty() && outbox.cancellations.iter().all(is_request));
-    let wanted: u64 = outbox.requests.iter().map(|request| request.length().0).sum();
+    let wanted: u64 = bytes(&outbox.requests);
     let kept = volume.core().report().prefetched_bytes;
     assert!(wanted > 0 && kept <= wanted * 5 / 4, "{kept} kept, {wanted} asked for");
 }
@@ -442,7 +447,7 @@ fn what_is_wanted_again_is_not_cancelled() {
     let cancelled = &outbox.cancellations;
     let is_kept = |request: &&IoRequest| !cancelled.contains(&Cancellation::Request(request.tag));
     let kept: u64 = asked.iter().filter(is_kept).map(|request| request.length().0).sum();
-    let new: u64 = outbox.requests.iter().map(|request| request.length().0).sum();
+    let new: u64 = bytes(&outbox.requests);
     assert!(!cancelled.is_empty() && kept > 0 && new > 0, "{} cancelled", cancelled.len());
     // Two of the frames before it are in memory from the beginning.
     let ahead = volume.core().report().prefetched_bytes;

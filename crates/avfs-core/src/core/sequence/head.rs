@@ -284,7 +284,7 @@ impl Head {
     }
 
     /// A client of which nothing was read ahead may still be asking for what it begins with.
-    pub(in crate::core) fn begins_until(&self) -> Option<Instant> {
+    pub(in crate::core) fn asks_until(&self) -> Option<Instant> {
         let until = (self.last_used + AT_ONCE_WITHIN).min(self.since + BEGINNING);
         self.ahead.is_empty().then_some(until)
     }
