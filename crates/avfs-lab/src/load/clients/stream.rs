@@ -124,9 +124,8 @@ impl Stream {
     }
 
     pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
-        let first = self.begun.is_none();
-        let begun = *self.begun.get_or_insert(now);
-        if first {
+        if self.begun.is_none() {
+            self.begun = Some(now);
             if self.writes() {
                 let operation = Operation::MakeDirectory { name: self.directory.clone() };
                 self.ask(Step::Directory, operation, desk);
@@ -140,6 +139,7 @@ impl Stream {
         if !self.sequence && self.file.is_none() || self.steps.values().any(|step| *step == Step::Directory) {
             return;
         }
+        let begun = self.begun.unwrap_or(now);
         let mut wanted = Vec::new();
         match &mut self.turn {
             Turn::Player { ready, next_play, play_at, stalled } => {

@@ -218,6 +218,19 @@ fn a_jump_takes_until_its_picture_and_the_pause_does_not_count() {
     assert!(reports[0].jumps.longest_ms() > 29_000.0, "whoever still waits has waited");
 }
 
+/// Who paused and went on was reckoned to have begun with the pause's play before it: all players that pause began after twelve
+/// seconds, also the only one on an idle device, and none was ever in time.
+#[test]
+fn who_goes_on_after_a_pause_begins_then() {
+    let (play_ms, pause_ms) = (8000, 4000);
+    let editor =
+        EditorSpec { megabits: 100.0, unit_kib: 1024, buffer_ms: 1000, play_ms, pause_ms, then: Then::Pause };
+    let mut transport = Modelled::new(Duration::from_millis(5));
+    let (late, reports) = late(&mut transport, &Pattern::Editor(editor), 1);
+    assert_eq!((late, reports[0].start.count()), (0, 3), "it begins thrice in 30 s");
+    assert!(reports[0].start.longest_ms() <= 60.0, "{} ms", reports[0].start.longest_ms());
+}
+
 /// A copy of one file went on at 9 Gbit/s: it wrote over what had not left memory.
 #[test]
 fn a_copy_does_not_write_over_what_may_be_in_memory_still() {
