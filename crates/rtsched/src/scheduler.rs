@@ -569,6 +569,9 @@ impl Scheduler {
         let is_excess = waiting.part == Part::Excess;
         if is_excess {
             waiting.part = Part::Other;
+            // At once is no time in which anything fits; it stays wanted then.
+            waiting.request.deadline = Some(sooner);
+            waiting.deadline = waiting.deadline.max(now + Duration::from_nanos(self.cushion()));
         }
         if !self.fits(now, waiting, self.cushion() / 2) {
             if otherwise.request.class != Class::RealTime {

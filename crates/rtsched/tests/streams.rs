@@ -87,6 +87,32 @@ fn by_class(lab: &Lab) -> (Vec<u64>, Vec<u64>) {
     (ids.0, ids.1)
 }
 
+/// A player on a device that was busy for two thirds of the time waited for more than a second for the first bytes at the place to
+/// which it had jumped: what it had read ahead elsewhere had used up its rate, and it wanted them at once, by when nothing fits.
+#[test]
+fn what_is_wanted_at_once_beyond_the_rate_is_given_by_when_it_fits_and_served_first() {
+    let mut lab = Lab::new(known());
+    let length = Bytes::from_mib(32);
+    let deadline = Some(Duration::from_secs(3));
+    let spec = StreamSpec { request: Some(length), deadline, ..StreamSpec::reader(HD) };
+    let _reservations = [1, 2].map(|stream| admit(&mut lab, stream, spec));
+    (0..2).for_each(|id| lab.enqueue(of_stream(1, id, id << 30, length)));
+    lab.drain();
+    lab.enqueue(request(99, Class::BestEffort, 1 << 40, UNIT, None));
+    lab.fill();
+    let ahead = Some(lab.now + Duration::from_millis(300));
+    lab.enqueue(Request { deadline: ahead, ..of_stream(2, 10, 2 << 32, UNIT) });
+    let jump = of_stream(1, 20, 1 << 36, Bytes::from_mib(1));
+    lab.enqueue(Request { deadline: Some(lab.now), ..jump });
+    assert_eq!(status(&lab, 1).excess, 1);
+    assert!(lab.scheduler.promote(lab.now, RequestId(20), Class::RealTime, lab.now));
+    assert_eq!(status(&lab, 1).excess, 0);
+    lab.drain();
+    let served: Vec<_> = lab.trace.iter().flat_map(|one| &one.requests).map(|id| id.0).collect();
+    assert_eq!(served, [0, 1, 99, 20, 10]);
+    assert_eq!(lab.missed, []);
+}
+
 /// A player waited for four seconds for 8 MiB beyond its rate, while 40 behind them were read. They were wanted sooner than could be
 /// promised, and those behind not: given to these the rate was used up. And each time they were asked for again they went to
 /// the end of the line.
