@@ -72,7 +72,7 @@ def write_names(run):
     return Written(lengths)
 
 
-WRITERS = {"frames": write_frames, "film": write_film, "names": write_names}
+WRITERS = {"frames": write_frames, "film": write_film, "apart": write_film, "names": write_names}
 
 
 def frames(run):
@@ -96,6 +96,14 @@ def parallel(run):
     order = out_of_order(random.Random(5), [(at, MIB) for at in range(0, FILM, MIB)], 10)
     with run.share.open(run.path("film.mov")) as file:
         file.read_many(order, content.check)
+    return FILM
+
+
+def apart(run):
+    """A picture and its sound that lie apart, through one open: at both places in turn."""
+    content, half = Content(300), FILM // 2
+    with run.share.open(run.path("film.mov")) as file:
+        file.read_many([(at + part, MIB) for at in range(0, half, MIB) for part in (0, half)], content.check)
     return FILM
 
 
@@ -180,13 +188,14 @@ def netbench(run):
     return seen
 
 
-# Frames that lie in a row are read many at once.
-LEAST_MEAN_READ = {"frames": 8 * MIB}
+# Frames that lie in a row are read many at once. At two places the first few are asked for before it is known that both go on.
+LEAST_MEAN_READ = {"frames": 8 * MIB, "apart": 4 * MIB}
 
 # Conversation, and the directory that it reads.
 CONVERSATIONS = {
     "frames in order, with gaps and backwards": (frames, "frames"),
     "parallel reads, ten deep": (parallel, "film"),
+    "two places in turn": (apart, "apart"),
     "scrubbing": (scrubbing, "film"),
 }
 # These cost no reads of the device once the names are in memory.

@@ -126,8 +126,9 @@ pub(super) struct FileState {
     pub(super) exclusive: u32,
     /// The kernel may have pages of it.
     pub(super) kernel_pages: bool,
-    /// Clients that read on and on, and do not copy.
-    pub(super) playing: SmallVec<[HandleId; 1]>,
+    /// Clients that read on and on, and do not copy, and how many streams each of them is: who plays two places of a file at
+    /// once is two.
+    pub(super) playing: SmallVec<[(HandleId, u32); 1]>,
     /// Clients that write faster than the file is ever played.
     pub(super) copying: SmallVec<[HandleId; 1]>,
     /// The sequences that it was part of when it was opened last to be read, and to be written.
@@ -187,10 +188,23 @@ impl FileState {
         self.promised[usize::from(direction == Direction::Write)] = terms;
     }
 
-    /// A client plays the file from now on, or does not.
-    pub(super) fn set_playing(&mut self, handle: HandleId, plays: bool) {
-        self.playing.retain(|playing| *playing != handle);
-        self.playing.extend(plays.then_some(handle));
+    /// A client plays the file from now on, as so many streams, or does not.
+    pub(super) fn set_playing(&mut self, handle: HandleId, streams: u32) {
+        self.playing.retain(|(playing, _)| *playing != handle);
+        self.playing.extend((streams > 0).then_some((handle, streams)));
+    }
+
+    /// How many streams a client is.
+    pub(super) fn streams_of(&self, handle: HandleId) -> u32 {
+        self.playing.iter().find(|(playing, _)| *playing == handle).map_or(0, |(_, streams)| *streams)
+    }
+
+    pub(super) fn who_plays(&self) -> impl Iterator<Item = HandleId> {
+        self.playing.iter().map(|(handle, _)| *handle)
+    }
+
+    pub(super) fn is_played_only_by(&self, handle: HandleId) -> bool {
+        matches!(self.playing.as_slice(), [(only, _)] if *only == handle)
     }
 
     /// A client that writes copies the file from now on, or does not.

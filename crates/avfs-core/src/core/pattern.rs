@@ -14,6 +14,8 @@ use units::{Bitrate, Bytes, Duration, Instant};
 /// A request this far from the one before still belongs to its run: twice what clients have on their way, ten times
 /// 1 MiB, because the last of some may come before the first of the next; and what a fast player leaves out.
 pub(super) const NEAR: u64 = 24 << 20;
+/// A request so many of its lengths from the one before may come with it.
+const CLOSE: u64 = 4;
 /// So many requests together have a place.
 const GROUP: u32 = 16;
 
@@ -87,10 +89,22 @@ impl Pattern {
         Step::Continues
     }
 
+    /// The client has gone elsewhere. Should it come back, its requests have to go on here again before it is a run.
+    pub(super) fn leave(&mut self) {
+        self.continued = 0;
+    }
+
     /// True when a request would be somewhere else than those before it.
     pub(super) fn would_jump(&self, offset: u64, end: u64) -> bool {
         let (begin, behind) = self.last;
         behind > 0 && (offset > behind.saturating_add(NEAR) || end.saturating_add(NEAR) < begin)
+    }
+
+    /// True when a request may be one of those that come with the one before, and overtake it.
+    pub(super) fn is_close(&self, offset: u64, end: u64) -> bool {
+        let (begin, behind) = self.last;
+        let apart = CLOSE.saturating_mul(end.saturating_sub(offset));
+        offset <= behind.saturating_add(apart) && end.saturating_add(apart) >= begin
     }
 
     fn judge_direction(&mut self, offset: u64, end: u64) {
@@ -414,6 +428,19 @@ mod tests {
         let begin = 2 * MIB + 2 * NEAR + 1;
         assert_eq!(pattern.note(begin - NEAR - MIB, begin - NEAR), Step::Continues);
         assert_eq!(pattern.note(begin - 2 * NEAR - 2 * MIB, begin - 2 * NEAR - MIB - 1), Step::Jumps);
+    }
+
+    /// The boundary pair, on both sides.
+    #[test]
+    fn what_comes_with_a_request_is_no_more_than_four_others_away() {
+        let mut pattern = Pattern::default();
+        pattern.note(100 * MIB, 101 * MIB);
+        for (offset, is_close) in
+            [(105 * MIB, true), (105 * MIB + 1, false), (95 * MIB, true), (95 * MIB - 1, false)]
+        {
+            assert_eq!(pattern.is_close(offset, offset + MIB), is_close, "{offset}");
+        }
+        assert!(!pattern.is_close(u64::MAX - MIB, u64::MAX), "no overflow");
     }
 
     #[test]

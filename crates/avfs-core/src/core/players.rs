@@ -2,9 +2,10 @@
 //!
 //! **For:** prefetching, and which clients are the streams of a file. **Excludes:** what a client's requests look like
 //! ([`pattern`](super::pattern)), and what the device does first (the scheduler). **State:** a [`Player`] for each
-//! handle that has read. **Invariants:** what was prefetched is not evicted before its player has passed it, as long as
-//! there is other memory; what nobody will want any more is cancelled and given up; a player never has more ahead of it
-//! than its terms' buffer, or the policy's depth and one request.
+//! handle that has read, with each [`Place`] where it reads on. **Invariants:** what was prefetched is not evicted before
+//! its player has passed it, as long as there is other memory; what nobody will want any more is cancelled and given up; a
+//! player never has more ahead of it, at all its places together, than its terms' buffer, or the policy's depth and one
+//! request.
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
 //! the terms' deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is
@@ -25,6 +26,7 @@ use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
 use hashbrown::HashMap;
 use rtsched::{Class, Direction, Terms};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
@@ -48,24 +50,28 @@ const JUST_CAME: Duration = Duration::from_secs(1);
 /// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
 pub(super) const HASTE: Duration = Duration::from_millis(100);
 
-/// What is known of a client that reads a file, or writes it.
+/// A client reads on at no more places of a file at once: a picture and its sound that lie apart, both sides of a dissolve.
+const MOST_PLACES: usize = 4;
+/// Where a client has read nothing for so long, while it read elsewhere, it does not read on;...
+const LEFT_AFTER: Duration = Duration::from_secs(5);
+/// ...between two of its requests no more than this counts, because who pauses has left nothing.
+const LONGEST_GAP: Duration = Duration::from_secs(1);
+/// Who takes three quarters of the file's rate for so long at a place plays there, whatever else he plays: two clips that
+/// dissolve into each other are two streams, a picture and its sound are one.
+const OWN_PACE: Duration = Duration::from_secs(2);
+
+/// Where a client reads on and on, and what was read ahead of it there.
 #[derive(Debug, Default)]
-pub(super) struct Player {
+struct Place {
     pattern: Pattern,
-    pace: Pace,
-    rest: Rest,
-    beat: Beat,
-    allowance: Allowance,
-    /// When it asked for something first.
-    came: Option<Instant>,
-    /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
-    /// copies or is gone. One that searches for a picture is still the player that it was.
-    has_played: bool,
+    /// For how long it has read elsewhere since it did here.
+    away: Duration,
+    /// How much it has taken here since when, and whether it took as much as who plays before that.
+    taken: Option<(Instant, u64)>,
+    has_own_pace: bool,
     /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
     /// [`START`] after that.
     origin: (Instant, u64),
-    /// It begins to play: what follows its first requests need not be there before.
-    starts_by: Option<Instant>,
     /// When it was where, as reckoned with in what was asked for ahead of it.
     reckoned: Option<(Instant, u64)>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
@@ -74,10 +80,25 @@ pub(super) struct Player {
     wanted: VecDeque<BlockId>,
 }
 
-impl Player {
-    /// It takes the file as fast as it can.
-    pub(super) fn copies(&self) -> bool {
-        self.pace.copies() || self.rest.copies()
+impl Place {
+    /// Bytes from where the client is to where it was read ahead.
+    fn ahead(&self) -> u64 {
+        let front = self.pattern.front();
+        self.asked.map_or(0, |asked| match self.pattern.way() {
+            Way::Forward => asked.saturating_sub(front),
+            Way::Backward => front.saturating_sub(asked),
+        })
+    }
+
+    /// The client takes `length` here, of a file of this rate.
+    fn take(&mut self, now: Instant, length: u64, rate: Bitrate) {
+        let (since, taken) = *self.taken.get_or_insert((now, 0));
+        let (elapsed, taken) = (now.saturating_since(since), taken.saturating_add(length));
+        self.taken = Some((since, taken));
+        if elapsed >= OWN_PACE {
+            self.has_own_pace = taken >= rate.bytes_in(elapsed).0 / 4 * 3;
+            self.taken = None;
+        }
     }
 
     /// How long ago it was reckoned with, and how much it has come to since, in time at its rate.
@@ -100,14 +121,123 @@ impl Player {
         }
     }
 
+    /// The client is elsewhere: what was kept for it here, which nobody keeps any more.
+    fn leave(&mut self) -> VecDeque<BlockId> {
+        (self.asked, self.reckoned, self.taken, self.has_own_pace) = (None, None, None, false);
+        self.pattern.leave();
+        std::mem::take(&mut self.wanted)
+    }
+}
+
+/// What is known of a client that reads a file, or writes it.
+#[derive(Debug, Default)]
+pub(super) struct Player {
+    /// Where it asked for something last.
+    here: Place,
+    /// Where it did before, and may read on, the latest first.
+    elsewhere: Vec<Place>,
+    pace: Pace,
+    rest: Rest,
+    beat: Beat,
+    allowance: Allowance,
+    /// When it asked for something first, and last.
+    came: Option<Instant>,
+    asks: Option<Instant>,
+    /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
+    /// copies or is gone. One that searches for a picture is still the player that it was.
+    has_played: bool,
+    /// It begins to play: what follows its first requests need not be there before.
+    starts_by: Option<Instant>,
+}
+
+impl Player {
+    /// It takes the file as fast as it can.
+    pub(super) fn copies(&self) -> bool {
+        self.pace.copies() || self.rest.copies()
+    }
+
     /// It is a stream, should the file have a rate.
     fn plays(&self) -> bool {
         self.has_played && !self.copies()
     }
 
-    /// Its requests went on where others were.
+    /// Its requests went on where others were, at the place at which it is.
     pub(super) fn is_run(&self) -> bool {
-        self.pattern.is_run()
+        self.here.pattern.is_run()
+    }
+
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.here).chain(&self.elsewhere)
+    }
+
+    /// Where it is, and where else it reads on.
+    fn runs(&self) -> impl Iterator<Item = &Place> {
+        std::iter::once(&self.here).chain(self.elsewhere.iter().filter(|place| place.pattern.is_run()))
+    }
+
+    fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+        std::iter::once(&mut self.here).chain(&mut self.elsewhere)
+    }
+
+    /// The place to which a byte belongs: the nearest of those at which it reads on, and of where it is.
+    fn place_of(&self, at: u64) -> &Place {
+        let distance = |place: &&Place| place.pattern.front().abs_diff(at);
+        self.runs().min_by_key(distance).unwrap_or(&self.here)
+    }
+
+    /// These bytes may go on where it was before it came here: then it is there again, and reads on at both places. Who searches in
+    /// a short clip comes near where he was all the time: where it does not read on yet it has to go on with few requests between.
+    fn return_to(&mut self, offset: u64, end: u64) {
+        let goes_on = |Place { pattern, .. }: &Place| {
+            if pattern.is_run() { !pattern.would_jump(offset, end) } else { pattern.is_close(offset, end) }
+        };
+        if self.here.pattern.would_jump(offset, end)
+            && let Some(index) = self.elsewhere.iter().position(goes_on)
+        {
+            self.elsewhere[..=index].rotate_right(1);
+            std::mem::swap(&mut self.here, &mut self.elsewhere[0]);
+        }
+    }
+
+    /// It asks for something here; what was kept for it where it does not read any more.
+    fn leave_old_places(&mut self, now: Instant) -> Vec<BlockId> {
+        let gap = self.asks.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
+        self.here.away = Duration::ZERO;
+        self.elsewhere.iter_mut().for_each(|place| place.away += gap.min(LONGEST_GAP));
+        let mut left = Vec::new();
+        let mut count = 1;
+        self.elsewhere.retain_mut(|place| {
+            count += 1;
+            let stays = count <= MOST_PLACES && place.away < LEFT_AFTER;
+            if !stays {
+                left.extend(place.leave());
+            }
+            stays
+        });
+        left
+    }
+
+    /// How many streams it is, should the file have a rate; 0: it copies, or does not play.
+    fn streams(&self) -> u32 {
+        let has_own_pace = |place: &&Place| place.has_own_pace && place.away < LONGEST_GAP;
+        if self.plays() { self.runs().filter(has_own_pace).count().max(1) as u32 } else { 0 }
+    }
+
+    /// What of `lead`, which is that of one stream, it has here, and what it may have ahead of it here: at all its places together
+    /// no more than so many streams, and a block that is played for all of them.
+    fn share(&self, lead: Lead) -> (Lead, u64) {
+        let (runs, streams) = (self.runs().count() as u64, u64::from(self.streams().max(1)));
+        if !lead.is_promised {
+            return (Lead { bytes: lead.bytes / runs, ..lead }, u64::MAX);
+        }
+        let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
+        let request = (lead.request * streams / runs / BLOCK * BLOCK).max(BLOCK);
+        let most = if runs == 1 {
+            u64::MAX
+        } else {
+            (lead.bytes * streams + lead.request).saturating_sub(elsewhere)
+        };
+        (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
     }
 }
 
@@ -258,39 +388,53 @@ impl Core {
     }
 
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
+        let rate = self.rate_of(ino, handle);
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
         player.came.get_or_insert(now.monotonic);
-        let way = player.pattern.way();
-        let step = player.pattern.note(offset, end);
-        let is_elsewhere = step == Step::Jumps || way != player.pattern.way();
+        player.return_to(offset, end);
+        let (before, origin) = (player.here.pattern, player.here.origin);
+        let step = player.here.pattern.note(offset, end);
+        let is_elsewhere = step == Step::Jumps || before.way() != player.here.pattern.way();
         if is_elsewhere {
             player.beat.interrupt();
         }
         if is_elsewhere || step == Step::Begins {
-            player.origin = (now.monotonic, offset);
-            player.reckoned = None;
+            player.here.origin = (now.monotonic, offset);
+            player.here.reckoned = None;
             // One that comes to the end of its file before it has begun goes on at the start of it, and still begins.
             if !player.has_played {
                 player.starts_by = Some(now.monotonic + START);
             }
         }
         player.has_played |= player.is_run();
-        let plays = player.plays();
-        let played = self.files.get(&ino).is_some_and(|file| file.playing.contains(&handle));
-        if played != plays && reads_only {
-            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, plays));
-            if plays {
+        rate.into_iter().for_each(|rate| player.here.take(now.monotonic, end - offset, rate));
+        let streams = player.streams();
+        let before_streams = self.files.get(&ino).map_or(0, |file| file.streams_of(handle));
+        if before_streams != streams && reads_only {
+            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, streams));
+            if before_streams == 0 {
                 self.probe(now, ino);
             } else if self.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
                 // It copies: what it was read ahead of as a player's goes before what players want. Whoever waits for it asks again.
                 self.outbox.cancellations.push(Cancellation::Stream(stream_of(ino, Direction::Read)));
             }
         }
-        if is_elsewhere && !self.jumps_ahead(now, ino, handle) {
-            self.give_up_prefetched(ino, handle);
+        let is_ahead = is_elsewhere && self.jumps_ahead(now, ino, handle);
+        let Some(player) = player_of(&mut self.handles, handle) else { return };
+        let mut given_up = Vec::new();
+        if is_elsewhere && !is_ahead {
+            player.here.asked = None;
+            given_up.extend(player.here.wanted.drain(..));
         }
+        if step == Step::Jumps && !is_ahead {
+            let mut left = Place { pattern: before, origin, ..Place::default() };
+            left.leave();
+            player.elsewhere.insert(0, left);
+        }
+        given_up.extend(player.leave_old_places(now.monotonic));
+        self.give_up(ino, handle, &given_up);
     }
 
     /// A client wants to write.
@@ -320,7 +464,7 @@ impl Core {
         }
     }
 
-    /// The client has taken so much. Gives it back with its rate, if anybody knows one.
+    /// The client has taken so much. Gives it back with the rate of all that it plays, if anybody knows one.
     fn note_pace(
         &mut self,
         now: Now,
@@ -328,7 +472,8 @@ impl Core {
         handle: HandleId,
         length: Bytes,
     ) -> Option<(&mut Player, Bitrate)> {
-        let rate = self.rate_of(ino, handle)?;
+        let streams = self.files.get(&ino).map_or(0, |file| file.streams_of(handle)).max(1);
+        let rate = Bitrate(self.rate_of(ino, handle)?.0.saturating_mul(streams.into()));
         let player = self.handles.get_mut(&handle.0)?.player.get_or_insert_default();
         player.pace.note(now.monotonic, length, rate);
         Some((player, rate))
@@ -336,16 +481,19 @@ impl Core {
 
     /// The handle is closed: nobody plays through it any more.
     pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
-        self.give_up_prefetched(ino, handle);
+        if let Some(player) = player_of(&mut self.handles, handle) {
+            let given_up: Vec<BlockId> = player.places_mut().flat_map(Place::leave).collect();
+            self.give_up(ino, handle, &given_up);
+        }
         let file = self.file_mut(ino);
-        file.set_playing(handle, false);
+        file.set_playing(handle, 0);
         file.set_copying(handle, false);
     }
 
     /// The blocks that are kept for clients, as often as they are.
     pub(super) fn blocks_of_players(&self) -> impl Iterator<Item = BlockId> {
         let players = self.handles.values().filter_map(|open| open.player.as_deref());
-        players.flat_map(|player| player.wanted.iter().copied())
+        players.flat_map(Player::places).flat_map(|place| place.wanted.iter().copied())
     }
 
     /// True when the client copies the file, as far as can be told.
@@ -357,7 +505,8 @@ impl Core {
     pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
         self.follows_a_frame(handle)
             || self.player(handle).is_some_and(|player| {
-                player.is_run() && offset.abs_diff(player.pattern.front()) <= super::pattern::NEAR
+                let pattern = player.place_of(offset).pattern;
+                pattern.is_run() && offset.abs_diff(pattern.front()) <= super::pattern::NEAR
             })
     }
 
@@ -405,15 +554,16 @@ impl Core {
         {
             return;
         }
-        let (way, front) = (player.pattern.way(), player.pattern.front());
+        let Place { pattern, asked, .. } = player.here;
+        let (way, front) = (pattern.way(), pattern.front());
         let mut asked = match way {
-            Way::Forward => player.asked.unwrap_or(front).max(front),
-            Way::Backward => player.asked.unwrap_or(front).min(front),
+            Way::Forward => asked.unwrap_or(front).max(front),
+            Way::Backward => asked.unwrap_or(front).min(front),
         };
-        let lead = self.lead(ino, handle);
+        let (lead, most) = player.share(self.lead(ino, handle));
         let rate = self.rate_of(ino, handle);
         // Who fills a buffer of his own asks for a second of it at once, or two, and comes so much sooner to what is asked for ahead.
-        if rate.is_some_and(|rate| player.is_sooner(now.monotonic, rate)) {
+        if rate.is_some_and(|rate| player.here.is_sooner(now.monotonic, rate)) {
             self.hasten_ahead(now, ino, handle);
         }
         while asked.abs_diff(front) <= lead.bytes {
@@ -422,6 +572,10 @@ impl Core {
             let request = lead.request.min(asked.abs_diff(front).max(REQUEST).max(least));
             let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
             let Some(range) = next_request(way, asked, request, run_end, size) else { break };
+            let end = if way == Way::Forward { range.end } else { range.start };
+            if end.abs_diff(front) > most {
+                break;
+            }
             let wanted = self.cache.wanted_bytes() + range.end - range.start;
             if !lead.is_promised && wanted > self.cache.capacity() / 2 {
                 break;
@@ -433,13 +587,13 @@ impl Core {
             if let Some((rate, player)) = rate.zip(player_of(&mut self.handles, handle))
                 && lead.is_promised
             {
-                player.reckon(now.monotonic, rate);
+                player.here.reckon(now.monotonic, rate);
             }
             self.want(ino, handle, range.clone(), way);
-            asked = if way == Way::Forward { range.end } else { range.start };
+            asked = end;
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
-            player.asked = Some(asked);
+            player.here.asked = Some(asked);
         }
     }
 
@@ -466,12 +620,14 @@ impl Core {
         let Some(file) = self.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
         let begins =
             |handle: &HandleId| self.player(*handle).is_some_and(|player| player.starts_by.is_some());
-        let beginning: Vec<HandleId> = file.playing.iter().copied().filter(begins).collect();
+        let beginning: Vec<HandleId> = file.who_plays().filter(begins).collect();
         for handle in beginning {
             let Some(player) = player_of(&mut self.handles, handle) else { continue };
             player.starts_by = None;
             // It took less time than it might have, and comes to everything so much sooner.
-            player.origin.0 = player.origin.0.min(now.monotonic.saturating_before(START));
+            for place in player.places_mut() {
+                place.origin.0 = place.origin.0.min(now.monotonic.saturating_before(START));
+            }
             self.hasten_ahead(now, ino, handle);
         }
     }
@@ -479,21 +635,26 @@ impl Core {
     /// What a client waits for, and what is asked for ahead of it, is needed as is known now.
     pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(player) = self.player(handle) else { return };
-        let (way, front) = (player.pattern.way(), player.pattern.front());
-        if way == Way::Backward {
-            return;
+        let forward = player.runs().filter(|place| place.pattern.way() == Way::Forward);
+        let ahead_of = |place: &Place| {
+            let front = place.pattern.front();
+            let blocks = place.wanted.iter().filter_map(|id| self.cache.get(*id));
+            let ahead = blocks.filter(|block| block.end() > front).map(|block| block.start..block.end());
+            (front, ahead.collect::<Vec<_>>())
+        };
+        let places: SmallVec<[_; 1]> = forward.map(ahead_of).collect();
+        for (front, ahead) in places {
+            for range in ahead {
+                let need = self.need_ahead(now, ino, handle, front, range.start.max(front));
+                self.hasten(ino, range, need);
+            }
+            let need = self.need(now, ino, handle, front, Bytes::ZERO);
+            self.hasten(ino, front.saturating_sub(super::pattern::NEAR)..front, need);
         }
-        let blocks = player.wanted.iter().filter_map(|id| self.cache.get(*id));
-        let ahead: Vec<_> =
-            blocks.filter(|block| block.end() > front).map(|block| block.start..block.end()).collect();
-        for range in ahead {
-            let need = self.need_ahead(now, ino, handle, front, range.start.max(front));
-            self.hasten(ino, range, need);
-        }
-        let need = self.need(now, ino, handle, front, Bytes::ZERO);
-        self.hasten(ino, front.saturating_sub(super::pattern::NEAR)..front, need);
-        if let Some(player) = player_of(&mut self.handles, handle) {
-            player.reckoned = Some((now.monotonic, front));
+        for place in player_of(&mut self.handles, handle).into_iter().flat_map(Player::places_mut) {
+            if place.pattern.way() == Way::Forward {
+                place.reckoned = Some((now.monotonic, place.pattern.front()));
+            }
         }
     }
 
@@ -502,8 +663,9 @@ impl Core {
         if let Some(need) = self.earliest_need_of_frame(handle) {
             return Some(need);
         }
-        let player = self.player(handle).filter(|player| player.is_run())?;
-        let (began, origin) = player.origin;
+        let player = self.player(handle)?;
+        let place = Some(player.place_of(at)).filter(|place| place.pattern.is_run())?;
+        let (began, origin) = place.origin;
         let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
         let own = if player.starts_by.is_some() { BEGINS_WITH } else { OWN_BUFFER };
         Some((began + START + played).saturating_before(own)).max(player.starts_by)
@@ -539,9 +701,9 @@ impl Core {
         }
         for (_, id) in blocks {
             let is_in_range = self.cache.get(id).is_some_and(|block| block.end() > range.start);
-            if is_in_range && player.wanted.back() != Some(&id) {
+            if is_in_range && player.here.wanted.back() != Some(&id) {
                 self.cache.want(id);
-                player.wanted.push_back(id);
+                player.here.wanted.push_back(id);
             }
         }
     }
@@ -550,8 +712,8 @@ impl Core {
     fn pass_played(&mut self, handle: HandleId) -> Vec<BlockId> {
         let mut passed = Vec::new();
         let Some(player) = player_of(&mut self.handles, handle) else { return passed };
-        let (way, front) = (player.pattern.way(), player.pattern.front());
-        while let Some(&id) = player.wanted.front() {
+        let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
+        while let Some(&id) = player.here.wanted.front() {
             let is_passed = self.cache.get(id).is_none_or(|block| match way {
                 Way::Forward => block.end() <= front,
                 Way::Backward => block.start >= front,
@@ -560,7 +722,7 @@ impl Core {
                 break;
             }
             self.cache.unwant(id);
-            player.wanted.pop_front();
+            player.here.wanted.pop_front();
             passed.push(id);
         }
         passed
@@ -570,11 +732,11 @@ impl Core {
     /// any more, and the rest is wanted sooner.
     fn jumps_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(player) = self.player(handle) else { return false };
-        let front = player.pattern.front();
-        let begin = player.wanted.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
-        let is_there = player.pattern.way() == Way::Forward
+        let front = player.here.pattern.front();
+        let begin = player.here.wanted.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
+        let is_there = player.here.pattern.way() == Way::Forward
             && begin.is_some_and(|begin| begin <= front)
-            && player.asked.is_some_and(|asked| front <= asked);
+            && player.here.asked.is_some_and(|asked| front <= asked);
         if is_there {
             let jumped_over = self.pass_played(handle);
             self.cancel_unwanted(&jumped_over);
@@ -583,23 +745,22 @@ impl Core {
         is_there
     }
 
-    /// A player is elsewhere, or gone: what was prefetched for it alone is cancelled, unless it is at the device already,
-    /// and not kept any longer.
-    fn give_up_prefetched(&mut self, ino: Ino, handle: HandleId) {
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
-        player.asked = None;
-        let mut given_up = std::mem::take(&mut player.wanted);
+    /// What was prefetched for a player alone that is elsewhere, or gone, is cancelled, unless it is at the device already, and not
+    /// kept any longer.
+    fn give_up(&mut self, ino: Ino, handle: HandleId, given_up: &[BlockId]) {
         given_up.iter().for_each(|&id| self.cache.unwant(id));
         // Somebody who waits for the file may wait for some of it.
         if given_up.is_empty() || self.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
             return;
         }
-        if self.files.get(&ino).is_some_and(|file| file.playing.as_slice() == [handle]) {
+        let wants_more =
+            self.player(handle).is_some_and(|player| player.places().any(|one| !one.wanted.is_empty()));
+        if !wants_more && self.files.get(&ino).is_some_and(|file| file.is_played_only_by(handle)) {
             let stream = stream_of(ino, Direction::Read);
             self.outbox.cancellations.push(Cancellation::Stream(stream));
             return;
         }
-        self.cancel_unwanted(given_up.make_contiguous());
+        self.cancel_unwanted(given_up);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::format::{BLOCK, UNIT};
 use crate::types::*;
 use avfs_io::{DeclaredStream, IoTag, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
@@ -63,7 +64,7 @@ fn clients(file: &FileState, direction: Direction) -> u64 {
         _ if file.sequence(direction).is_some() => file.declared(direction).count() as u32,
         Direction::Write => file.writers.saturating_sub(file.copying.len() as u32),
         _ if file.policy().refuses_when_full() => file.readers,
-        _ => file.playing.len() as u32,
+        _ => file.playing.iter().map(|(_, streams)| streams).sum(),
     };
     u64::from(count)
 }
@@ -75,7 +76,7 @@ fn undeclared(file: &FileState, direction: Direction) -> u64 {
     }
     let is_counted = |handle: HandleId| match direction {
         Direction::Write => !file.copying.contains(&handle),
-        _ => file.policy().refuses_when_full() || file.playing.contains(&handle),
+        _ => file.policy().refuses_when_full() || file.streams_of(handle) > 0,
     };
     let declared = file.declared(direction).filter(|declared| is_counted(declared.handle)).count() as u64;
     clients(file, direction) - declared
@@ -192,9 +193,9 @@ impl Core {
         let file = self.files.get(&ino).filter(|file| !file.policy().forbids_streams())?;
         let of_policy = file.policy().bitrate().map_or(0, |rate| rate.0);
         let declared =
-            file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
+            || file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
         let undeclared = of_policy.saturating_mul(undeclared(file, direction));
-        let rate = declared.fold(undeclared, u64::saturating_add);
+        let rate = declared().fold(undeclared, u64::saturating_add);
         if rate == 0 {
             return None;
         }
@@ -210,7 +211,12 @@ impl Core {
             } else {
                 None
             },
-            piece: if direction == Direction::Read { self.piece_of_reader(ino, Bitrate(rate)) } else { None },
+            // By the rate of one of its clients: when another one comes, the reservation can change its rate and nothing else.
+            piece: if direction == Direction::Read {
+                self.piece_of_reader(ino, Bitrate(declared().fold(of_policy, u64::max)))
+            } else {
+                None
+            },
             deadline: is_timed.then(|| window_of_all(file, direction)),
             place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
@@ -268,7 +274,7 @@ impl Core {
         let is_first = file.terms(direction).is_none() && promise.terms.is_some();
         file.set_terms(direction, promise.terms);
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
-            for handle in file.playing.clone() {
+            for handle in file.who_plays().collect::<SmallVec<[_; 1]>>() {
                 if is_first {
                     // What it was read ahead of as nobody's is its stream's from now on.
                     self.hasten_ahead(now, ino, handle);

@@ -10,6 +10,7 @@ mod contents;
 mod growing;
 mod handing_over;
 mod holdings;
+mod places;
 mod players;
 mod policies;
 mod regressions;

@@ -9,11 +9,11 @@ use avfs_io::pool::Pool;
 use rtsched::{Class, Direction, StreamId};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
-const MIB: u64 = 1 << 20;
-const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
 
 /// A volume with clips of so many MiB, of which nothing is in memory.
-fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) {
+pub(crate) fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) {
     let config = Config::parse(config).unwrap();
     let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
     let mut volume = SimVolume::mount(formatted(Bytes::from_mib(2048)), &pool, config.clone(), 5).unwrap();
@@ -35,12 +35,12 @@ fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) 
     (SimVolume::mount(disk, &pool, config, 6).unwrap(), inos)
 }
 
-fn open(volume: &mut SimVolume, ino: Ino) -> HandleId {
+pub(crate) fn open(volume: &mut SimVolume, ino: Ino) -> HandleId {
     volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle
 }
 
 /// Asks for 1 MiB; true: it was in memory.
-fn ask(volume: &mut SimVolume, handle: HandleId, mebibyte: u64) -> bool {
+pub(crate) fn ask(volume: &mut SimVolume, handle: HandleId, mebibyte: u64) -> bool {
     volume.with(|core, now| core.read(now, handle, mebibyte * MIB, MIB as usize)).is_some()
 }
 
@@ -264,6 +264,26 @@ fn a_player_of_a_file_in_pieces_is_declared_with_what_an_access_brings() {
     });
     let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
     assert_eq!(spec.piece, Some(Bytes(160 * MIB / accesses / 4096 * 4096)), "{pieces:?}");
+}
+
+/// What an access brings of a file in pieces was reckoned with the rate of all its clients together. When a second editor opened it,
+/// its stream was another one: the reservation of the first was given back, and on a full device both had none.
+#[test]
+fn a_second_player_of_a_file_in_pieces_changes_its_rate_and_nothing_else() {
+    let (mut volume, ino) = in_pieces(POLICY);
+    let handles = [open(&mut volume, ino), open(&mut volume, ino)];
+    let mut rates = Vec::new();
+    for handle in handles {
+        for mebibyte in 0..4 {
+            let told = volume.with(|core, now| {
+                core.read(now, handle, mebibyte * MIB, MIB as usize);
+                core.take_outbox().streams
+            });
+            rates.extend(told.into_iter().map(|(_, spec)| spec.map(|spec| spec.rate.0)));
+            volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        }
+    }
+    assert_eq!(rates, [Some(100_000_000), Some(200_000_000)], "nothing is given back");
 }
 
 /// The last piece of a clip counted as the others, short as it is, and every request of the clip as short as all are on average:

@@ -71,6 +71,8 @@ pub enum Then {
     Jump,
     /// Goes on in the other direction, at once.
     Turn,
+    /// Goes on there and half a clip away in turn, through the same open, for good: a picture and its sound that lie apart.
+    Both,
 }
 
 /// An editor's figures; the first three are those of a [`StreamSpec`].

@@ -15,6 +15,8 @@ pub(super) struct Editing {
     since: u64,
     from: u64,
     backward: bool,
+    /// From this unit on it plays at two places in turn, half a clip apart; the first of them is here.
+    both: Option<(u64, u64)>,
     /// When it has played enough; `None`: it fills its buffer, or rests.
     until: Option<Instant>,
     rests_until: Option<Instant>,
@@ -40,6 +42,7 @@ impl Editing {
             since: 0,
             from,
             backward: false,
+            both: None,
             until: None,
             rests_until: None,
             closing: None,
@@ -48,6 +51,10 @@ impl Editing {
 
     /// Where a unit lies, in units of the clip, which has no begin and no end.
     pub(super) fn place(&self, unit: u64) -> u64 {
+        if let Some((since, here)) = self.both.filter(|(since, _)| unit >= *since) {
+            let gone = unit - since;
+            return (here + gone / 2 + gone % 2 * (self.clip_units / 2)) % self.clip_units;
+        }
         let gone = unit.saturating_sub(self.since) % self.clip_units;
         (self.from + if self.backward { self.clip_units - gone } else { gone }) % self.clip_units
     }
@@ -65,10 +72,15 @@ impl Editing {
         if now < until {
             return None;
         }
+        if self.then == Then::Both {
+            self.both.get_or_insert((next, self.place(next)));
+            self.until = Some(Instant::FAR_FUTURE);
+            return None;
+        }
         self.until = None;
         let place = self.place(at);
         match self.then {
-            Then::Pause => {}
+            Then::Pause | Then::Both => {}
             // The golden ratio spreads places.
             Then::Stop | Then::Jump => self.from = (place + self.clip_units * 618 / 1000) % self.clip_units,
             Then::Turn => (self.from, self.backward) = (place, !self.backward),
@@ -152,5 +164,17 @@ mod tests {
         pauses.next(start, Some(start), 0, 12);
         assert_eq!(pauses.next(end, Some(start), 24, 36), Some(Next { is_elsewhere: false, closes: false }));
         assert_eq!(pauses.place(36), 46);
+    }
+
+    #[test]
+    fn who_plays_both_goes_on_here_and_half_a_clip_away_in_turn() {
+        let (start, end) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(2));
+        let mut both = editing(Then::Both);
+        both.next(start, Some(start), 0, 12);
+        assert_eq!(both.next(end, Some(start), 24, 36), None, "what it has asked for it plays");
+        assert_eq!([35, 36, 37, 38, 39].map(|unit| both.place(unit)), [45, 46, 96, 47, 97]);
+        let later = end + Duration::from_secs(3600);
+        assert_eq!(both.next(later, Some(later), 100, 112), None);
+        assert_eq!(both.place(38), 47);
     }
 }

@@ -26,6 +26,7 @@ impl Display for Then {
             Self::Pause => "goes on there",
             Self::Jump => "jumps",
             Self::Turn => "turns",
+            Self::Both => "goes on at two places",
         })
     }
 }
