@@ -88,8 +88,8 @@ fn who_plays_two_places_of_a_file_is_two_streams_as_long_as_he_does() {
 }
 
 /// A player began a few frames before the end of a clip that it plays in a loop: its requests were at two places and overtook each
-/// other, each was a jump, and eleven of them were taken for a search. So three others were refused for four to fifteen seconds, for
-/// whom there was room.
+/// other, each was a jump, and eleven of them were taken for a search. In a trial of something else three others were refused beside
+/// one for four to fifteen seconds, for whom there was room.
 #[test]
 fn who_begins_at_the_end_and_goes_on_at_the_begin_plays_and_does_not_search() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);

@@ -286,7 +286,7 @@ fn the_first_frames_belong_to_the_sequence_that_they_turn_out_to_be() {
     let outbox = ask_at_once(&mut volume, 1..=12);
     let streams: BTreeSet<_> =
         outbox.requests.iter().map(|request| (request.stream, request.class)).collect();
-    let wanted: u64 = bytes(&outbox.requests);
+    let wanted = bytes(&outbox.requests);
     assert_eq!(streams.len(), 1, "{streams:?}");
     assert!(streams.iter().all(|(stream, class)| stream.is_some() && *class == Class::RealTime));
     assert!(wanted >= 12 * FRAME);
@@ -424,7 +424,7 @@ fn what_was_on_its_way_for_the_old_place_is_cancelled() {
     });
     let is_request = |cancellation: &Cancellation| matches!(cancellation, Cancellation::Request(_));
     assert!(!outbox.cancellations.is_empty() && outbox.cancellations.iter().all(is_request));
-    let wanted: u64 = bytes(&outbox.requests);
+    let wanted = bytes(&outbox.requests);
     let kept = volume.core().report().prefetched_bytes;
     assert!(wanted > 0 && kept <= wanted * 5 / 4, "{kept} kept, {wanted} asked for");
 }
@@ -447,7 +447,7 @@ fn what_is_wanted_again_is_not_cancelled() {
     let cancelled = &outbox.cancellations;
     let is_kept = |request: &&IoRequest| !cancelled.contains(&Cancellation::Request(request.tag));
     let kept: u64 = asked.iter().filter(is_kept).map(|request| request.length().0).sum();
-    let new: u64 = bytes(&outbox.requests);
+    let new = bytes(&outbox.requests);
     assert!(!cancelled.is_empty() && kept > 0 && new > 0, "{} cancelled", cancelled.len());
     // Two of the frames before it are in memory from the beginning.
     let ahead = volume.core().report().prefetched_bytes;

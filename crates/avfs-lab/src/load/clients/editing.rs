@@ -72,15 +72,15 @@ impl Editing {
         if now < until {
             return None;
         }
-        if self.then == Then::Both {
-            self.both.get_or_insert((next, self.place(next)));
-            self.until = Some(Instant::FAR_FUTURE);
-            return None;
-        }
         self.until = None;
         let place = self.place(at);
         match self.then {
-            Then::Pause | Then::Both => {}
+            Then::Pause => {}
+            Then::Both => {
+                // For good: it has nothing else to do.
+                (self.both, self.until) = (Some((next, self.place(next))), Some(Instant::FAR_FUTURE));
+                return None;
+            }
             // The golden ratio spreads places.
             Then::Stop | Then::Jump => self.from = (place + self.clip_units * 618 / 1000) % self.clip_units,
             Then::Turn => (self.from, self.backward) = (place, !self.backward),
