@@ -101,7 +101,7 @@ prepare() {
 
 open_volume() {
 	case $1 in
-	avfs) in_group daemon mount_volume avfs "$DEVICE" "$SCRATCH/avfs" ;;
+	avfs) in_group "daemon-$1" mount_volume avfs "$DEVICE" "$SCRATCH/avfs" ;;
 	xfs*) mount -o noatime,allocsize=64m "$DEVICE" "$SCRATCH/$1" ;;
 	esac
 }
@@ -114,11 +114,11 @@ serve() {
 		case $1 in
 		avfs) avfsctl samba-config --share media --path "$share" && printf '%b' "${SHARE:-}" ;;
 		xfs) printf '%s\n' "[media]" "path = $share" "read only = no" "vfs objects = io_uring" "posix locking = no" ;;
-		xfs-same) avfsctl samba-config --share media --path "$share" | sed 's/ glusterfs_fuse$/ io_uring/' ;;
+		xfs-same) avfsctl samba-config --share media --path "$share" | sed 's/ glusterfs_fuse//' ;;
 		esac
 		echo "guest ok = yes"
 	} >"$SCRATCH/shares"
-	in_group smbd start_smbd "$SCRATCH/shares"
+	in_group "smbd-$1" start_smbd "$SCRATCH/shares" "samba-$1"
 }
 
 write_out() {
@@ -204,87 +204,110 @@ for comm, nanoseconds in sorted(spent.items(), key=lambda one: -one[1])[:5]:
 PYTHON
 }
 
-# measure KIND: lays what PATTERN reads, with CLIENTS, and then measures on a volume with cold caches.
-measure() {
-	local kind=$1 smbd daemon player watcher stolen
-	DEVICE=${devices[$1]}
-	echo fast >"$SCRATCH/lun-$kind/control"
+# lay KIND: what PATTERN reads, with CLIENTS; then the volume is not mounted.
+lay() {
+	echo fast >"$SCRATCH/lun-$1/control"
 	if [ "$PATTERN" = player ]; then
-		serve "$kind"
+		serve "$1"
 		play --seconds 0 >/dev/null
 		stop "$SMB_PID"
 	fi
-	unmount_volume "$SCRATCH/$kind"
-	echo 3 >/proc/sys/vm/drop_caches
-	open_volume "$kind"
-	serve "$kind"
-	echo modelled >"$SCRATCH/lun-$kind/control"
-	play --laid --seconds "$SECONDS_EACH" >"$SCRATCH/played" 2>"$SCRATCH/playing" &
+	unmount_volume "$SCRATCH/$1"
+}
+
+# begin KIND: serves a volume with cold caches. It is another process that waits for what `measure` says.
+begin() {
+	open_volume "$1"
+	serve "$1"
+	servers[$1]=$SMB_PID ports[$1]=$SMB_PORT
+	echo modelled >"$SCRATCH/lun-$1/control"
+}
+
+# watch KIND: plays, and prints what was spent: smbd and daemon before and after, kernel and loop device.
+watch() {
+	local kind=$1 player watcher before
+	SMB_PORT=${ports[$kind]}
+	play --laid --seconds "$SECONDS_EACH" >"$SCRATCH/played-$kind" 2>"$SCRATCH/playing-$kind" &
 	player=$!
-	until [ -s "$SCRATCH/playing" ]; do sleep 0.01; done
-	smbd=$(spent smbd) daemon=$(spent daemon) stolen=$(stolen)
-	watch_kernel >"$SCRATCH/kernel" &
+	until [ -s "$SCRATCH/playing-$kind" ]; do sleep 0.01; done
+	before="$(spent "smbd-$kind") $(spent "daemon-$kind")"
+	watch_kernel >"$SCRATCH/kernel-$kind" &
 	watcher=$!
-	if [ -n "${PERF:-}" ]; then
-		perf record --quiet --all-cpus --event cpu-clock --freq 997 --call-graph fp \
-			--output "$PERF/$kind-$PATTERN-$CLIENTS.data" &
-		local perf=$!
-	fi
-	wait "$player" || die "$(cat "$SCRATCH/playing")"
+	wait "$player" || die "$(cat "$SCRATCH/playing-$kind")"
 	write_out "$kind"
-	[ -z "${perf:-}" ] || kill -INT "$perf"
 	kill "$watcher"
 	wait "$watcher" || true
-	[ -z "${perf:-}" ] || wait "$perf" || true
-	echo "$smbd $(spent smbd) $daemon $(spent daemon) $(cat "$SCRATCH/kernel") $stolen $(stolen)" >"$SCRATCH/spent"
-	/usr/bin/python3 - "$kind" "$PATTERN" "$CLIENTS" "$SCRATCH/played" "$SCRATCH/spent" <<'PYTHON' | tee -a "$SCRATCH/figures"
+	echo "$before $(spent "smbd-$kind") $(spent "daemon-$kind") $(cat "$SCRATCH/kernel-$kind")"
+}
+
+# measure: one round of all kinds at the same time.
+measure() {
+	local kind perf="" stolen
+	local -A servers ports watchers
+	for kind in "${kinds[@]}"; do DEVICE=${devices[$kind]} && lay "$kind"; done
+	echo 3 >/proc/sys/vm/drop_caches
+	for kind in "${kinds[@]}"; do DEVICE=${devices[$kind]} && begin "$kind"; done
+	if [ -n "${PERF:-}" ]; then
+		perf record --quiet --all-cpus --event cpu-clock --freq 997 --call-graph fp \
+			--output "$PERF/$PATTERN-$CLIENTS.data" &
+		perf=$!
+	fi
+	stolen=$(stolen)
+	for kind in "${kinds[@]}"; do
+		DEVICE=${devices[$kind]}
+		watch "$kind" >"$SCRATCH/spent-$kind" &
+		watchers[$kind]=$!
+	done
+	for kind in "${kinds[@]}"; do wait "${watchers[$kind]}"; done
+	stolen="$stolen $(stolen)"
+	[ -z "$perf" ] || { kill -INT "$perf" && wait "$perf" || true; }
+	for kind in "${kinds[@]}"; do
+		tell "$kind" "$stolen" | tee -a "$SCRATCH/figures"
+		stop "${servers[$kind]}"
+		rm -rf "$SCRATCH/$kind/share"/*
+	done
+}
+
+# tell KIND STOLEN: a line of what was spent for each GB.
+tell() {
+	/usr/bin/python3 - "$1" "$PATTERN" "$CLIENTS" "$SCRATCH/played-$1" "$(cat "$SCRATCH/spent-$1")" "$2" <<'PYTHON'
 import json, sys
-kind, pattern, clients, played, spent = sys.argv[1:]
-figures = [float(figure) for figure in open(spent).read().split()]
+kind, pattern, clients, played, spent, stolen = sys.argv[1:]
+figures = [float(figure) for figure in spent.split()]
+ticks = [float(figure) for figure in stolen.split()]
 reports = [json.loads(line) for line in open(played)]
 gigabytes = sum(report["bytes"] for report in reports) / 1e9
 late = sum(report["late"] for report in reports)
-smbd = [figures[2] - figures[0], figures[3] - figures[1]]
-daemon = [figures[6] - figures[4], figures[7] - figures[5]]
+smbd = [figures[4] - figures[0], figures[5] - figures[1]]
+daemon = [figures[6] - figures[2], figures[7] - figures[3]]
 kernel, loop = figures[8:10]
-stolen = (figures[12] - figures[10]) / (figures[13] - figures[11]) * 100
+stolen = (ticks[2] - ticks[0]) / (ticks[3] - ticks[1]) * 100
 each = [seconds / gigabytes for seconds in (sum(smbd) + sum(daemon) + kernel, *smbd, *daemon, kernel, loop)]
 print(kind, pattern, clients, f"{gigabytes:.2f}", late, *(f"{seconds:.3f}" for seconds in each), f"{stolen:.1f}")
 PYTHON
-	stop "$SMB_PID"
-	rm -rf "$SCRATCH/$kind/share"/*
 }
 
-# table: of each point the least of its rounds.
+# table: of each point the median of its rounds, and of the ratios in each of them.
 table() {
-	awk -v kinds="${kinds[*]}" '
-	BEGIN {
-		count = split(kinds, kind)
-		shown["avfs"] = "AVFS"; shown["xfs"] = "XFS tuned"; shown["xfs-same"] = "XFS tuned, same share"
-	}
-	{
-		point = $3 " " $2 ($3 > 1 ? "s" : "")
-		if (!(point in seen)) { seen[point]; order[++points] = point }
-		if (!(($1, point) in least) || $6 < least[$1, point]) least[$1, point] = $6
-	}
-	END {
-		head = "| s/GB |"; rule = "|---|"
-		for (k = 1; k <= count; k++) {
-			head = head " " shown[kind[k]] " |" (kind[k] == "avfs" ? "" : " ratio |")
-			rule = rule (kind[k] == "avfs" ? "---|" : "---|---|")
-		}
-		print head "\n" rule
-		for (i = 1; i <= points; i++) {
-			line = "| " order[i] " |"
-			avfs = least["avfs", order[i]]
-			for (k = 1; k <= count; k++) {
-				spent = least[kind[k], order[i]]
-				line = line sprintf(" %.3f |", spent)
-				if (kind[k] != "avfs") line = line (spent > 0 && avfs > 0 ? sprintf(" %.2f |", avfs / spent) : " - |")
-			}
-			print line
-		}
-	}' "$SCRATCH/figures"
+	/usr/bin/python3 - "$SCRATCH/figures" "${kinds[@]}" <<'PYTHON'
+import statistics, sys
+figures, *kinds = sys.argv[1:]
+shown = {"avfs": "AVFS", "xfs": "XFS tuned", "xfs-same": "XFS tuned, same share"}
+points = {}
+for line in open(figures):
+    kind, pattern, clients, _, _, seconds, *_ = line.split()
+    points.setdefault(f"{clients} {pattern}{'s' * (clients != '1')}", {}).setdefault(kind, []).append(float(seconds))
+print("| s/GB |" + "".join(f" {shown[kind]} |" + " ratio |" * (kind != "avfs") for kind in kinds))
+print("|---|" + "".join("---|" + "---|" * (kind != "avfs") for kind in kinds))
+for point, spent in points.items():
+    cells = [point]
+    for kind in kinds:
+        cells.append(f"{statistics.median(spent[kind]):.3f}")
+        if kind != "avfs":
+            ratios = [one / other for one, other in zip(spent.get("avfs", []), spent[kind])]
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-")
+    print("| " + " | ".join(cells) + " |")
+PYTHON
 }
 
 for kind in "${kinds[@]}"; do
@@ -295,7 +318,7 @@ say "kind pattern clients GB late s/GB: smbd-user smbd-system daemon-user daemon
 for PATTERN in "${patterns[@]}"; do
 	for CLIENTS in "${counts[@]}"; do
 		for ((round = 0; round < ROUNDS; round++)); do
-			for kind in "${kinds[@]}"; do measure "$kind"; done
+			measure
 		done
 	done
 done

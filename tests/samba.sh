@@ -29,10 +29,10 @@ samba_share() {
 		if [ "$kind" = avfs ]; then cat; else sed '/vfs objects/s/ glusterfs_fuse//'; fi
 }
 
-# start_smbd SETTINGS: starts smbd with settings of its own and the lines of the file SETTINGS (further global
-# settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID.
+# start_smbd SETTINGS [NAME]: starts smbd with settings of its own and the lines of the file SETTINGS (further global
+# settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID. Two at the same time have different names.
 start_smbd() {
-	local settings=$1 state=$SCRATCH/samba
+	local settings=$1 state=$SCRATCH/${2:-samba}
 	samba_user
 	mkdir -p "$state"/{private,log,run}
 	SMB_CONF=$state/smb.conf

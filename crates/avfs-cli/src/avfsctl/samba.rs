@@ -103,15 +103,16 @@ fn write_share(
     writeln!(output, "    read only = {}", if read_only { "yes" } else { "no" })?;
     comment(
         output,
-        "Windows' ACLs whole (acl_xattr), alternate data streams (streams_xattr), and last, next to the filesystem, the\n\
-         question how a name is really spelt (glusterfs_fuse): AVFS answers it at once; without it Samba scans the\n\
-         directory for each new name, and a sequence of n frames takes n² steps.",
+        "Windows' ACLs whole (acl_xattr), alternate data streams (streams_xattr), the question how a name is really spelt\n\
+         (glusterfs_fuse): AVFS answers it at once; without it Samba scans the directory for each new name, and a sequence\n\
+         of n frames takes n² steps. Last, next to the filesystem, reads without a thread that waits for each (io_uring):\n\
+         players cost less of the processors. Where Samba has no such module leave it out.",
     )?;
     if macos {
         comment(output, "For macOS its characters (catia) and its metadata (fruit), in this order.")?;
     }
     let modules = if macos { MACOS_MODULES } else { "" };
-    writeln!(output, "    vfs objects = acl_xattr {modules}streams_xattr glusterfs_fuse")?;
+    writeln!(output, "    vfs objects = acl_xattr {modules}streams_xattr glusterfs_fuse io_uring")?;
     if macos {
         comment(output, "As a stream: kept as Netatalk did, each look at a file reads one attribute more.")?;
         writeln!(output, "    fruit:metadata = stream")?;
