@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Processor time for each GB (10^9 bytes) that SMB clients play or record: stock smbd before AVFS and before XFS tuned as in the
-# laboratory, on the modelled LUN, cold, each client at 100 Mbit/s in requests of 1 MiB. Whatever else uses the machine, or
-# its host (`stolen`), adds to a figure and never takes away from it: so the least of several rounds is the best one.
+# laboratory, each with as many clients and a modelled LUN of its own, cold, each client at 100 Mbit/s in requests of 1 MiB. All
+# kinds are measured at the same time: what else uses the machine, or its host, makes the same work take half as long again from one
+# round to the next, but not for one of them alone. So the ratio of each round counts.
 # usage: processor.sh [SECONDS] [CLIENTS…]      (default: 30 1 4 10)
 # Environment: KINDS     what to compare (default: avfs xfs); xfs-same is XFS tuned behind the share of AVFS, with Samba's modules for
 #                        Windows' and macOS' metadata, which the laboratory's has not: they cost smbd time, whatever lies below
-#              ROUNDS    of each point, in which the kinds take turns; the table has the least of each (default: 3)
+#              ROUNDS    of each point; the table has the medians (default: 3)
 #              PATTERNS  player, recorder or both (default: both)
 #              SHARE     further settings of the share of AVFS, such as "aio read size = 0\n"
-#              PERF      a directory: `perf record` of each run goes there, and costs time itself
+#              PERF      a directory: `perf record` of the last round of each point goes there, and costs time itself
 #
 # Counted: smbd, the daemon of AVFS, and the kernel's threads that work for a filesystem on this device, from when all clients are
 # connected until everything written is on the device. Not counted: clients, the LUN's process, and the kernel's workers
@@ -215,7 +216,7 @@ lay() {
 	unmount_volume "$SCRATCH/$1"
 }
 
-# begin KIND: serves a volume with cold caches. It is another process that waits for what `measure` says.
+# begin KIND: mounts and serves it, at the speed of the model from now on.
 begin() {
 	open_volume "$1"
 	serve "$1"
@@ -260,7 +261,10 @@ measure() {
 	done
 	for kind in "${kinds[@]}"; do wait "${watchers[$kind]}"; done
 	stolen="$stolen $(stolen)"
-	[ -z "$perf" ] || { kill -INT "$perf" && wait "$perf" || true; }
+	if [ -n "$perf" ]; then
+		kill -INT "$perf"
+		wait "$perf" || true
+	fi
 	for kind in "${kinds[@]}"; do
 		tell "$kind" "$stolen" | tee -a "$SCRATCH/figures"
 		stop "${servers[$kind]}"
