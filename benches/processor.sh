@@ -145,12 +145,14 @@ spent() {
 # stolen: ticks of the processors that the host took, and all.
 stolen() { awk '/^cpu / { for (i = 2; i <= 9; i++) all += $i; print $9, all }' /proc/stat; }
 
-# watch_kernel: prints, when it is told to end, the seconds that the kernel's threads took for filesystems on DEVICE, and those
-# of the device's own workers. A worker's name tells what it does at the moment, so it is looked at often.
+# watch_kernel KIND: prints, when it is told to end, the seconds that the kernel's threads took for the filesystem on DEVICE, and
+# those of the device's own workers. What they do for all block devices, or to free memory, counts for each kind. A worker's name
+# tells what it does at the moment, so it is looked at often.
 watch_kernel() {
-	exec /usr/bin/python3 - "/proc/self/fd/$HOST_PROC" "$(basename "$DEVICE")" "$(cat "/sys/block/$(basename "$DEVICE")/dev")" <<'PYTHON'
+	exec /usr/bin/python3 - "$1" "/proc/self/fd/$HOST_PROC" "$(basename "$DEVICE")" "$(cat "/sys/block/$(basename "$DEVICE")/dev")" <<'PYTHON'
 import os, signal, sys, time
-proc, device, number = sys.argv[1:]
+filesystem, proc, device, number = sys.argv[1:]
+is_xfs = filesystem.startswith("xfs")
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
 
@@ -178,7 +180,7 @@ def kind(comm):
     if device in comm and not comm.startswith("xfs"):
         # Of its name are the loop device's workers, and on XFS those of the filesystem, which end in it.
         return "loop" if comm.endswith(("-" + device, "+" + device)) else "filesystem"
-    if number in comm or comm.startswith(("xfs", "kswapd")) or "kblockd" in comm or "xfs" in comm:
+    if number in comm or comm.startswith("kswapd") or "kblockd" in comm or is_xfs and "xfs" in comm:
         return "filesystem"
     return comm
 
@@ -232,7 +234,7 @@ watch() {
 	player=$!
 	until [ -s "$SCRATCH/playing-$kind" ]; do sleep 0.01; done
 	before="$(spent "smbd-$kind") $(spent "daemon-$kind")"
-	watch_kernel >"$SCRATCH/kernel-$kind" &
+	watch_kernel "$kind" >"$SCRATCH/kernel-$kind" &
 	watcher=$!
 	wait "$player" || die "$(cat "$SCRATCH/playing-$kind")"
 	write_out "$kind"
