@@ -9,7 +9,7 @@
 #              ROUNDS    of each point; the table has the medians (default: 3)
 #              PATTERNS  player, recorder or both (default: both)
 #              SHARE     further settings of the share of AVFS, such as "aio read size = 0\n"
-#              PERF      a directory: `perf record` of the last round of each point goes there, and costs time itself
+#              PERF      a directory: `perf record` of the last round of each point, all kinds in one, goes there, and costs time itself
 #
 # Counted: smbd, the daemon of AVFS, and the kernel's threads that work for a filesystem on this device, from when all clients are
 # connected until everything written is on the device. Not counted: clients, the LUN's process, and the kernel's workers
@@ -102,8 +102,8 @@ prepare() {
 
 open_volume() {
 	case $1 in
-	avfs) in_group "daemon-$1" mount_volume avfs "$DEVICE" "$SCRATCH/avfs" ;;
-	xfs*) mount -o noatime,allocsize=64m "$DEVICE" "$SCRATCH/$1" ;;
+	avfs) in_group "daemon-$1" mount_volume avfs "${devices[$1]}" "$SCRATCH/avfs" ;;
+	xfs*) mount -o noatime,allocsize=64m "${devices[$1]}" "$SCRATCH/$1" ;;
 	esac
 }
 
@@ -113,9 +113,9 @@ serve() {
 	{
 		printf '    %s\n' "map to guest = Bad User" "guest account = root"
 		case $1 in
-		avfs) avfsctl samba-config --share media --path "$share" && printf '%b' "${SHARE:-}" ;;
+		avfs) print_share avfs media "$share" && printf '%b' "${SHARE:-}" ;;
 		xfs) printf '%s\n' "[media]" "path = $share" "read only = no" "vfs objects = io_uring" "posix locking = no" ;;
-		xfs-same) avfsctl samba-config --share media --path "$share" | sed 's/ glusterfs_fuse//' ;;
+		xfs-same) print_share xfs media "$share" ;;
 		esac
 		echo "guest ok = yes"
 	} >"$SCRATCH/shares"
@@ -145,11 +145,13 @@ spent() {
 # stolen: ticks of the processors that the host took, and all.
 stolen() { awk '/^cpu / { for (i = 2; i <= 9; i++) all += $i; print $9, all }' /proc/stat; }
 
-# watch_kernel KIND: prints, when it is told to end, the seconds that the kernel's threads took for the filesystem on DEVICE, and
-# those of the device's own workers. What they do for all block devices, or to free memory, counts for each kind. A worker's name
+# watch_kernel KIND: prints, when it is told to end, the seconds that the kernel's threads took for the filesystem, and those of its
+# device's own workers. What they do for all block devices, or to free memory, counts for each kind. A worker's name
 # tells what it does at the moment, so it is looked at often.
 watch_kernel() {
-	exec /usr/bin/python3 - "$1" "/proc/self/fd/$HOST_PROC" "$(basename "$DEVICE")" "$(cat "/sys/block/$(basename "$DEVICE")/dev")" <<'PYTHON'
+	local device
+	device=$(basename "${devices[$1]}")
+	exec /usr/bin/python3 - "$1" "/proc/self/fd/$HOST_PROC" "$device" "$(cat "/sys/block/$device/dev")" <<'PYTHON'
 import os, signal, sys, time
 filesystem, proc, device, number = sys.argv[1:]
 is_xfs = filesystem.startswith("xfs")
@@ -247,9 +249,9 @@ watch() {
 measure() {
 	local kind perf="" stolen
 	local -A servers ports watchers
-	for kind in "${kinds[@]}"; do DEVICE=${devices[$kind]} && lay "$kind"; done
+	for kind in "${kinds[@]}"; do lay "$kind"; done
 	echo 3 >/proc/sys/vm/drop_caches
-	for kind in "${kinds[@]}"; do DEVICE=${devices[$kind]} && begin "$kind"; done
+	for kind in "${kinds[@]}"; do begin "$kind"; done
 	if [ -n "${PERF:-}" ]; then
 		perf record --quiet --all-cpus --event cpu-clock --freq 997 --call-graph fp \
 			--output "$PERF/$PATTERN-$CLIENTS.data" &
@@ -257,7 +259,6 @@ measure() {
 	fi
 	stolen=$(stolen)
 	for kind in "${kinds[@]}"; do
-		DEVICE=${devices[$kind]}
 		watch "$kind" >"$SCRATCH/spent-$kind" &
 		watchers[$kind]=$!
 	done

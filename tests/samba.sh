@@ -19,14 +19,19 @@ samba_user() {
 	echo "$SMB_USER:x:64001:" >>"$SCRATCH/group"
 }
 
-# samba_share KIND NAME DIRECTORY [OPTION…]: makes DIRECTORY and prints a share of it, as `avfsctl samba-config` has it for
-# facilities. Other kinds of volumes do not know how a name is really spelt.
-samba_share() {
+# print_share KIND NAME DIRECTORY [OPTION…]: a share of DIRECTORY, as `avfsctl samba-config` has it for facilities. Other kinds of
+# volumes do not know how a name is really spelt.
+print_share() {
 	local kind=$1 name=$2 directory=$3 avfsctl=$AVFS_BIN/avfsctl
 	[ -x "$avfsctl" ] || die "no avfsctl in $AVFS_BIN: run 'cargo build --release', or set AVFS_BIN"
-	mkdir -m 777 "$directory"
 	"$avfsctl" samba-config --share "$name" --path "$directory" "${@:4}" |
 		if [ "$kind" = avfs ]; then cat; else sed '/vfs objects/s/ glusterfs_fuse//'; fi
+}
+
+# samba_share KIND NAME DIRECTORY [OPTION…]: makes DIRECTORY, and prints a share of it.
+samba_share() {
+	mkdir -m 777 "$3"
+	print_share "$@"
 }
 
 # start_smbd SETTINGS [NAME]: starts smbd with settings of its own and the lines of the file SETTINGS (further global
