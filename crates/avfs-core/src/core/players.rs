@@ -60,6 +60,13 @@ const LONGEST_GAP: Duration = Duration::from_secs(1);
 /// dissolve into each other are two streams, a picture and its sound are one.
 const OWN_PACE: Duration = Duration::from_secs(2);
 
+/// A read no longer than this, no farther than [`EDGE`] from the begin or the end of its file, looks at a header or an index:
+/// Windows' Explorer, and players themselves, do so while they play on. Longer ones, and those elsewhere, are pictures.
+const LOOK: u64 = 64 << 10;
+const EDGE: u64 = 1 << 20;
+/// Who looks more often than so many times without reading on where he was is not there any more.
+const MOST_LOOKS: u32 = 4;
+
 /// Where a client reads on and on, and what was read ahead of it there.
 #[derive(Debug, Default)]
 struct Place {
@@ -136,6 +143,9 @@ pub(super) struct Player {
     here: Place,
     /// Where it did before, and may read on, the latest first.
     elsewhere: Vec<Place>,
+    /// The header or index at which it looked since, and how often it looked at any.
+    look: Option<Range<u64>>,
+    looks: u32,
     pace: Pace,
     rest: Rest,
     beat: Beat,
@@ -197,6 +207,30 @@ impl Player {
             self.elsewhere[..=index].rotate_right(1);
             std::mem::swap(&mut self.here, &mut self.elsewhere[0]);
         }
+    }
+
+    /// It only looks at a header or an index, and plays on where it is. Who goes on behind what he looked at has jumped there.
+    fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
+        let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
+        let goes_on = |place: &Place| !place.pattern.would_jump(offset, end);
+        let is_elsewhere = is_look && self.is_run() && !self.places().any(goes_on);
+        let look = self.look.take();
+        if !is_elsewhere {
+            self.looks = 0;
+            return false;
+        }
+        self.looks += 1;
+        let is_again = |before: &Range<u64>| *before == (offset..end);
+        let is_far = |before: &Range<u64>| {
+            let (begin, behind) = (before.start.saturating_sub(EDGE), before.end.saturating_add(EDGE));
+            behind < offset || end < begin
+        };
+        let stays =
+            self.looks <= MOST_LOOKS && look.is_none_or(|before| is_again(&before) || is_far(&before));
+        if stays {
+            self.look = Some(offset..end);
+        }
+        stays
     }
 
     /// It asks for something here; what was kept for it where it does not read any more.
@@ -389,10 +423,14 @@ impl Core {
 
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         let rate = self.rate_of(ino, handle);
+        let size = self.files.get(&ino).map_or(0, |file| file.size);
         let Some(open) = self.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
         player.came.get_or_insert(now.monotonic);
+        if player.only_looks(offset, end, size) {
+            return;
+        }
         player.return_to(offset, end);
         let (before, origin) = (player.here.pattern, player.here.origin);
         let step = player.here.pattern.note(offset, end);
@@ -499,6 +537,12 @@ impl Core {
     /// True when the client copies the file, as far as can be told.
     pub(super) fn copies(&self, handle: HandleId) -> bool {
         self.player(handle).is_some_and(Player::copies)
+    }
+
+    /// True when this is a header or an index, at which a client only looks that plays elsewhere.
+    pub(super) fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
+        let look = self.player(handle).and_then(|player| player.look.as_ref());
+        look.is_some_and(|look| look.contains(&at))
     }
 
     /// True when a request there goes on where the client was: then more than it asks for is worth reading.
@@ -662,6 +706,9 @@ impl Core {
     pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
         if let Some(need) = self.earliest_need_of_frame(handle) {
             return Some(need);
+        }
+        if self.only_looks_at(handle, at) {
+            return None;
         }
         let player = self.player(handle)?;
         let place = Some(player.place_of(at)).filter(|place| place.pattern.is_run())?;

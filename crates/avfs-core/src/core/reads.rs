@@ -141,7 +141,8 @@ impl Core {
         if self.file_mut(ino).exclusive == 0 {
             self.interrupt_frame(ino);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
-            let sequential = offset == 0 || is_frame || self.goes_on(handle, offset);
+            let begins = offset == 0 && !self.only_looks_at(handle, offset);
+            let sequential = begins || is_frame || self.goes_on(handle, offset);
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
             self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {

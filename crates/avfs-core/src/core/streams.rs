@@ -409,6 +409,26 @@ impl Core {
         }
     }
 
+    /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
+    /// now, and no more: who flushes his file does not go before what others were promised.
+    pub(super) fn hasten_writes(&mut self, now: Now, ino: Ino) {
+        let deadline = now.monotonic + WRITTEN_WITHIN;
+        for (&tag, (purpose, _)) in &self.in_flight {
+            let is_waited_for = match purpose {
+                Purpose::Data { ino: other, .. } => *other == ino,
+                // It completes a page, which is written when that has ended.
+                Purpose::Load { ino: other, block, .. } => {
+                    *other == ino && self.cache.get(*block).is_some_and(|block| !block.dirty.is_empty())
+                }
+                _ => false,
+            };
+            if is_waited_for {
+                let class = Class::BestEffort;
+                self.outbox.promote(Promotion { tag, class, stream: None, deadline });
+            }
+        }
+    }
+
     /// What there must be room for if a client is not to be turned away, in a file whose policy wants that.
     pub(super) fn needed_admission(&self, ino: Ino, direction: Direction) -> Option<WantedStream> {
         let refuses = self.files.get(&ino).is_some_and(|file| file.policy().refuses_when_full());

@@ -414,13 +414,14 @@ impl Core {
         }
     }
 
-    /// For fsync: ends the file's epoch, starts writing what is dirty, and says which epoch to wait for. `None` for an
-    /// inode without data.
+    /// For fsync: ends the file's epoch, starts writing what is dirty, hastens what is on its way already, and says which
+    /// epoch to wait for. `None` for an inode without data.
     pub(super) fn close_epoch(&mut self, now: Now, ino: Ino) -> Option<u64> {
         let file = self.files.get_mut(&ino)?;
         let epoch = file.epoch;
         file.epoch += 1;
         self.write_back(now, ino, 0..u64::MAX, Some(WRITTEN_WITHIN), |_| true);
+        self.hasten_writes(now, ino);
         Some(epoch)
     }
 

@@ -7,6 +7,7 @@
 //! `AVFS_MODEL_ROUNDS` sets how many seeds of each character the long run takes, `AVFS_MODEL_SEED` the first of them.
 
 mod contents;
+mod flushing;
 mod growing;
 mod handing_over;
 mod holdings;

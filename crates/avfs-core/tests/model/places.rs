@@ -135,3 +135,59 @@ fn who_plays_fast_does_not_wait_on_a_free_device() {
         assert_eq!(rate_of(&volume), streams * RATE.0);
     }
 }
+
+/// A look at the index, which lies at the end of the file, was a jump: what was on its way for the player was taken back, and he
+/// waited for it when he went on.
+#[test]
+fn who_looks_at_the_index_or_the_header_plays_on() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    let each = RATE.time_for(Bytes(MIB));
+    let mut at = [20];
+    read_in_turn(&mut volume, handle, &mut at, 6, each);
+    let (header, index) = (0, 256 * MIB - 65536);
+    for looks in [&[index][..], &[header], &[index, header, index], &[index, index]] {
+        let kept = volume.core().report().prefetched_bytes;
+        let before = volume.streams();
+        for &offset in looks {
+            let ticket = volume.ticket();
+            let outbox = volume.with(|core, now| {
+                core.start(now, ticket, Operation::Read { handle, offset, length: 65536 });
+                let outbox = core.take_outbox();
+                for request in &outbox.requests {
+                    assert_eq!(request.length(), Bytes(65536), "what it looks at, and no more");
+                    let soon = now.monotonic + Duration::from_millis(250);
+                    assert!(request.deadline.is_some_and(|deadline| deadline <= soon), "{request:?}");
+                }
+                (outbox.cancellations.len(), outbox.requests)
+            });
+            assert_eq!(outbox.0, 0, "at {offset}");
+        }
+        assert_eq!(volume.core().report().prefetched_bytes, kept);
+        assert_eq!(volume.streams().len(), before.len());
+        assert_eq!(read_in_turn(&mut volume, handle, &mut at, 20, each), 0, "after {looks:?}");
+    }
+    assert_eq!(rate_of(&volume), RATE.0);
+    assert_eq!(volume.core().report().unread_bytes, 0);
+}
+
+/// The other side of it: a player that begins again with short requests is there from the second one on.
+#[test]
+fn who_goes_on_behind_what_he_looked_at_is_there() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let handle = open(&mut volume, inos[0]);
+    let each = RATE.time_for(Bytes(MIB));
+    read_in_turn(&mut volume, handle, &mut [100], 6, each);
+    assert!(volume.core().report().prefetched_bytes > 0);
+    for part in 0..16 {
+        volume.read(handle, part << 16, 1 << 16).unwrap();
+        let kept = volume.core().report().prefetched_bytes;
+        match part {
+            0 => assert!(kept > 0, "it may have looked"),
+            1 => assert_eq!(kept, 0, "it is gone"),
+            4.. => assert!(kept > 0, "it plays here"),
+            _ => {}
+        }
+    }
+    assert_eq!(rate_of(&volume), RATE.0);
+}
