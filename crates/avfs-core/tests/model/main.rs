@@ -7,7 +7,6 @@
 //! `AVFS_MODEL_ROUNDS` sets how many seeds of each character the long run takes, `AVFS_MODEL_SEED` the first of them.
 
 mod contents;
-mod flushing;
 mod growing;
 mod handing_over;
 mod holdings;
@@ -19,6 +18,7 @@ mod sequences;
 mod steps;
 mod tree;
 mod world;
+mod writing_back;
 
 use proptest::prelude::*;
 use rand::SeedableRng;

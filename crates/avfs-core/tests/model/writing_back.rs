@@ -1,10 +1,10 @@
-//! Who flushes a file waits for all of it that is on its way, not only for what is sent then.
+//! What is written goes to the device as soon as somebody waits for it, and nothing is read that is written over.
 
 use crate::players::{MIB, POLICY, mounted};
 use avfs_core::core::{Operation, WriteStart};
-use rtsched::Class;
+use rtsched::{Class, Direction};
 use std::collections::BTreeSet;
-use units::{Bytes, Duration, Ino};
+use units::{Bitrate, Bytes, Duration, Ino};
 
 /// A flush hastened what it sent itself: what had been sent before, when a block was full, kept the deadline of a copy, or of a
 /// recorder's buffer, and behind a busy device the client waited for that. The boundary: what somebody else has written keeps it.
@@ -61,4 +61,31 @@ fn a_flush_hastens_what_completes_its_pages() {
         let reads: Vec<_> = outbox.requests.iter().map(|read| (read.length(), read.deadline)).collect();
         assert_eq!(reads, [(Bytes(4096), Some(due))]);
     });
+}
+
+/// An application that writes pieces of odd lengths over a file that lies on the device has none of its pages read, though each
+/// but the last is written in two parts. The other side of it: of a piece that is alone both edges are.
+#[test]
+fn who_writes_over_a_file_in_odd_pieces_has_nothing_read() {
+    for piece in [4097, 9123] {
+        for (length, reads) in [(16 * MIB, 0), (piece, 1)] {
+            let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[16]);
+            let handle = volume.open(inos[0]).unwrap();
+            volume.commands();
+            let mut at = 0;
+            while at < length {
+                let end = (at + piece).min(length);
+                volume.write(handle, at, &vec![9; (end - at) as usize]).unwrap();
+                volume.pass(Bitrate::from_megabits(100).time_for(Bytes(end - at)));
+                at = end;
+            }
+            volume.fsync(inos[0]).unwrap();
+            let commands = volume.commands();
+            let read = commands.iter().filter(|command| command.direction == Direction::Read).count();
+            assert_eq!(read, reads, "{length} bytes in pieces of {piece}");
+            let written = volume.read(handle, 0, 16 * MIB as usize).unwrap();
+            let is_new = |(at, byte): (usize, &u8)| *byte == if (at as u64) < length { 9 } else { 1 };
+            assert!(written.iter().enumerate().all(is_new));
+        }
+    }
 }
