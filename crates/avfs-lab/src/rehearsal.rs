@@ -273,6 +273,37 @@ mod tests {
         assert_eq!(points("raid5-hiccups", &declaration, 13), [(true, Some(0)); 2]);
     }
 
+    /// Of what is read from the device less than a twentieth is for nobody, whoever plays on, pauses, reads at two places, or plays
+    /// films, also beside a copy. Who stops or jumps every few seconds leaves a part of what was ahead of him; that it is counted
+    /// is seen there.
+    #[test]
+    fn less_than_a_twentieth_is_read_for_nobody_who_plays_on() {
+        let editor = |more: &str| {
+            let stream = r#"kind = "editor", megabits = 100.0, unit_kib = 1024, buffer_ms = 1000"#;
+            format!("{{ {stream}, {more} }}")
+        };
+        let known = "compare = [\"AVFS with bitrates\"]\n";
+        let alone = format!("{SHORT}{known}");
+        let copy = r#"background = [{ kind = "copy-from", request_kib = 1024, in_flight = 12 }]"#;
+        let beside_a_copy = format!("{SHORT}{known}---\n{copy}");
+        let pauses = editor(r#"play_ms = 4000, pause_ms = 2000, then = "pause""#);
+        let two_places = editor(r#"play_ms = 2000, then = "both""#);
+        let jumps = editor(r#"play_ms = 4000, then = "jump""#);
+        for (client, declaration, clients, is_for_nobody) in [
+            (READER, &alone, 12, false),
+            (READER, &beside_a_copy, 11, false),
+            (FILM, &alone, 6, false),
+            (pauses.as_str(), &alone, 10, false),
+            (two_places.as_str(), &alone, 9, false),
+            (jumps.as_str(), &alone, 6, true),
+        ] {
+            for point in points_of(client, "raid5-table5", declaration, clients) {
+                let percent = point.avfs.expect("it tells").never_read_percent;
+                assert_eq!(percent >= 5.0, is_for_nobody, "{percent} % of {clients} {client}");
+            }
+        }
+    }
+
     /// The first frames of a film came last from the network, after five seconds of what is behind them had been asked for: the second
     /// of these six began after 2.1 s.
     #[test]
