@@ -10,6 +10,7 @@ use crate::allocator::{Owner, Purpose as SpaceFor, Request};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::format::{BLOCK, MAX_FILE_SIZE};
+use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use std::ops::Range;
@@ -349,24 +350,38 @@ impl Core {
         Ok(gaps)
     }
 
-    /// Reserves space for every page of a range that has none: unwritten extents.
+    /// Reserves space for every page of a range that has none: unwritten extents. What waits in memory to be placed beside it
+    /// gets its place with it: a server that allocates what its client leaves out would take the place behind.
     fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<()> {
         let gaps = self.unreserved(ino, pages)?;
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
         self.allocator.unclaim(wanted);
+        let mut gaps = self.with_delayed(ino, gaps);
         let frame = self.space_of_frame(ino);
+        let is_stream = |end: u64| end * BLOCK >= writeback::STREAM_SIZE || frame.is_some();
+        let grows_long = gaps.last().is_some_and(|last| is_stream(last.end));
+        let moved = if grows_long { self.begun_as_small(ino, wanted) } else { RangeSet::default() };
         let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
         let window_units = stated.or(frame.map(|frame| frame.window_units));
         let mut records = Vec::new();
+        if !moved.is_empty() {
+            let (from, to) = (0, writeback::STREAM_SIZE / BLOCK);
+            records.push(Record::Unmap { ino, from, to });
+            let mut all = moved.clone();
+            gaps.into_iter().for_each(|gap| all.insert(gap));
+            gaps = all.iter().collect();
+        }
+        let mut placed = None;
         for gap in gaps {
             let mut at = gap.start;
-            let mut after = self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
+            let recorded =
+                || self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
+            let mut after = if moved.is_empty() { recorded() } else { placed };
             while at < gap.end {
-                let stream = gap.end * BLOCK >= writeback::STREAM_SIZE || frame.is_some();
                 let request = Request {
                     wanted: gap.end - at,
-                    purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
+                    purpose: if is_stream(gap.end) { SpaceFor::Stream } else { SpaceFor::Small },
                     owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
                     after: after.or(frame.and_then(|frame| frame.behind)),
                     window_units,
@@ -379,8 +394,15 @@ impl Core {
                     ino,
                     extent: Extent { logical: at, start: run.start, count: run.count, unwritten: true },
                 });
+                let file = self.file_mut(ino);
+                let delayed =
+                    file.delayed.within(at..at + run.count).map(|pages| pages.end - pages.start).sum();
+                file.delayed.remove(at..at + run.count);
+                file.claimed -= delayed;
+                self.allocator.unclaim(delayed);
                 at += run.count;
                 after = Some(run.end());
+                placed = after;
                 self.placed_frame(ino, run.end());
                 if records.len() >= TRANSACTION_RECORDS {
                     self.transact(now, &std::mem::take(&mut records))?;
@@ -388,5 +410,32 @@ impl Core {
             }
         }
         self.transact(now, &records)
+    }
+
+    /// What was placed among small files, before it was known that this one is none: if nothing of it is on the device yet, and
+    /// there is room beside the pages that are wanted, it moves, so that the file lies in one piece.
+    fn begun_as_small(&self, ino: Ino, wanted: u64) -> RangeSet {
+        let mut pages = RangeSet::default();
+        let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
+        for extent in extents.into_iter().flat_map(|extents| extents.iter()) {
+            if !extent.unwritten || extent.logical_end() * BLOCK > writeback::STREAM_SIZE {
+                return RangeSet::default();
+            }
+            pages.insert(extent.logical..extent.logical_end());
+        }
+        if pages.total() + wanted < self.allocator.available() { pages } else { RangeSet::default() }
+    }
+
+    /// The same pages, and those that wait to be placed and touch them.
+    fn with_delayed(&self, ino: Ino, gaps: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let mut wanted = RangeSet::default();
+        gaps.iter().filter(|gap| !gap.is_empty()).for_each(|gap| wanted.insert(gap.clone()));
+        let Some(file) = self.files.get(&ino) else { return gaps };
+        for gap in gaps.iter().filter(|gap| !gap.is_empty()) {
+            let before = gap.start.checked_sub(1).and_then(|page| file.delayed.range_of(page));
+            let behind = file.delayed.range_of(gap.end);
+            before.into_iter().chain(behind).for_each(|pages| wanted.insert(pages));
+        }
+        wanted.iter().collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::players::{MIB, POLICY, mounted};
 use avfs_core::core::{Operation, WriteStart};
+use avfs_core::types::*;
 use rtsched::{Class, Direction};
 use std::collections::BTreeSet;
 use units::{Bitrate, Bytes, Duration, Ino};
@@ -88,4 +89,32 @@ fn who_writes_over_a_file_in_odd_pieces_has_nothing_read() {
             assert!(written.iter().enumerate().all(is_new));
         }
     }
+}
+
+/// A server that allocates what its clients leave out (`strict allocate`) does so before each write behind the end. What was written
+/// before waited in memory for its place, and got it behind what was allocated next: a recording had a piece for every other request.
+#[test]
+fn what_waits_for_its_place_gets_it_with_what_is_allocated_beside_it() {
+    let (mut volume, _) = mounted("", Bytes::from_mib(512), &[]);
+    let (ino, handle) = volume.create(Ino::ROOT, b"take.mov").unwrap();
+    let piece = 60 << 10;
+    let mut end = 0;
+    for number in 1..=100 {
+        let at = number * 200_000;
+        volume.allocate(handle, end, at - end, AllocateMode::Extend).unwrap();
+        volume.write(handle, at, &vec![number as u8; piece]).unwrap();
+        end = at + piece as u64;
+        volume.core().audit().unwrap();
+    }
+    volume.fsync(ino).unwrap();
+    let extents = volume.core().extents(ino).unwrap();
+    let is_next = |pair: &[ExtentReport]| pair[0].device_offset + pair[0].length == pair[1].device_offset;
+    assert!(extents.windows(2).all(is_next), "{extents:?}");
+    for number in 1..=100 {
+        let data = volume.read(handle, number * 200_000 - 5, piece + 5).unwrap();
+        assert!(data[..5] == [0; 5] && data[5..].iter().all(|byte| *byte == number as u8));
+    }
+    volume.with(|core, now| core.release(now, handle));
+    volume.sync().unwrap();
+    volume.core().audit().unwrap();
 }
