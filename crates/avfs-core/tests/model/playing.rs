@@ -137,25 +137,30 @@ fn two_editors_on_one_file_have_it_read_once() {
     assert!(read <= CLIP * MIB / 100 * 105, "{read} for {}", CLIP * MIB);
 }
 
-/// Who pauses for longer than his reservation's time is kept for him finds what was ahead of him, and it is his again when he
-/// goes on.
+/// Who pauses for longer than his reservation's time is kept for him finds what was ahead of him, however much others have read
+/// meanwhile, and it is his again when he goes on.
 #[test]
 fn who_pauses_goes_on_from_memory_as_the_stream_that_he_was() {
-    let (mut volume, ino) = with_clip(200);
-    let handle = open(&mut volume, ino);
+    let policy = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"";
+    let (disk, inos) = laid(policy, &[200, 300], |_, mebibyte| byte(mebibyte));
+    let mut volume = on_line(disk, Bytes::from_mib(160), Config::parse(policy).unwrap());
+    let [handle, other] = [0, 1].map(|number| open(&mut volume, inos[number]));
+    volume.commands();
     let service = |volume: &SimVolume| -> Vec<_> {
         volume.streams().iter().map(|one| (one.state, one.bits_per_second, one.missed)).collect()
     };
     play(&mut volume, handle, 0..60);
     assert_eq!(service(&volume), [(StreamService::Admitted, RATE.0, 0)]);
     let ahead = volume.core().report().prefetched_bytes;
+    (0..300).for_each(|mebibyte| _ = take(&mut volume, other, mebibyte));
+    volume.with(|core, now| core.release(now, other));
     volume.pass(Duration::from_secs(15));
     assert_eq!(service(&volume), [(StreamService::Paused, RATE.0, 0)]);
     assert!(ahead > 0 && volume.core().report().prefetched_bytes >= ahead);
     assert_eq!(play(&mut volume, handle, 60..120), []);
     assert_eq!(service(&volume), [(StreamService::Admitted, RATE.0, 0)]);
     assert_eq!(play(&mut volume, handle, 120..200), []);
-    assert_eq!(read(&mut volume), 200 * MIB, "nothing twice");
+    assert_eq!(read(&mut volume), (200 + 300) * MIB, "nothing twice");
 }
 
 /// Who jumps is still who was promised something: nothing is given back, and nothing declared anew.
