@@ -99,8 +99,8 @@ fn waiting_before_a_device_that_stands(config: &str, memory: Bytes, count: usize
     (volume, given)
 }
 
-/// Nobody says what they need, or there is no room for it, or they copy: what nobody has accepted a promise for waits until half of the
-/// memory does, and seven eighths of it where it comes at a rate that is known; and a piece more of each, which is not answered.
+/// Of what comes without a promise no more waits than half of the memory, or seven eighths where it keeps a rate that is known; and of
+/// each client one piece more, which is not answered before there is less.
 #[test]
 fn recorders_without_a_reservation_fill_no_more_than_a_part_of_the_memory() {
     let memory = Bytes::from_mib(512);
