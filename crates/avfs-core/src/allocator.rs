@@ -32,7 +32,7 @@ const UNITS_PER_ZONE: usize = 8192;
 /// The longest run one request gets: 1 GiB, which also bounds the time of one call.
 const LONGEST_RUN_BLOCKS: u64 = LARGEST_WINDOW_UNITS as u64 * BLOCKS_PER_UNIT;
 /// A first window is this part of what is free,...
-const FIRST_WINDOW_PART: u64 = 64;
+pub(crate) const FIRST_WINDOW_PART: u64 = 64;
 /// ...but not shorter (32 MiB)...
 const SHORTEST_FIRST_WINDOW_UNITS: usize = 4;
 /// ...and not longer (256 MiB).

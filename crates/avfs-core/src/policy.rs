@@ -5,6 +5,7 @@
 //! (`config/settings.rs`); finding the sources and acting on what holds (`core/policies.rs`). **State:** none.
 //! **Invariants:** the order of precedence is that of the levels' list, setting by setting, and stands nowhere else.
 
+use crate::allocator::FIRST_WINDOW_PART;
 use crate::config::{Rate, Setting, Settings, WhenFull};
 use crate::format::UNIT;
 use crate::inode::{Inode, Xattr};
@@ -238,7 +239,7 @@ fn default_value(name: &str, policy: &Policy) -> String {
     };
     match name {
         "rate" => "unknown".to_owned(),
-        "allocation_window" => "a 128th of what is free, growing to 1 GiB".to_owned(),
+        "allocation_window" => format!("a {FIRST_WINDOW_PART}th of what is free, growing to 1 GiB"),
         _ => Setting::named(name.as_bytes()).and_then(|setting| setting.show(&settings)).unwrap_or_default(),
     }
 }

@@ -420,7 +420,7 @@ fn eight_recorders_at_once_get_long_runs() {
 #[test]
 fn the_first_window_is_as_long_as_the_volume_has_room_for() {
     let runs_of_first = |units: u64| record(&mut Allocator::new(units), 1, 4, GIB_BLOCKS / 4)[0].runs.len();
-    // 256 MiB are a 128th of 32 GiB.
+    // 256 MiB are a 64th of 16 GiB.
     let least = FIRST_WINDOW_PART * LONGEST_FIRST_WINDOW_UNITS as u64;
     assert_eq!(runs_of_first(least), 1);
     assert_eq!(runs_of_first(least - 1), 2);

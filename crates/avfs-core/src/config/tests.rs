@@ -37,6 +37,15 @@ fn the_example_says_every_setting() {
     }
 }
 
+/// What the file and the manual say of the first window of a recorder is what the allocator does.
+#[test]
+fn what_is_written_of_a_first_window_is_so() {
+    let said = format!("at first a {}th of", crate::allocator::FIRST_WINDOW_PART);
+    for text in [EXAMPLE, include_str!("../../../../doc/man/avfsctl.8")] {
+        assert!(text.contains(&said), "{said}");
+    }
+}
+
 #[test]
 fn the_disabled_examples_are_right() {
     let config = Config::parse(&enabled_example()).unwrap();

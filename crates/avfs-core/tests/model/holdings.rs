@@ -6,16 +6,20 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::Geometry;
 use avfs_io::pool::Pool;
-use avfs_io::sim::{SimCommand, Timing};
+use avfs_io::sim::{SimCommand, SimDisk, Timing};
 use proptest::prelude::*;
 use rtsched::StreamId;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use units::{Bitrate, Bytes, Duration, Ino, Instant};
 
 const MIB: u64 = 1 << 20;
 /// What is set aside for the block that is played, beside the terms' buffer.
 const BLOCK: u64 = 8 * MIB;
-const CLIP_MIB: u64 = 64;
+const LONGEST_CLIP_MIB: u64 = 64;
+/// Of many clips each is as short as it can be and still be read ahead of.
+const SHORTEST_CLIP_MIB: u64 = 24;
+const ALL_CLIPS_MIB: u64 = 1024;
 
 /// A device that does one command after the other: 0.2 ms, and 1 GB/s.
 #[derive(Debug, Default)]
@@ -69,29 +73,37 @@ fn client() -> impl Strategy<Value = Client> {
     })
 }
 
-fn config() -> Config {
+fn config(device: &str) -> Config {
     let rate =
         |megabits| format!("[[stream]]\npath = \"*.{megabits}.mov\"\nbitrate = \"{megabits} Mbit/s\"\n");
-    Config::parse(&[25, 100, 200].map(rate).concat()).unwrap()
+    Config::parse(&[device, &[25, 100, 200].map(rate).concat()].concat()).unwrap()
+}
+
+fn clip_mib(clients: usize) -> u64 {
+    (ALL_CLIPS_MIB / clients as u64).clamp(SHORTEST_CLIP_MIB, LONGEST_CLIP_MIB)
 }
 
 /// A volume with the players' clips, of which nothing is in memory.
-fn mounted(memory: Bytes, clients: &[Client]) -> SimVolume {
+fn mounted(config: Config, memory: Bytes, clients: &[Client]) -> SimVolume {
     let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
-    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(4096)), &pool, config(), 5).unwrap();
+    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(8192)), &pool, config.clone(), 5).unwrap();
     for (number, client) in clients.iter().enumerate().filter(|(_, client)| !client.records) {
         let (_, handle) = volume.create(Ino::ROOT, client.name(number).as_bytes()).unwrap();
-        for mebibyte in 0..CLIP_MIB {
+        for mebibyte in 0..clip_mib(clients.len()) {
             volume.write(handle, mebibyte * MIB, &[0; MIB as usize]).unwrap();
         }
         volume.with(|core, now| core.release(now, handle));
     }
-    let disk = volume.unmount().unwrap();
+    on_line(volume.unmount().unwrap(), memory, config)
+}
+
+/// What is on a disk that takes its time as a [`Line`], with so much memory.
+pub(crate) fn on_line(disk: Arc<SimDisk>, memory: Bytes, config: Config) -> SimVolume {
     let block = Bytes(4096);
     let geometry =
         Geometry { logical_block: block, physical_block: block, optimal_io: Bytes::ZERO, rotational: false };
     let pool = Pool::new(memory, false).unwrap();
-    SimVolume::mount_timed(disk, &pool, config(), geometry, Box::new(Line::default())).unwrap()
+    SimVolume::mount_timed(disk, &pool, config, geometry, Box::new(Line::default())).unwrap()
 }
 
 /// A player is promised something as it begins, unless it is refused.
@@ -127,6 +139,7 @@ impl Allowed {
 struct Working {
     client: Client,
     number: usize,
+    clip_mib: u64,
     open: Option<(Ino, HandleId)>,
     next: Instant,
     done: u64,
@@ -145,7 +158,7 @@ impl Working {
         if self.client.records {
             volume.write(handle, self.done * MIB, &[0; MIB as usize]).unwrap();
         } else {
-            let place = (self.done + self.done / self.client.jumps_after * 33) % CLIP_MIB;
+            let place = (self.done + self.done / self.client.jumps_after * 33) % self.clip_mib;
             volume.read(handle, place * MIB, MIB as usize).unwrap();
         }
         self.done += 1;
@@ -169,9 +182,11 @@ fn check(
     Ok(())
 }
 
-/// Clients at work for some seconds: what each stream holds is within what it may, and all of it is in the memory.
-fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
-    let mut volume = mounted(memory, &clients);
+/// Clients at work for some seconds: what each stream holds is within what it may, and all of it is in the memory. Gives back how
+/// many of them were promised something at once.
+fn work(config: Config, clients: Vec<Client>, memory: Bytes) -> Result<usize, TestCaseError> {
+    let mut volume = mounted(config, memory, &clients);
+    let clip_mib = clip_mib(clients.len());
     let begin = volume.clock();
     let period = |client: &Client| Bitrate::from_megabits(client.megabits).time_for(Bytes(MIB));
     let mut working: Vec<Working> = clients
@@ -179,10 +194,10 @@ fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
         .enumerate()
         .map(|(number, client)| {
             let next = begin + period(&client) * client.after as u32;
-            Working { client, number, open: None, next, done: 0 }
+            Working { client, number, clip_mib, open: None, next, done: 0 }
         })
         .collect();
-    let (mut rates, mut allowed) = (BTreeMap::new(), BTreeMap::new());
+    let (mut rates, mut allowed, mut most_promised) = (BTreeMap::new(), BTreeMap::new(), 0);
     while volume.clock() < begin + Duration::from_secs(5) {
         let first = working.iter_mut().min_by_key(|one| one.next).unwrap();
         volume.pass(first.next.saturating_since(volume.clock()));
@@ -193,6 +208,7 @@ fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
         check(volume.clock(), &holdings, &rates, &mut allowed)?;
         let together: u64 = holdings.values().map(|holding| holding.held().0).sum();
         prop_assert!(together <= memory.0, "{together} of {memory}");
+        most_promised = most_promised.max(holdings.values().filter(|holding| holding.is_promised).count());
     }
     let buffers = volume.streams().into_iter().map(|stream| stream.buffer_bytes).filter(|buffer| *buffer > 0);
     let promised: u64 = buffers.map(|buffer| buffer + BLOCK).sum();
@@ -202,14 +218,38 @@ fn work(clients: Vec<Client>, memory: Bytes) -> Result<(), TestCaseError> {
     }
     volume.pass(Duration::from_secs(10));
     prop_assert_eq!(volume.core().holdings(), BTreeMap::new());
-    volume.core().audit().map_err(TestCaseError::fail)
+    volume.core().audit().map_err(TestCaseError::fail)?;
+    Ok(most_promised)
 }
 
 /// Players that begin together asked for 24 MiB each before the scheduler had said that there is memory for a third of it.
 #[test]
 fn who_begins_reads_no_further_ahead_than_is_promised() {
     let client = |number: u64| Client { records: false, megabits: 25, after: number % 4, jumps_after: 60 };
-    work((0..14).map(client).collect(), Bytes::from_mib(256)).unwrap();
+    work(config(""), (0..14).map(client).collect(), Bytes::from_mib(256)).unwrap();
+}
+
+/// As a [`Line`] is.
+const DEVICE: &str = "[device]\nread_access = \"0.2 ms\"\nread_rate = \"1 GB/s\"\nwrite_access = \"0.2 ms\"\n\
+                      write_rate = \"1 GB/s\"\nflush = \"0.2 ms\"\n";
+
+/// On a device that carries all of them, with memory for all of them; and on one that is taken to carry fewer than there are, where
+/// what is read ahead of those for whom there is no room has a bound of its own.
+#[test]
+fn one_to_two_hundred_streams_hold_their_windows_and_a_request_each() {
+    let promised = |records: bool, megabits: u64, count: u64, device: &str, memory_mib: u64| {
+        let client = |number: u64| Client { records, megabits, after: number % 4, jumps_after: 60 };
+        work(config(device), (0..count).map(client).collect(), Bytes::from_mib(memory_mib)).unwrap() as u64
+    };
+    for records in [false, true] {
+        for (count, megabits, memory_mib) in [(1, 100, 512), (13, 100, 1024), (50, 25, 2048), (200, 25, 6144)]
+        {
+            let promised = promised(records, megabits, count, DEVICE, memory_mib);
+            assert_eq!(promised, count, "records: {records}");
+        }
+        let some = promised(records, 25, 200, "", 1024);
+        assert!((10..190).contains(&some), "{some}, records: {records}");
+    }
 }
 
 proptest! {
@@ -220,6 +260,6 @@ proptest! {
         clients in prop::collection::vec(client(), 1..=6),
         memory in prop::sample::select(vec![96, 160, 1024]),
     ) {
-        work(clients, Bytes::from_mib(memory))?;
+        work(config(""), clients, Bytes::from_mib(memory))?;
     }
 }

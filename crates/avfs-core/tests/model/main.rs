@@ -9,10 +9,13 @@
 mod contents;
 mod growing;
 mod handing_over;
+mod headers;
 mod holdings;
 mod places;
 mod players;
+mod playing;
 mod policies;
+mod recorders;
 mod regressions;
 mod sequences;
 mod steps;

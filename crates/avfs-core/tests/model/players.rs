@@ -6,22 +6,24 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::Accepted;
 use avfs_io::pool::Pool;
+use avfs_io::sim::SimDisk;
 use rtsched::{Class, Direction, StreamId};
+use std::sync::Arc;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const POLICY: &str = "[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"";
 
-/// A volume with clips of so many MiB, of which nothing is in memory.
-pub(crate) fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) {
+/// A disk with clips of so many MiB, all of each of which have the byte that `byte` says for them.
+pub(crate) fn laid(config: &str, clips: &[u64], byte: impl Fn(usize, u64) -> u8) -> (Arc<SimDisk>, Vec<Ino>) {
     let config = Config::parse(config).unwrap();
     let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
-    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(2048)), &pool, config.clone(), 5).unwrap();
+    let mut volume = SimVolume::mount(formatted(Bytes::from_mib(2048)), &pool, config, 5).unwrap();
     let mut inos = Vec::new();
     for (number, &length) in clips.iter().enumerate() {
         let (ino, handle) = volume.create(Ino::ROOT, format!("{number}.mov").as_bytes()).unwrap();
         for mebibyte in 0..length {
-            volume.write(handle, mebibyte * MIB, &[number as u8 + 1; MIB as usize]).unwrap();
+            volume.write(handle, mebibyte * MIB, &[byte(number, mebibyte); MIB as usize]).unwrap();
             if (mebibyte + 1).is_multiple_of(8) || mebibyte + 1 == length {
                 volume.fsync(ino).unwrap();
             }
@@ -30,9 +32,14 @@ pub(crate) fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume,
         assert_eq!(volume.core().extents(ino).unwrap().len(), 1);
         inos.push(ino);
     }
-    let disk = volume.unmount().unwrap();
+    (volume.unmount().unwrap(), inos)
+}
+
+/// A volume with clips of so many MiB, of which nothing is in memory.
+pub(crate) fn mounted(config: &str, memory: Bytes, clips: &[u64]) -> (SimVolume, Vec<Ino>) {
+    let (disk, inos) = laid(config, clips, |number, _| number as u8 + 1);
     let pool = Pool::new(memory, false).unwrap();
-    (SimVolume::mount(disk, &pool, config, 6).unwrap(), inos)
+    (SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap(), inos)
 }
 
 pub(crate) fn open(volume: &mut SimVolume, ino: Ino) -> HandleId {
@@ -617,7 +624,7 @@ fn what_was_prefetched_for_a_player_outlives_what_others_read() {
 }
 
 /// A WAV file of stereo sound at 48 kHz, 24 bits: 2,304,000 bits per second.
-fn wave(length: u32) -> Vec<u8> {
+pub(crate) fn wave(length: u32) -> Vec<u8> {
     let mut bytes = b"RIFF".to_vec();
     bytes.extend((length - 8).to_le_bytes());
     bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0\x02\0");

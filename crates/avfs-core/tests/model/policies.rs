@@ -8,7 +8,7 @@ use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use rtsched::Class;
+use rtsched::{Class, Direction};
 use std::collections::BTreeMap;
 use units::{Bitrate, Bytes, Duration, Ino};
 
@@ -479,6 +479,107 @@ fn player(config: &str) -> (SimVolume, HandleId) {
     let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();
     let handle = volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle;
     (volume, handle)
+}
+
+/// The classes in which the device reads a file's data, or writes them.
+fn classes(volume: &mut SimVolume, ino: Ino, direction: Direction) -> Vec<Class> {
+    let extents = volume.core().extents(ino).unwrap();
+    let is_its = |at: u64| {
+        extents
+            .iter()
+            .any(|extent| (extent.device_offset..extent.device_offset + extent.length).contains(&at))
+    };
+    let commands = volume.commands().into_iter();
+    let its = commands.filter(|command| command.direction == direction && is_its(command.offset.0));
+    its.map(|command| command.class).collect()
+}
+
+/// Of those who wait for what they wrote to be there nobody stands behind copies.
+#[test]
+fn the_device_is_given_the_class_that_the_policy_says() {
+    let all = |classes: &[Class], class| !classes.is_empty() && classes.iter().all(|one| *one == class);
+    for (said, class) in
+        [("real-time", Class::RealTime), ("best-effort", Class::BestEffort), ("idle", Class::Idle)]
+    {
+        let config = format!("[[stream]]\npath = \"**\"\nclass = \"{said}\"");
+        let mut volume = mount_with(Bytes::from_mib(256), &config);
+        volume.commands();
+        let (ino, handle) = volume.create(Ino::ROOT, b"a.mov").unwrap();
+        for mebibyte in 0..32 {
+            volume.write(handle, mebibyte << 20, &[7; 1 << 20]).unwrap();
+        }
+        volume.pass(Duration::from_secs(1));
+        let written = classes(&mut volume, ino, Direction::Write);
+        assert!(all(&written, class), "{said}: {written:?}");
+        volume.write(handle, 32 << 20, &[7; 4096]).unwrap();
+        volume.fsync(ino).unwrap();
+        let awaited = classes(&mut volume, ino, Direction::Write);
+        assert!(all(&awaited, class.min(Class::BestEffort)), "{said}: {awaited:?}");
+
+        let disk = volume.unmount().unwrap();
+        let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
+        let mut volume = SimVolume::mount(disk, &pool, Config::parse(&config).unwrap(), 6).unwrap();
+        volume.commands();
+        let handle = volume.with(|core, _| core.open(ino, OpenFlags::READ)).unwrap().handle;
+        for mebibyte in 0..32 {
+            volume.read(handle, mebibyte << 20, 1 << 20).unwrap();
+            volume.pass(Duration::from_millis(84));
+        }
+        let read = classes(&mut volume, ino, Direction::Read);
+        assert!(all(&read, class), "{said}: {read:?}");
+    }
+}
+
+/// What a reader asks for first, and what the streams of a reader and of a recorder are declared with.
+#[test]
+fn a_deadline_window_is_what_the_scheduler_is_told() {
+    let windows = |window: &str| {
+        let config = format!("[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"\n{window}");
+        let (mut volume, handle) = player(&config);
+        let tickets = [0; 3].map(|_| volume.ticket());
+        let (requests, mut told, begun) = volume.with(|core, now| {
+            let mut requests = Vec::new();
+            for (mebibyte, ticket) in (0..).zip(tickets) {
+                core.start(now, ticket, Operation::Read { handle, offset: mebibyte << 20, length: 1 << 20 });
+                if requests.is_empty() {
+                    requests = core.take_outbox().requests;
+                }
+            }
+            (requests, core.take_outbox().streams, now.monotonic)
+        });
+        told.extend(volume.with(|core, now| {
+            let flags = OpenFlags::WRITE;
+            core.create(now, Caller::default(), Ino::ROOT, b"b.mov", 0o644, 0, flags).unwrap();
+            core.take_outbox().streams
+        }));
+        let [(_, Some(played)), (_, Some(recorded))] = told[..] else { panic!("{told:?}") };
+        (
+            requests[0].deadline.map(|deadline| deadline.saturating_since(begun)),
+            [played.deadline, recorded.deadline],
+        )
+    };
+    let usual = Some(Duration::from_millis(500));
+    assert_eq!(windows(""), (usual, [None; 2]), "the admission chooses");
+    let long = Some(Duration::from_secs(5));
+    assert_eq!(windows("deadline_window = \"5 s\""), (long, [long; 2]));
+}
+
+/// Within a millisecond no device brings anything.
+#[test]
+fn a_stream_is_admitted_only_if_its_deadline_window_can_be_kept() {
+    use StreamService::{Admitted, Waiting};
+    for (window, state, lacking) in [("1 ms", Waiting, Some(StreamLack::Deadline)), ("5 s", Admitted, None)] {
+        let config =
+            format!("[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"\ndeadline_window = \"{window}\"");
+        let (mut volume, handle) = player(&config);
+        for mebibyte in 0..3 {
+            volume.read(handle, mebibyte << 20, 1 << 20).unwrap();
+        }
+        volume.create(Ino::ROOT, b"b.mov").unwrap();
+        let streams: Vec<_> =
+            volume.streams().iter().map(|one| (one.writes, one.state, one.lacking)).collect();
+        assert_eq!(streams, [(false, state, lacking), (true, state, lacking)], "{window}");
+    }
 }
 
 /// What is on its way for somebody else has the deadline of the client that waits for it now.

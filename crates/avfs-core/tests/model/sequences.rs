@@ -15,9 +15,9 @@ use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 const MIB: u64 = 1 << 20;
 /// 2 MiB and a header.
 const FRAME: u64 = 2 * MIB + 2048;
-const PERIOD: Duration = Duration::from_micros(41_667);
+pub(crate) const PERIOD: Duration = Duration::from_micros(41_667);
 
-fn volume(config: &str) -> SimVolume {
+pub(crate) fn volume(config: &str) -> SimVolume {
     let pool = Pool::new(Bytes::from_mib(256), false).unwrap();
     SimVolume::mount(formatted(Bytes::from_mib(1024)), &pool, Config::parse(config).unwrap(), 5).unwrap()
 }
@@ -30,7 +30,7 @@ fn contents(number: u64, length: u64) -> Vec<u8> {
     vec![(number % 251) as u8 + 1; length as usize]
 }
 
-fn record(volume: &mut SimVolume, name: &[u8], contents: &[u8]) -> Ino {
+pub(crate) fn record(volume: &mut SimVolume, name: &[u8], contents: &[u8]) -> Ino {
     let flags = OpenFlags::WRITE;
     let (entry, opened) = volume
         .with(|core, now| core.create(now, Caller::default(), Ino::ROOT, name, 0o644, 0, flags))
@@ -52,7 +52,7 @@ fn recorded(config: &str, numbers: impl IntoIterator<Item = u64>) -> SimVolume {
     remounted(volume, config)
 }
 
-fn remounted(volume: SimVolume, config: &str) -> SimVolume {
+pub(crate) fn remounted(volume: SimVolume, config: &str) -> SimVolume {
     let disk = volume.unmount().unwrap();
     let pool = Pool::new(Bytes::from_mib(512), false).unwrap();
     let mut volume = SimVolume::mount(disk, &pool, Config::parse(config).unwrap(), 6).unwrap();

@@ -5,6 +5,7 @@ use avfs_core::Error;
 use avfs_core::types::AllocateMode;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
 use units::Duration;
 
 const KIB: u64 = 1 << 10;
@@ -24,6 +25,14 @@ fn mark(studio: &mut Studio, clip: Clip, from: u64, to: u64) {
     for at in (from + STRIDE..=to).step_by(STRIDE as usize) {
         assert_eq!(studio.write(clip, at - 1, 1), Ok(1));
     }
+}
+
+/// Every byte of a file was written once, from the first to the last.
+fn is_written_in_order(studio: &Studio, clip: Clip) -> bool {
+    let written = studio.written_of(clip);
+    let ends = std::iter::once(0).chain(written.iter().map(|part| part.end));
+    let is_next = written.iter().zip(ends).all(|(part, before)| part.start == before);
+    is_next && written.last().is_some_and(|last| last.end == studio.size(clip).next_multiple_of(BLOCK))
 }
 
 /// Records `length` bytes as Windows does: marks, then the data up to them. `pause` lies between.
@@ -48,6 +57,55 @@ fn preallocation_by_single_bytes_costs_nothing() {
     assert_eq!(studio.runs(clip), [length]);
     assert_eq!(studio.read, []);
     assert_eq!(studio.written, [8 * MIB; 30]);
+    assert!(is_written_in_order(&studio, clip));
+}
+
+/// Whatever a client hands over at once: a file's requests go up, none of them is shorter than it has to be, and no byte is written
+/// twice.
+#[test]
+fn what_comes_in_order_is_written_in_order_and_in_large_requests() {
+    let length = 96 * MIB + 777;
+    for piece in [BLOCK, 9123, 64 * KIB, MIB, 4 * MIB] {
+        let mut studio = studio();
+        let clip = studio.create("render.mov");
+        let mut random = SmallRng::seed_from_u64(piece);
+        for at in (0..length).step_by(piece as usize) {
+            studio.append(clip, at..length.min(at + piece), piece);
+            // The device is sometimes ahead of the client.
+            if random.random_bool(0.3) {
+                studio.drain();
+            }
+        }
+        studio.close(clip);
+        studio.sync();
+        let written = studio.written_of(clip);
+        assert!(is_written_in_order(&studio, clip), "pieces of {piece}: {written:?}");
+        // The first one is in blocks that grow with the file.
+        let large = written.iter().filter(|part| part.start >= 8 * MIB).map(|part| part.end - part.start);
+        let large: Vec<u64> = large.collect();
+        let (last, others) = large.split_last().unwrap();
+        assert_eq!((others, *last), (&[8 * MIB; 11][..], BLOCK), "pieces of {piece}: {written:?}");
+        assert_eq!(studio.read, []);
+    }
+}
+
+/// Neither a length nor space that was asked for is filled with zeros.
+#[test]
+fn a_length_or_an_allocation_writes_nothing() {
+    for how in [None, Some(AllocateMode::Extend), Some(AllocateMode::KeepSize)] {
+        let mut studio = studio();
+        let clip = studio.create("copy");
+        match how {
+            None => studio.set_size(clip, GIB),
+            Some(mode) => studio.allocate(clip, 0, GIB, mode),
+        }
+        studio.pass(LONG);
+        studio.close(clip);
+        studio.sync();
+        assert_eq!(studio.size(clip), if how == Some(AllocateMode::KeepSize) { 0 } else { GIB });
+        assert_eq!(studio.allocated(clip), if how.is_some() { GIB } else { 0 });
+        assert_eq!((&studio.written[..], &studio.read[..]), (&[][..], &[][..]), "{how:?}");
+    }
 }
 
 /// The single bytes are so old that they are written, each with its page, before the data come.
@@ -188,7 +246,8 @@ fn out_of_order(random: &mut SmallRng, length: u64, piece: u64, depth: usize) ->
     }
 }
 
-/// Also when the last request, which is short, overtakes others.
+/// Also when the last request, which is short, overtakes others. Requests go in the order in which their bytes are complete, so they
+/// go up unless a client leaves one piece out for longer than a request takes to come.
 #[test]
 fn requests_that_overtake_each_other_make_one_run_of_large_requests() {
     for seed in 0..256 {
@@ -200,8 +259,13 @@ fn requests_that_overtake_each_other_make_one_run_of_large_requests() {
             studio.set_size(clip, length);
         }
         let mut random = SmallRng::seed_from_u64(seed);
+        let (mut came, mut complete) = (BTreeMap::new(), Vec::new());
         for at in out_of_order(&mut random, length, piece, 10) {
             let length = piece.min(length - at);
+            let block = at / (8 * MIB) * (8 * MIB);
+            let of_block = came.entry(block).or_insert(0);
+            *of_block += length;
+            complete.extend((*of_block == 8 * MIB).then_some(block));
             assert_eq!(studio.write(clip, at, length), Ok(length as usize));
             // The device is sometimes ahead of the client.
             if random.random_bool(0.3) {
@@ -216,6 +280,16 @@ fn requests_that_overtake_each_other_make_one_run_of_large_requests() {
         assert_eq!(studio.runs(clip).len(), 1, "seed {seed}: {:?}", studio.runs(clip));
         let large = studio.written.iter().filter(|&&length| length == 8 * MIB).count() as u64;
         assert!(large >= length / (8 * MIB) - 1, "seed {seed}: {:?}", studio.written);
+        // Each as soon as all of it has come, and never again.
+        let written = studio.written_of(clip);
+        let whole: Vec<u64> =
+            written.iter().filter(|part| part.end - part.start == 8 * MIB).map(|part| part.start).collect();
+        complete.retain(|start| whole.contains(start));
+        assert_eq!(whole, complete, "seed {seed}");
+        assert_eq!(studio.written.iter().sum::<u64>(), length.next_multiple_of(BLOCK), "seed {seed}");
+        if piece < MIB {
+            assert!(is_written_in_order(&studio, clip), "seed {seed}: {written:?}");
+        }
         assert_eq!(studio.read, []);
     }
 }
@@ -253,6 +327,24 @@ fn a_length_or_an_allocation_that_is_told_first_gives_long_runs() {
             assert_eq!((studio.size(clip), studio.allocated(clip)), (length, length));
             assert_eq!(studio.runs(clip), [length], "{how:?}");
         }
+        assert_eq!(studio.written.iter().sum::<u64>(), 8 * length, "{how:?}: nothing but the data");
         assert_eq!(studio.read, []);
+    }
+}
+
+/// Half of the memory waits for a device that is given nothing to do before: what is on its way comes in order all the same.
+#[test]
+fn who_is_ahead_of_the_device_is_written_in_order_all_the_same() {
+    for (count, memory) in [(1, GIB), (8, GIB), (8, 2 * GIB)] {
+        let mut studio = Studio::new(16 * GIB, memory);
+        let clips: Vec<Clip> = (0..count).map(|number| studio.create(&format!("copy {number}"))).collect();
+        for at in (0..GIB).step_by(MIB as usize) {
+            clips.iter().for_each(|&clip| studio.append(clip, at..at + MIB, MIB));
+        }
+        studio.sync();
+        assert!(clips.iter().all(|&clip| is_written_in_order(&studio, clip)), "{count}");
+        // A file's first 8 MiB are in blocks that grow with it.
+        let short = studio.written.iter().filter(|&&length| length < 8 * MIB).count();
+        assert!(short <= 4 * count, "{count}: {short} of {}", studio.written.len());
     }
 }

@@ -9,6 +9,7 @@ use avfs_io::pool::Pool;
 use avfs_io::{Completion, IoOperation, IoRequest};
 use rtsched::Class;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -24,6 +25,8 @@ pub(crate) struct Studio {
     /// Lengths of the writes of file data that the device was given, and of all reads.
     pub(crate) written: Vec<u64>,
     pub(crate) read: Vec<u64>,
+    /// Where those writes went, in the same order: bytes from the device's start.
+    places: Vec<u64>,
 }
 
 /// A file that is being written.
@@ -55,11 +58,13 @@ impl Studio {
             finished: BTreeMap::new(),
             written: Vec::new(),
             read: Vec::new(),
+            places: Vec::new(),
         };
         studio.with(|core, now| core.tick(now));
         // The first checkpoint is none of the clients'.
         studio.drain();
         studio.written.clear();
+        studio.places.clear();
         studio
     }
 
@@ -81,6 +86,7 @@ impl Studio {
                 IoOperation::Read => self.read.push(request.length().0),
                 IoOperation::Write { .. } if request.class != Class::Metadata => {
                     self.written.push(request.length().0);
+                    self.places.push(request.offset.0);
                 }
                 _ => {}
             }
@@ -231,6 +237,20 @@ impl Studio {
             end = Some((extent.file_offset + extent.length, extent.device_offset + extent.length));
         }
         runs
+    }
+
+    /// The parts of a file that the device was given to write, in this order, in the file's bytes.
+    pub(crate) fn written_of(&self, clip: Clip) -> Vec<Range<u64>> {
+        let extents = self.core.extents(clip.ino).unwrap();
+        let part = |(&place, &length): (&u64, &u64)| {
+            let is_here = |extent: &&ExtentReport| {
+                (extent.device_offset..extent.device_offset + extent.length).contains(&place)
+            };
+            let extent = extents.iter().find(is_here)?;
+            let at = extent.file_offset + place - extent.device_offset;
+            Some(at..at + length)
+        };
+        self.places.iter().zip(&self.written).filter_map(part).collect()
     }
 
     /// Bytes of the file's that take space.
