@@ -617,7 +617,7 @@ fn what_was_prefetched_for_a_player_outlives_what_others_read() {
 }
 
 /// A WAV file of stereo sound at 48 kHz, 24 bits: 2,304,000 bits per second.
-fn wave(length: u32) -> Vec<u8> {
+pub(super) fn wave(length: u32) -> Vec<u8> {
     let mut bytes = b"RIFF".to_vec();
     bytes.extend((length - 8).to_le_bytes());
     bytes.extend(b"WAVEfmt \x10\0\0\0\x01\0\x02\0");
