@@ -20,7 +20,8 @@
  *
  * Policies: getxattr(2), setxattr(2) and removexattr(2) with the names below, on a file or on a directory above it, of
  * which the nearest that says something holds from the next open on. Values are text, as in the configuration; those
- * that cannot be understood, and other names that begin with "user.avfs.", are refused with EINVAL. See avfsctl(8).
+ * that cannot be understood, and other names that begin with "user.avfs.", are refused with EINVAL. Bitrate and frames per
+ * second take each other's place. See avfsctl(8).
  */
 #ifndef AVFS_H
 #define AVFS_H
@@ -78,7 +79,9 @@ struct avfs_stream {
 
 /*
  * AVFS_IOC_DEADLINE: the next request to read through this file descriptor is to be complete so long after now. What a
- * read(2) asks for in several requests (at 16 MiB, or where the kernel divides it) has the deadline for the first.
+ * read(2) asks for in several requests (at 16 MiB, or where the kernel divides it) has the deadline for the first. Sooner than
+ * the period of a stream that is admitted it is complete where that fits beside what others were promised; if it does not
+ * fit, the period counts, also for what is missed.
  */
 struct avfs_deadline {
 	__u32 version;     /* in: AVFS_INTERFACE_VERSION */

@@ -17,19 +17,5 @@ fuzz_target!(|input: &[u8]| {
     let gap = u64::from_le_bytes(*gap);
     // Short gaps and none must be as likely as long ones.
     let gap = gap.checked_shr(64 - (gap as u32 % (LONGEST_GAP + 1))).unwrap_or(0);
-    let (head, tail) = bytes.split_at(bytes.len() / 2);
-    let pieces = [(0, head), (head.len() as u64 + gap, tail)];
-    let read = |offset: u64, length: u64| {
-        let mut bytes = vec![0; length as usize];
-        for (start, piece) in pieces {
-            let (from, to) = (offset.max(start), (offset + length).min(start + piece.len() as u64));
-            if from < to {
-                bytes[(from - offset) as usize..(to - offset) as usize]
-                    .copy_from_slice(&piece[(from - start) as usize..(to - start) as usize]);
-            }
-        }
-        bytes.truncate(if *short == 1 { bytes.len() / 2 } else { bytes.len() });
-        bytes
-    };
-    let _ = support::probe(bytes.len() as u64 + gap, read);
+    let _ = support::probe_folded(bytes, gap, *short == 1);
 });

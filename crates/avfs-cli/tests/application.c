@@ -1,17 +1,20 @@
 /*
  * An application that uses include/avfs.h on a mounted volume, one check after the other.
- * usage: application PLAYED IDLE DIRECTORY
- * PLAYED: a file of 32 MiB of which nothing is cached and no policy speaks; IDLE: one whose policy says idle.
+ * usage: application PLAYED LATE IDLE DIRECTORY DAEMON
+ * PLAYED, LATE: files of 32 MiB of which nothing is cached and no policy speaks; IDLE: one whose policy says idle; DAEMON: the
+ * number of the process that serves the volume.
  */
 #define _GNU_SOURCE
 #include "avfs.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -51,6 +54,7 @@ static void declares_and_is_admitted(const char *path)
 	int file = open(path, O_RDONLY), other = open(path, O_RDONLY);
 	struct avfs_stream asked = stream(100000000, 200000);
 	struct avfs_deadline deadline = { .version = AVFS_INTERFACE_VERSION, .within_us = 5000000 };
+	struct avfs_status found;
 
 	CHECK(file >= 0 && other >= 0);
 	CHECK(status(file).state == AVFS_STATE_NONE);
@@ -65,8 +69,20 @@ static void declares_and_is_admitted(const char *path)
 
 	CHECK((status(file).flags & AVFS_STATUS_HAS_SLACK) == 0);
 	CHECK(ioctl(file, AVFS_IOC_DEADLINE, &deadline) == 0);
-	CHECK(pread(file, room, sizeof room, 0) == sizeof room);
-	CHECK(status(file).completed >= 1 && (status(file).flags & AVFS_STATUS_HAS_SLACK));
+	/* One request, and not where anything is read ahead. */
+	CHECK(pread(file, room, 65536, 20 << 20) == 65536);
+	found = status(file);
+	CHECK(found.completed >= 1 && (found.flags & AVFS_STATUS_HAS_SLACK));
+	/* Much of the five seconds is left; of the period of the stream it would be a fifth of a second. */
+	CHECK(found.slack_us > 4000000 && found.slack_us <= 5000000);
+	CHECK(found.missed == 0 && found.tardiness_us == 0);
+	/* One that nobody could keep any more gives way to the promise, and is no miss. */
+	deadline.within_us = 1000;
+	CHECK(ioctl(file, AVFS_IOC_DEADLINE, &deadline) == 0);
+	CHECK(usleep(20000) == 0);
+	CHECK(pread(file, room, 65536, 26 << 20) == 65536);
+	found = status(file);
+	CHECK(found.missed == 0 && found.slack_us > 0 && found.slack_us <= 200000);
 
 	/* Everything taken back. */
 	asked = stream(0, 0);
@@ -89,6 +105,41 @@ static void declares_and_is_admitted(const char *path)
 	CHECK(status(other).state == AVFS_STATE_NONE);
 	close(file);
 	close(other);
+}
+
+/* What is on its way to the device when the daemon is stopped comes too late. That moment has to be met: with luck, in turn. */
+static void a_miss_is_counted(const char *path, pid_t daemon)
+{
+	int file = open(path, O_RDONLY), attempt, asks[2];
+	struct avfs_stream asked = stream(100000000, 200000);
+	struct avfs_status found = { .missed = 0 };
+
+	CHECK(file >= 0 && pipe(asks) == 0);
+	CHECK(ioctl(file, AVFS_IOC_DECLARE, &asked) == 0 && asked.state == AVFS_STATE_ADMITTED);
+	for (attempt = 0; attempt < 128 && found.missed == 0; attempt++) {
+		int result, stopped, went_on;
+		char begins;
+		pid_t reader = fork();
+
+		CHECK(reader >= 0);
+		if (reader == 0) {
+			/* Nowhere two times, and nowhere on and on. */
+			off_t place = (off_t)(attempt * 37 % 128) << 18;
+			_exit(write(asks[1], "", 1) != 1 || pread(file, room, 65536, place) != 65536);
+		}
+		CHECK(read(asks[0], &begins, 1) == 1);
+		usleep(attempt % 16 * 50);
+		stopped = kill(daemon, SIGSTOP);
+		usleep(300000);
+		went_on = kill(daemon, SIGCONT);
+		CHECK(stopped == 0 && went_on == 0);
+		CHECK(waitpid(reader, &result, 0) == reader && result == 0);
+		found = status(file);
+	}
+	CHECK(found.missed == 1 && found.completed >= 1);
+	CHECK(found.tardiness_us > 0 && found.tardiness_us < 5000000);
+	CHECK(found.slack_us == -(__s64)found.tardiness_us);
+	close(file), close(asks[0]), close(asks[1]);
 }
 
 static void mistakes_are_refused(const char *path, const char *idle, const char *directory)
@@ -150,7 +201,11 @@ static void attributes_are_policies(const char *path)
 
 	for (i = 0; i < count; i++)
 		CHECK(setxattr(path, names[i], values[i], strlen(values[i]), 0) == 0);
-	FAILS(setxattr(path, AVFS_XATTR_FRAMES_PER_SECOND, "24", 2, 0), EINVAL);
+	/* The rate is said in one way: the last. */
+	CHECK(setxattr(path, AVFS_XATTR_FRAMES_PER_SECOND, "24", 2, 0) == 0);
+	FAILS(getxattr(path, AVFS_XATTR_BITRATE, buffer, sizeof buffer), ENODATA);
+	CHECK(setxattr(path, AVFS_XATTR_BITRATE, "80 Mbit/s", 9, 0) == 0);
+	FAILS(getxattr(path, AVFS_XATTR_FRAMES_PER_SECOND, buffer, sizeof buffer), ENODATA);
 	file = open(path, O_RDONLY);
 	/* Who reads on plays. */
 	for (i = 0; i < 3; i++)
@@ -168,12 +223,13 @@ static void attributes_are_policies(const char *path)
 
 int main(int count, char **arguments)
 {
-	if (count != 4) {
-		fprintf(stderr, "usage: %s PLAYED IDLE DIRECTORY\n", arguments[0]);
+	if (count != 6) {
+		fprintf(stderr, "usage: %s PLAYED LATE IDLE DIRECTORY DAEMON\n", arguments[0]);
 		return 2;
 	}
 	declares_and_is_admitted(arguments[1]);
-	mistakes_are_refused(arguments[1], arguments[2], arguments[3]);
+	a_miss_is_counted(arguments[2], atoi(arguments[5]));
+	mistakes_are_refused(arguments[1], arguments[3], arguments[4]);
 	attributes_are_policies(arguments[1]);
 	puts("all as the header says");
 	return 0;

@@ -9,7 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 
 /// An image file with a volume, and a directory to mount it on.
 struct Rig {
@@ -45,6 +46,13 @@ impl Rig {
         Some(rig)
     }
 
+    /// The same, mounted, with a daemon that logs to the file [`Self::log`].
+    fn logged() -> Option<Self> {
+        let rig = Self::new()?;
+        succeed(rig.mount(&format!("log={}", rig.log().display())));
+        Some(rig)
+    }
+
     /// The same, mounted.
     fn mounted() -> Option<Self> {
         let rig = Self::new()?;
@@ -54,6 +62,10 @@ impl Rig {
 
     fn image(&self) -> PathBuf {
         self.directory.path().join("image")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
     }
 
     fn mount_point(&self) -> PathBuf {
@@ -128,6 +140,17 @@ fn refuse(output: Output, code: i32, message: &str) {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
+}
+
+/// Whether it comes to hold within ten seconds.
+fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    (0..500).any(|_| {
+        let now = holds();
+        if !now {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        now
+    })
 }
 
 /// Bytes that differ from place to place.
@@ -413,6 +436,88 @@ fn a_name_that_was_not_there_appears_when_it_is_made() {
     assert_eq!(fs::read_link(rig.path("link")).unwrap(), Path::new("file"));
 }
 
+/// The daemon does not run as long as this lives, also when a test fails.
+struct Stopped(rustix::process::Pid);
+
+impl Stopped {
+    fn new(daemon: rustix::process::Pid) -> Self {
+        rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+        let has_stopped = || {
+            let threads = fs::read_dir(format!("/proc/{}/task", daemon.as_raw_nonzero())).unwrap();
+            let status =
+                |thread: io::Result<fs::DirEntry>| fs::read_to_string(thread.unwrap().path().join("stat"));
+            // The state stands behind the name, which is in brackets.
+            threads.map(status).all(|status| status.unwrap().contains(") T "))
+        };
+        let stopped = Self(daemon);
+        assert!(eventually(has_stopped));
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+/// What `ask` says, if it says it without the daemon.
+fn without_daemon<T: Send + 'static>(rig: &Rig, ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let _stopped = Stopped::new(rig.daemon());
+    let (sender, receiver) = mpsc::channel();
+    // A thread that asks the daemon after all ends when that goes on.
+    std::thread::spawn(move || sender.send(ask()));
+    receiver.recv_timeout(Duration::from_secs(5)).ok()
+}
+
+/// Samba looks for names that are not there all day long.
+#[test]
+fn a_name_that_is_missing_is_asked_for_once() {
+    let Some(rig) = Rig::mounted() else { return };
+    let look = |name: &str| {
+        let path = rig.path(name);
+        move || fs::symlink_metadata(path).map_err(|error| error.kind())
+    };
+    assert_eq!(look("missing")().unwrap_err(), io::ErrorKind::NotFound);
+    let found = without_daemon(&rig, look("missing")).expect("the kernel has forgotten it");
+    assert_eq!(found.unwrap_err(), io::ErrorKind::NotFound);
+    assert!(without_daemon(&rig, look("other")).is_none(), "nobody has asked for this one before");
+    rig.write("missing", b"x");
+    assert_eq!(look("missing")().unwrap().len(), 1);
+    let found = without_daemon(&rig, look("missing")).expect("the kernel has forgotten what it made");
+    assert_eq!(found.unwrap().len(), 1);
+    fs::remove_file(rig.path("missing")).unwrap();
+    assert_eq!(look("missing")().unwrap_err(), io::ErrorKind::NotFound);
+}
+
+/// That a file has no ACL the kernel keeps: each step of somebody else through a directory depends on it. No other attribute
+/// is kept, present or missing.
+#[test]
+fn an_acl_that_is_missing_is_asked_for_once() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("file", b"x");
+    // The owner hears that the volume has no ACLs, others that the file has none.
+    std::os::unix::fs::chown(rig.path("file"), Some(1000), Some(1000)).unwrap();
+    let look = |name: &'static str| {
+        let path = rig.path("file");
+        move || rustix::fs::getxattr(path, name, &mut [0; 100][..])
+    };
+    const ACL: &str = "system.posix_acl_access";
+    let missing = Err(rustix::io::Errno::NODATA);
+    assert_eq!(look(ACL)(), missing);
+    assert_eq!(without_daemon(&rig, look(ACL)), Some(missing));
+    assert_eq!(look("user.comment")(), missing);
+    assert_eq!(without_daemon(&rig, look("user.comment")), None);
+    // Version 2: owner, user 1001, group, mask and others may read.
+    let entries = [(1_u16, u32::MAX), (2, 1001), (4, u32::MAX), (0x10, u32::MAX), (0x20, u32::MAX)];
+    let entry = |(tag, id): (u16, u32)| {
+        [tag.to_le_bytes().as_slice(), &4_u16.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let acl = [2_u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat();
+    rustix::fs::setxattr(rig.path("file"), ACL, &acl, rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(look(ACL)(), Ok(acl.len()));
+}
+
 #[test]
 fn a_large_directory_is_listed_whole_before_and_after_deletions() {
     let Some(rig) = Rig::mounted() else { return };
@@ -517,10 +622,8 @@ fn the_root_is_shown_through_a_directory_whose_acl_the_kernel_keeps() {
 
 #[test]
 fn requests_come_the_way_that_was_asked_for() {
-    let Some(rig) = Rig::new() else { return };
-    let log = rig.directory.path().join("log");
-    succeed(rig.mount(&format!("log={}", log.display())));
-    let said = fs::read_to_string(&log).unwrap();
+    let Some(rig) = Rig::logged() else { return };
+    let said = fs::read_to_string(rig.log()).unwrap();
     assert_eq!(said.contains("requests arrive through io_uring"), !through_device(), "{said}");
     refuse(rig.mount("transport=pigeon"), 1, "`pigeon` is none of device, ring");
 }
@@ -619,6 +722,217 @@ fn said_in_json(output: &Output) -> serde_json::Value {
     serde_json::from_str(&said(output)).unwrap()
 }
 
+/// What an explanation says of one setting.
+fn row<'a>(explained: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
+    explained["settings"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap()
+}
+
+#[test]
+fn every_setting_is_set_shown_explained_and_cleared() {
+    let Some(rig) = Rig::mounted() else { return };
+    rig.write("a.mov", b"x");
+    fs::create_dir(rig.path("shots")).unwrap();
+    let settings = [
+        ("class", "idle", "class", "idle"),
+        ("bitrate", "100 Mbit/s", "rate", "100 Mbit/s"),
+        ("frames_per_second", "23.976", "rate", "23.976 frames per second"),
+        ("deadline_window", "750 ms", "deadline_window", "750 ms"),
+        ("prefetch_depth", "24 MiB", "prefetch_depth", "24 MiB"),
+        ("when_full", "refuse", "when_full", "refuse"),
+        ("allocation_window", "128 MiB", "allocation_window", "128 MiB"),
+    ];
+    for path in [rig.path("a.mov"), rig.path("shots")] {
+        let explained = || said_in_json(&policy(&["explain", "--json"], &path));
+        for (name, value, shown, explanation) in settings {
+            succeed(policy(&["set", &format!("--{}", name.replace('_', "-")), value], &path));
+            assert_eq!(said(&policy(&["get"], &path)), format!("{name:<18} {value}\n"));
+            let mut found = [0; 100];
+            let attribute = format!("user.avfs.{name}");
+            let length = rustix::fs::getxattr(&path, &*attribute, &mut found).unwrap();
+            assert_eq!(&found[..length], value.as_bytes());
+            let row = row(&explained(), shown).clone();
+            assert_eq!((&row["value"], &row["decided_by"]), (&explanation.into(), &"own".into()), "{row}");
+            succeed(policy(&["clear", name], &path));
+            assert_eq!(said(&policy(&["get"], &path)), "");
+            let missing = rustix::fs::getxattr(&path, &*attribute, &mut found);
+            assert_eq!(missing, Err(rustix::io::Errno::NODATA));
+            assert_ne!(row["decided_by"], self::row(&explained(), shown)["decided_by"]);
+        }
+        // All at once, but for the rate, which is said in one way.
+        let options = settings.map(|(name, ..)| format!("--{}", name.replace('_', "-")));
+        let all: Vec<&str> =
+            settings.iter().zip(&options).flat_map(|(one, option)| [&**option, one.1]).collect();
+        assert_eq!(policy(&[&["set"], &all[..]].concat(), &path).status.code(), Some(2));
+        let all: Vec<&str> = all.chunks(2).filter(|one| one[0] != "--bitrate").flatten().copied().collect();
+        succeed(policy(&[&["set"], &all[..]].concat(), &path));
+        assert_eq!(said(&policy(&["get"], &path)).lines().count(), 6);
+        succeed(policy(&["clear"], &path));
+        assert_eq!(said(&policy(&["get"], &path)), "");
+    }
+}
+
+/// What is set of everything below a directory, by its path from there.
+fn policies_below(directory: &Path) -> Vec<(String, serde_json::Value)> {
+    let listed = said_in_json(&policy(&["list", "--json"], directory));
+    let one = |one: &serde_json::Value| {
+        let path = Path::new(one["path"].as_str().unwrap()).strip_prefix(directory).unwrap();
+        (path.display().to_string(), one["settings"].clone())
+    };
+    listed.as_array().unwrap().iter().map(one).collect()
+}
+
+/// Those who restore set one attribute after the other, and never take one away first. Where a directory had the other way to
+/// say the rate already, they heard EINVAL.
+#[test]
+fn a_backup_of_policies_is_restored_also_over_others() {
+    let Some(rig) = Rig::mounted() else { return };
+    let source = rig.path("source");
+    fs::create_dir_all(source.join("shots/scans")).unwrap();
+    fs::write(source.join("shots/a.mov"), b"x").unwrap();
+    succeed(policy(&["set", "--bitrate", "100 Mbit/s", "--class", "real-time"], &source.join("shots")));
+    succeed(policy(&["set", "--frames-per-second", "24"], &source.join("shots/scans")));
+    let rest = ["set", "--deadline-window", "500 ms", "--prefetch-depth", "8 MiB", "--when-full", "refuse"];
+    succeed(policy(&[&rest[..], &["--allocation-window", "64 MiB"]].concat(), &source.join("shots/a.mov")));
+    let expected = policies_below(&source);
+    assert_eq!(expected.len(), 3, "{expected:?}");
+
+    let tar = "tar --xattrs -C \"$1\" -cf - . | tar --xattrs -C \"$2\" -xf -";
+    for (tool, script) in
+        [("tar", tar), ("cp", "cp -a \"$1/.\" \"$2\""), ("rsync", "rsync -a -X \"$1/\" \"$2\"")]
+    {
+        if !run(Command::new("sh").args(["-c", "command -v \"$1\"", "sh", tool])).status.success() {
+            eprintln!("not tested: {tool} is missing; install the package {tool}");
+            continue;
+        }
+        for is_over_others in [false, true] {
+            let target = rig.path(&format!("{tool} {is_over_others}"));
+            fs::create_dir_all(target.join("shots/scans")).unwrap();
+            if is_over_others {
+                succeed(policy(&["set", "--frames-per-second", "25"], &target.join("shots")));
+                succeed(policy(&["set", "--bitrate", "50 Mbit/s"], &target.join("shots/scans")));
+            }
+            let restored = run(Command::new("sh").args(["-ec", script, "sh"]).arg(&source).arg(&target));
+            assert!(restored.status.success() && restored.stderr.is_empty(), "{tool}: {restored:?}");
+            assert_eq!(policies_below(&target), expected, "{tool}");
+        }
+    }
+    succeed(rig.umount());
+    succeed(rig.mount(""));
+    assert_eq!(policies_below(&source), expected);
+}
+
+/// Reads the beginning of a file in pieces, one after the other: that is to play it.
+fn play(path: &Path) -> File {
+    // Through the kernel's pages the daemon would see one request.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+    for piece in 0..6 {
+        file.read_exact_at(&mut [0; 65536], piece << 16).unwrap();
+    }
+    file
+}
+
+#[test]
+fn a_file_that_does_not_tell_its_rate_is_named_in_the_log_and_played_all_the_same() {
+    let Some(rig) = Rig::logged() else { return };
+    let begin = |head: &[u8]| [head, &pattern(2 << 20)].concat();
+    let chunk = (100_u32 << 20).to_le_bytes();
+    let files = [
+        ("cut.wav", begin(&[b"RIFF\0\0\0\0WAVEJUNK".as_slice(), &chunk].concat()), "ends before its samples"),
+        ("cut.mov", begin(b"\0\0\0\x0cftypqt  \x40\0\0\0mdat"), "ends before its media"),
+        (
+            "absurd.wav",
+            begin(b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x02\0\0\0\0\0\0\0\0\0\0\0\x10\0"),
+            "cannot be right: its rate is not between 1 kbit/s and 1 Tbit/s",
+        ),
+    ];
+    for (name, bytes, _) in &files {
+        rig.write(name, bytes);
+    }
+    rig.write("text", &[b'a'; 1 << 20]);
+    for (name, bytes, why) in &files {
+        let file = play(&rig.path(name));
+        let line = format!(" INFO \"/{name}\" does not tell its rate: the file {why}\n");
+        let said = || fs::read_to_string(rig.log()).unwrap();
+        assert!(eventually(|| said().contains(&line)), "{line}{}", said());
+        let explained = said_in_json(&policy(&["explain", "--json"], &rig.path(name)));
+        let rate = row(&explained, "rate");
+        assert_eq!((&rate["value"], &rate["decided_by"]), (&"unknown".into(), &"default".into()), "{rate}");
+        let sources = rate["sources"].as_array().unwrap();
+        assert!(
+            sources.iter().any(|one| one["source"] == "container" && one["verdict"] == "silent"),
+            "{rate}"
+        );
+        let mut found = vec![0; bytes.len()];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == *bytes);
+    }
+    // Who is no media file has nothing to tell.
+    play(&rig.path("text"));
+    let said = fs::read_to_string(rig.log()).unwrap();
+    assert_eq!(said.matches("does not tell its rate").count(), files.len(), "{said}");
+}
+
+/// Makes a clip, whose pictures are of this size, and says how long ffprobe finds it to play, in seconds; or why there is none.
+fn clip(path: &Path, size: &str, arguments: &str) -> Result<f64, String> {
+    let say = |command: &mut Command| match command.output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err("ffmpeg is missing; install the package ffmpeg".to_owned())
+        }
+        output => Ok(said(&output.unwrap())),
+    };
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-v", "error", "-nostdin", "-threads", "2", "-f", "lavfi", "-i"]);
+    ffmpeg.arg(format!("testsrc2=s={size}:r=25:d=2,noise=alls=60:allf=t"));
+    ffmpeg.args(["-f", "lavfi", "-i", "anoisesrc=r=48000:d=2,aformat=channel_layouts=stereo"]);
+    say(ffmpeg.args(arguments.split(' ')).arg(path))?;
+    let mut ffprobe = Command::new("ffprobe");
+    ffprobe.args(["-v", "error", "-show_entries", "format=duration", "-of", "csv=p=0"]);
+    Ok(say(ffprobe.arg(path))?.trim().parse().unwrap())
+}
+
+/// From the container in the file to the reservation of the device's time.
+#[test]
+fn what_a_container_says_is_explained_and_reserved() {
+    let Some(rig) = Rig::mounted() else { return };
+    for (name, size, arguments) in CLIPS {
+        let (made, path) = (rig.directory.path().join(name), rig.path(name));
+        let seconds = match clip(&made, size, arguments) {
+            Ok(seconds) => seconds,
+            Err(why) => {
+                eprintln!("not tested: {why}");
+                return;
+            }
+        };
+        let expected = fs::copy(&made, &path).unwrap() as f64 * 8.0 / seconds;
+        let within = |rate: f64| (rate / expected - 1.0).abs() <= 0.02;
+        let explain = || said_in_json(&policy(&["explain", "--json"], &path));
+        // Nobody has played it.
+        let rate = row(&explain(), "rate").clone();
+        assert_eq!(rate["decided_by"], "container", "{name}: {rate}");
+        let (number, unit) = rate["value"].as_str().unwrap().split_once(' ').unwrap();
+        let units = [("bit/s", 1.0), ("kbit/s", 1e3), ("Mbit/s", 1e6)];
+        let unit = units.iter().find(|(name, _)| *name == unit).unwrap().1;
+        let stated = number.parse::<f64>().unwrap() * unit;
+        assert!(within(stated), "{name}: {rate}, expected {expected}");
+        assert_eq!(rig.info()["streams"], serde_json::json!([]), "to explain it is not to play it");
+
+        let file = play(&path);
+        let streams = || rig.info()["streams"].clone();
+        assert!(eventually(|| streams()[0]["state"] == "admitted"), "{name}: {}", rig.info());
+        let reserved = streams()[0]["bits_per_second"].as_f64().unwrap();
+        assert!(within(reserved), "{name}: {reserved}, expected {expected}");
+        assert_eq!(row(&explain(), "rate"), &rate, "{name}");
+        drop(file);
+        assert!(eventually(|| streams() == serde_json::json!([])), "{name}: {}", rig.info());
+    }
+}
+
+const CLIPS: [(&str, &str, &str); 3] = [
+    ("clip.mxf", "1280x720", "-c:v dnxhd -b:v 75M -pix_fmt yuv422p -c:a pcm_s16le"),
+    ("clip.mov", "1280x720", "-c:v dnxhd -b:v 75M -pix_fmt yuv422p -c:a pcm_s16le"),
+    ("clip.ts", "640x360", "-c:v mpeg2video -b:v 8M -maxrate 8M -bufsize 2M -c:a mp2 -muxrate 12M"),
+];
+
 #[test]
 fn policies_are_set_shown_listed_explained_and_cleared() {
     let Some(rig) = Rig::mounted() else { return };
@@ -638,10 +952,7 @@ fn policies_are_set_shown_listed_explained_and_cleared() {
     assert_eq!(listed[2]["settings"], serde_json::json!({ "frames_per_second": "24" }));
 
     let explained = said_in_json(&policy(&["explain", "--json"], &file));
-    let row = |name: &str| {
-        let rows = explained["settings"].as_array().unwrap();
-        rows.iter().find(|row| row["name"] == name).unwrap().clone()
-    };
+    let row = |name: &str| row(&explained, name).clone();
     assert_eq!(explained["path"], "/shots/day 1/a.mov");
     assert_eq!(row("rate")["decided_by"], "own");
     assert_eq!(row("class")["decided_by"]["directory"]["path"], "/shots");
@@ -666,9 +977,7 @@ fn policies_are_set_shown_listed_explained_and_cleared() {
 
 #[test]
 fn a_mistake_in_a_policy_is_one_line_and_einval() {
-    let Some(rig) = Rig::new() else { return };
-    let log = rig.directory.path().join("log");
-    succeed(rig.mount(&format!("log={}", log.display())));
+    let Some(rig) = Rig::logged() else { return };
     rig.write("file", b"");
     let file = rig.path("file");
     refuse(policy(&["set", "--bitrate", "fast"], &file), 1, "--bitrate: \"fast\": expected a bitrate");
@@ -680,7 +989,7 @@ fn a_mistake_in_a_policy_is_one_line_and_einval() {
     for (name, value) in [("user.avfs.bitrat", "1 Mbit/s"), ("user.avfs.bitrate", "fast")] {
         assert_eq!(set(name, value), Err(rustix::io::Errno::INVAL));
     }
-    let said = fs::read_to_string(&log).unwrap();
+    let said = fs::read_to_string(rig.log()).unwrap();
     let lines: Vec<_> = said.lines().filter(|line| line.contains("is refused")).collect();
     assert_eq!(lines.len(), 2, "{said}");
     assert!(
@@ -731,24 +1040,18 @@ fn applications_declare_streams_and_hear_how_they_do() {
         output => succeed(output.unwrap()),
     }
     rig.write("played", &pattern(32 << 20));
+    rig.write("late", &pattern(32 << 20));
     rig.write("idle", b"x");
     succeed(policy(&["set", "--class", "idle"], &rig.path("idle")));
     // Nothing is cached.
     succeed(rig.umount());
     succeed(rig.mount(""));
-    let output =
-        run(Command::new(program).arg(rig.path("played")).arg(rig.path("idle")).arg(rig.mount_point()));
+    let mut application = Command::new(program);
+    application.args(["played", "late", "idle"].map(|name| rig.path(name))).arg(rig.mount_point());
+    let output = run(application.arg(rig.daemon().as_raw_nonzero().to_string()));
     assert_eq!(said(&output), "all as the header says\n");
     // Nobody waits for the answer to RELEASE: it may come after the program has ended.
-    let mut streams = rig.info()["streams"].clone();
-    for _ in 0..100 {
-        if streams == serde_json::json!([]) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        streams = rig.info()["streams"].clone();
-    }
-    assert_eq!(streams, serde_json::json!([]));
+    assert!(eventually(|| rig.info()["streams"] == serde_json::json!([])), "{}", rig.info());
 }
 
 /// A shared mapping of the start of a file.

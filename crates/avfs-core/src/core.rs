@@ -73,6 +73,8 @@ pub enum Outcome {
     Done(Result<()>),
     /// Of a change of attributes.
     Attributes(Result<Attributes>),
+    /// Of an explanation.
+    Policy(Result<PolicyReport>),
 }
 
 /// An operation that may have to wait for the device.
@@ -127,6 +129,14 @@ pub enum Operation {
     Shutdown,
     /// The core asks a file itself how fast it plays.
     Probe(Box<Probing>),
+    /// What holds for a file or directory, and who says so. A file whose rate nobody says is asked itself first, as it is when
+    /// somebody plays it; what it says is known to nobody else.
+    Explain {
+        /// Which.
+        ino: Ino,
+        /// The core's own; `None`.
+        probing: Option<Box<Probing>>,
+    },
 }
 
 /// Where a waiting operation stands.
@@ -426,6 +436,10 @@ impl Core {
             Operation::Read { handle, offset, length } => Some((handle, offset, length)),
             _ => None,
         };
+        let explained = match operation {
+            Operation::Explain { ino, .. } => Some(ino),
+            _ => None,
+        };
         let next = read.and_then(|(handle, offset, length)| self.notice_request(now, handle, offset, length));
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
@@ -438,6 +452,8 @@ impl Core {
         if let Some(sequence) = next {
             self.read_sequence_ahead(now, sequence);
         }
+        // Perhaps nobody else uses it.
+        explained.into_iter().for_each(|ino| self.rest(ino));
         self.pump(now);
     }
 
@@ -457,6 +473,10 @@ impl Core {
             }
             Operation::Probe(probing) => match self.try_probe(ticket, probing) {
                 Progress::Ready(result) => Some(Outcome::Done(result)),
+                Progress::Wait => None,
+            },
+            Operation::Explain { ino, probing } => match self.try_explain(ticket, *ino, probing) {
+                Progress::Ready(result) => Some(Outcome::Policy(result)),
                 Progress::Wait => None,
             },
             Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),

@@ -48,23 +48,15 @@ pub(crate) fn read(name: &[u8], value: &[u8]) -> Result<Settings, String> {
     }
 }
 
-/// Whether an attribute may be set beside those that the inode has, by its stored name.
-///
-/// # Errors
-/// One line that says why not.
-pub(crate) fn check(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(), String> {
-    let settings = read(name, value)?;
-    let twin = match settings.rate {
-        Some(Rate::Bitrate(_)) => Setting::FramesPerSecond,
-        Some(Rate::FramePeriod(_)) => Setting::Bitrate,
-        None => return Ok(()),
+/// The name of the attribute whose place this one takes, and the other way round, by stored names: a rate is said in one way.
+/// Who restores a backup sets one attribute after the other, and cannot know that another one has to go before.
+pub(crate) fn other_rate(name: &[u8]) -> Option<String> {
+    let other = match Setting::named(name.strip_prefix(PREFIX.as_bytes())?)? {
+        Setting::Bitrate => Setting::FramesPerSecond,
+        Setting::FramesPerSecond => Setting::Bitrate,
+        _ => return None,
     };
-    match inode.xattr(format!("{PREFIX}{}", twin.name()).as_bytes()) {
-        Some(_) => {
-            Err(format!("there is a {} already, which is the other way to say it: remove that", twin.name()))
-        }
-        None => Ok(()),
-    }
+    Some(format!("{PREFIX}{}", other.name()))
 }
 
 fn attributes(inode: &Inode) -> impl Iterator<Item = &Xattr> {
@@ -386,13 +378,15 @@ mod tests {
         assert_eq!(verdicts[2..4], [&SourceVerdict::Decides, &SourceVerdict::Silent]);
     }
 
-    /// Both ways to say the rate are not set together; should they be there, one of them decides.
+    /// Each way to say the rate takes the other's place; should both be there all the same, one of them decides.
     #[test]
     fn of_two_rates_the_bitrate_is_heard() {
         let mut inode =
             Inode::new(FileKind::Regular, 0, CoreAttributes::default(), Inode::empty_body(FileKind::Regular));
         inode.set_xattr(b"user.avfs.frames_per_second", b"24");
-        assert!(check(&inode, b"user.avfs.bitrate", b"1 Mbit/s").unwrap_err().contains("frames_per_second"));
+        assert_eq!(other_rate(b"user.avfs.bitrate").unwrap(), "user.avfs.frames_per_second");
+        assert_eq!(other_rate(b"user.avfs.frames_per_second").unwrap(), "user.avfs.bitrate");
+        assert_eq!(other_rate(b"user.avfs.class").or(other_rate(b"user.bitrate")), None);
         inode.set_xattr(b"user.avfs.bitrate", b"1 Mbit/s");
         let rate = Level::of_inode(Source::Own, &inode).settings.rate;
         assert_eq!(rate, Some(Rate::Bitrate(Bitrate::from_megabits(1))));

@@ -398,6 +398,17 @@ impl SimVolume {
         self.done(Operation::Sync)
     }
 
+    /// See [`Operation::Explain`].
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn explain(&mut self, ino: Ino) -> Result<PolicyReport> {
+        match self.complete(Operation::Explain { ino, probing: None }) {
+            Outcome::Policy(result) => result,
+            other => panic!("an explanation ended as {other:?}"),
+        }
+    }
+
     /// See fallocate(2).
     ///
     /// # Errors

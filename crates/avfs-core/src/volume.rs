@@ -133,6 +133,7 @@ enum Continuation {
     Count(Done<usize>),
     Unit(Done<()>),
     Attributes(Done<Attributes>),
+    Policy(Done<PolicyReport>),
 }
 
 struct State {
@@ -327,10 +328,12 @@ fn answer(continuation: Continuation, outcome: Outcome) {
         (Continuation::Count(done), Outcome::Count(result)) => done(result),
         (Continuation::Unit(done), Outcome::Done(result)) => done(result),
         (Continuation::Attributes(done), Outcome::Attributes(result)) => done(result),
+        (Continuation::Policy(done), Outcome::Policy(result)) => done(result),
         (Continuation::Data(done), _) => done(Err(Error::Device)),
         (Continuation::Count(done), _) => done(Err(Error::Device)),
         (Continuation::Unit(done), _) => done(Err(Error::Device)),
         (Continuation::Attributes(done), _) => done(Err(Error::Device)),
+        (Continuation::Policy(done), _) => done(Err(Error::Device)),
     }
 }
 
@@ -831,9 +834,14 @@ impl Volume {
         CommandReport::of(&tally)
     }
 
-    /// What holds for a file or directory, and who says so.
+    /// What holds for a file or directory, and who says so; see [`Operation::Explain`]. Waits for the device.
     pub fn explain_policy(&self, ino: Ino) -> Result<PolicyReport> {
-        self.with(|core| core.explain_policy(ino))
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let done = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        self.shared.start(Continuation::Policy(done), Operation::Explain { ino, probing: None });
+        receiver.recv().unwrap_or(Err(Error::Device))
     }
 
     /// The streams that open files are.

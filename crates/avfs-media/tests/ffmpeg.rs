@@ -4,7 +4,11 @@
 
 mod support;
 
+#[path = "support/spoil.rs"]
+mod spoil;
+
 use avfs_media::{Basis, Container, Finding, Refusal};
+use spoil::spoil;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::probe;
@@ -14,7 +18,9 @@ use units::{Bitrate, Duration};
 const TOLERANCE: f64 = 0.02;
 /// Heads and indexes of a clip as short as these are a part of the truth, which is made of the file's length.
 const ENOUGH: u64 = 1 << 20;
-/// Three seconds of noise, so that coders reach the rate they are told, and two channels of sound.
+/// So many variants of each clip are probed that nobody would write.
+const VARIANTS: u32 = 1_000;
+/// Two seconds of noise, so that coders reach the rate they are told, and two channels of sound.
 const NOISE: &str = "testsrc2=s=640x360:r=25:d=2,noise=alls=60:allf=t";
 const SOUND: &str = "anoisesrc=r=48000:d=2,aformat=channel_layouts=stereo";
 
@@ -60,12 +66,41 @@ impl Clip {
         Bitrate((length as f64 * 8.0 / duration(&self.path)) as u64)
     }
 
+    /// What the heaviest second takes, as ffprobe finds packets in the file: 25 pictures and the sound between them. 0 of sound
+    /// alone, and of less than a second.
+    fn heaviest_second(&self) -> Bitrate {
+        let mut ffprobe = Command::new("ffprobe");
+        ffprobe
+            .args(["-v", "error", "-show_entries", "packet=codec_type,size", "-of", "json"])
+            .arg(&self.path);
+        let answer: serde_json::Value = serde_json::from_str(&run(&mut ffprobe)).expect("JSON");
+        let mut pictures = Vec::new();
+        for packet in answer["packets"].as_array().expect("packets") {
+            let size: u64 = packet["size"].as_str().and_then(|text| text.parse().ok()).expect("a size");
+            match pictures.last_mut() {
+                _ if packet["codec_type"] == "video" => pictures.push(size),
+                Some(picture) => *picture += size,
+                None => {}
+            }
+        }
+        let seconds = pictures.windows(25).map(|second| second.iter().sum::<u64>() * 8);
+        Bitrate(seconds.max().unwrap_or(0))
+    }
+
     /// The finding, after it was compared with the truth.
     fn finds(&self, container: Container, basis: Basis) -> Finding {
         let finding = self.find().expect("a rate");
         assert_eq!((finding.container, finding.basis), (container, basis), "{finding}");
         assert_near(finding.mean, self.truth());
         println!("{finding}; true: {} bit/s", self.truth().0);
+        // What is reserved is no less than it takes on average, and no more than it ever takes.
+        let (declared, heaviest) = (finding.declared(), self.heaviest_second().max(finding.mean));
+        let most = (heaviest.0 as f64 * (1.0 + TOLERANCE)) as u64;
+        assert!(
+            (finding.mean.0..=most).contains(&declared.0),
+            "{finding}; the heaviest second: {heaviest:?}"
+        );
+        spoil(&self.bytes(), VARIANTS);
         finding
     }
 }
@@ -163,6 +198,29 @@ fn mxf_opatom_of_sound() {
     let sound = "anoisesrc=r=48000:d=12";
     let clip = Clip::new("clip.mxf", NOISE, Some(sound), "-map 1 -c:a pcm_s16le -f mxf_opatom");
     assert_eq!(clip.finds(Container::Mxf, Basis::Stated).frame_period, None);
+}
+
+/// One of four seconds takes several times what the others take. Whoever reserves the mean loses frames in it.
+const UNEVEN: &str = "testsrc2=s=640x360:r=25:d=4,noise=alls=80:allf=t:enable='between(t,2,3)'";
+
+#[test]
+#[ignore = "needs ffmpeg: tests/gates/media.sh installs it and runs this"]
+fn mxf_is_declared_at_its_heaviest_second() {
+    let clip =
+        Clip::new("clip.mxf", UNEVEN, Some("anoisesrc=r=48000:d=4"), "-c:v mpeg2video -q:v 2 -c:a pcm_s16le");
+    let finding = clip.finds(Container::Mxf, Basis::Whole);
+    assert_near(finding.declared(), clip.heaviest_second());
+    assert!(finding.declared().0 > finding.mean.0 / 2 * 3, "{finding}");
+}
+
+/// It does not say what its heaviest second takes.
+#[test]
+#[ignore = "needs ffmpeg: tests/gates/media.sh installs it and runs this"]
+fn mov_is_declared_at_its_mean() {
+    let clip = Clip::new("clip.mov", UNEVEN, None, "-c:v mjpeg -q:v 2");
+    let finding = clip.finds(Container::IsoBaseMedia, Basis::Whole);
+    assert_eq!(finding.declared(), finding.mean);
+    assert!(clip.heaviest_second().0 > finding.mean.0 / 2 * 3, "{finding}");
 }
 
 #[test]

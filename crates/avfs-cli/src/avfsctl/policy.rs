@@ -159,15 +159,6 @@ fn set(path: &Path, values: &Values) -> Result<(), CtlError> {
     }
     on_a_volume(path)?;
     for (setting, value) in given {
-        // A rate is said in one way.
-        let twin = match setting {
-            Setting::Bitrate => Some(Setting::FramesPerSecond),
-            Setting::FramesPerSecond => Some(Setting::Bitrate),
-            _ => None,
-        };
-        if let Some(twin) = twin {
-            remove(path, twin.name())?;
-        }
         rustix::fs::setxattr(path, attribute(setting.name()), value.as_bytes(), XattrFlags::empty())
             .map_err(|error| CtlError::path(path, error))?;
     }

@@ -13,7 +13,7 @@ use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
 use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
 use crate::metadata::LABEL_XATTR;
-use crate::policy::stored_name;
+use crate::policy::{other_rate, stored_name};
 use crate::record::Record;
 use crate::types::*;
 use std::borrow::Cow;
@@ -580,7 +580,8 @@ impl Core {
 
     // Extended attributes.
 
-    /// See setxattr(2). `user.avfs.*` is for policies alone: other names and values than theirs are refused.
+    /// See setxattr(2). `user.avfs.*` is for policies alone: other names and values than theirs are refused, and of a
+    /// bitrate and frames per second each takes the other's place.
     pub fn set_xattr(
         &mut self,
         now: Now,
@@ -607,7 +608,8 @@ impl Core {
         if grown - old.map_or(0, |old| old.len() + name.len()) > MAX_XATTR_BYTES {
             return Err(Error::NoSpace);
         }
-        self.check_policy(ino, inode, name, value)?;
+        self.check_policy(ino, name, value)?;
+        let replaced = other_rate(name).filter(|other| inode.xattr(other.as_bytes()).is_some());
         let mut attributes = inode.attributes;
         attributes.ctime = now.wall.into();
         let mut stored = Some(value.to_vec());
@@ -632,7 +634,9 @@ impl Core {
             None => Record::RemoveXattr { ino, name: name.into() },
         };
         self.check_metadata_space()?;
-        self.transact(now, &[stored, Record::Attributes { ino, attributes }])
+        let mut records = vec![stored, Record::Attributes { ino, attributes }];
+        records.extend(replaced.map(|other| Record::RemoveXattr { ino, name: other.into_bytes().into() }));
+        self.transact(now, &records)
     }
 
     /// See getxattr(2).
@@ -699,9 +703,12 @@ impl Core {
         self.check_writable()?;
         check_xattr_name(name)?;
         let name = &*stored_name(name);
-        if self.inode(ino)?.xattr(name).is_none() {
-            // An ACL that says no more than the mode is not kept; taking it away is no mistake.
-            return if is_acl(name) { Ok(()) } else { Err(Error::NoAttribute) };
+        let inode = self.inode(ino)?;
+        if inode.xattr(name).is_none() {
+            // An ACL that says no more than the mode is not kept; taking it away is no mistake. Nor is it to take away the
+            // rate whose place another one has: rsync first sets what is to be there, and then removes what is not.
+            let is_replaced = other_rate(name).is_some_and(|other| inode.xattr(other.as_bytes()).is_some());
+            return if is_acl(name) || is_replaced { Ok(()) } else { Err(Error::NoAttribute) };
         }
         let records = [Record::RemoveXattr { ino, name: name.into() }, self.touch_inode(now, ino)?];
         self.transact(now, &records)

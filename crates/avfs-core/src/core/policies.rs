@@ -25,6 +25,11 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// The same, and what the container was found to say.
+    pub(super) fn with_container(self, container: Settings) -> Self {
+        Self { container, ..self }
+    }
+
     /// The rate is known from observation, and from nothing else that was told.
     pub(super) fn is_only_observed(&self) -> bool {
         self.container.rate.is_none() && self.observation.rate.is_some()
@@ -39,7 +44,7 @@ impl Core {
     pub(super) fn learn_policy(&mut self, ino: Ino) {
         let told = self.files.get(&ino).is_some_and(|file| file.told.is_some());
         let anybody = told || self.metadata.has_policies() || !self.options.config.streams.is_empty();
-        let policy = if anybody { Policy::new(&self.levels(ino)) } else { Policy::default() };
+        let policy = if anybody { Policy::new(&self.levels(ino, self.told(ino))) } else { Policy::default() };
         let file = self.file_mut(ino);
         if file.policy() != policy {
             let policy = (policy != Policy::default()).then(|| Box::new(policy));
@@ -48,10 +53,10 @@ impl Core {
     }
 
     /// Everybody who may say something of a file, the highest first: its own attributes, those of the directories above
-    /// it from the nearest to the root, the configuration, the container, what was observed.
+    /// it from the nearest to the root, the configuration, the container, what was observed: these two as `told`.
     ///
     /// Of a file with several names only one counts: that which it has had for longest without a change.
-    fn levels(&self, ino: Ino) -> Vec<Level> {
+    pub(super) fn levels(&self, ino: Ino, told: Told) -> Vec<Level> {
         let source = |at| if at == ino { Source::Own } else { Source::Directory(at) };
         let mut levels: Vec<_> =
             self.line_to_root(ino).map(|(at, inode)| Level::of_inode(source(at), inode)).collect();
@@ -65,17 +70,24 @@ impl Core {
             Some(others) => others.iter_mut().for_each(|level| level.shadowed = true),
             None => levels.push(Level::new(Source::Configuration(None), Settings::default())),
         }
-        let told = self.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default();
         levels.push(Level::new(Source::Container, told.container));
         levels.push(Level::new(Source::Observation, told.observation));
         levels
     }
 
-    /// What holds for a file or directory, and who says so.
+    pub(super) fn told(&self, ino: Ino) -> Told {
+        self.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default()
+    }
+
+    /// What holds for a file or directory, and who says so, as far as it is known: see [`Operation::Explain`](super::Operation::Explain).
     ///
     /// # Errors
     /// [`Error::Stale`]: there is no such inode.
     pub fn explain_policy(&self, ino: Ino) -> Result<PolicyReport> {
+        self.explain_with(ino, self.told(ino))
+    }
+
+    pub(super) fn explain_with(&self, ino: Ino, told: Told) -> Result<PolicyReport> {
         self.metadata.get(ino).ok_or(Error::Stale)?;
         let describe = |source| match source {
             Source::Own => PolicySource::Own,
@@ -95,7 +107,7 @@ impl Core {
             Source::Directory(ino) => self.metadata.get(ino),
             _ => None,
         };
-        let settings = policy::explain(&self.levels(ino), describe, inode_of);
+        let settings = policy::explain(&self.levels(ino, told), describe, inode_of);
         Ok(PolicyReport { ino: ino.0, path: self.shown_path(ino), settings })
     }
 
@@ -116,11 +128,11 @@ impl Core {
     }
 
     /// Refuses an attribute that no policy can have, and says why in the log: errno has only one word for it.
-    pub(super) fn check_policy(&self, ino: Ino, inode: &Inode, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(super) fn check_policy(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
         if !policy::is_policy(name) {
             return Ok(());
         }
-        policy::check(inode, name, value).map_err(|why| {
+        policy::read(name, value).map(|_| ()).map_err(|why| {
             let path = self.shown_path(ino).unwrap_or_default();
             let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
             tracing::warn!("{path:?}: {name} = {value:?} is refused: {why}");

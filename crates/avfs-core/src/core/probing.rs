@@ -1,14 +1,16 @@
 //! Asking a file itself how fast it plays.
 //!
-//! **For:** files of which nobody says a rate: when a client begins to play one, its container is looked at. **Excludes:**
-//! what containers say (`avfs-media`), and who is believed (`policies`). **State:** the probes that are under way, among
-//! the waiting operations. **Invariants:** at most one probe for each time a file is used; it reads at most 1 MiB, as best
-//! effort, what is in memory already from there; nobody waits for it.
+//! **For:** files of which nobody says a rate: when a client begins to play one, or somebody wants to know what holds for
+//! it, its container is looked at. **Excludes:** what containers say (`avfs-media`), and who is believed (`policies`).
+//! **State:** the probes that are under way, among the waiting operations. **Invariants:** for those who play at most one
+//! probe for each time a file is used, for which nobody waits; it reads at most 1 MiB, as best effort, what is in memory
+//! already from there; whoever only wants to know changes nothing.
 
 use super::streams::Need;
 use super::{Core, Informant, Operation, Progress, Ticket};
 use crate::config::{Rate, Settings};
 use crate::error::Error;
+use crate::policy::Policy;
 use crate::types::*;
 use avfs_media::{Finding, Probe, Refusal, Step};
 use rtsched::Class;
@@ -26,12 +28,22 @@ pub struct Probing {
     probe: Probe,
 }
 
+/// A file of which this holds is asked itself how fast it plays.
+fn is_asked(policy: &Policy) -> bool {
+    policy.bitrate().is_none() && !policy.forbids_streams()
+}
+
+/// What a file says of itself. Each file of a sequence is one frame: what it takes is not what this file needs.
+fn settings(finding: &Finding) -> Settings {
+    let is_frame = finding.container.is_one_frame();
+    Settings { rate: (!is_frame).then(|| Rate::Bitrate(finding.declared())), ..Settings::default() }
+}
+
 impl Core {
     /// Somebody plays a file: finds out how fast that is, if nobody has said so and nobody has looked yet.
     pub(super) fn probe(&mut self, now: Now, ino: Ino) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let policy = file.policy();
-        if file.probed || policy.bitrate().is_some() || policy.forbids_streams() {
+        if file.probed || !is_asked(&file.policy()) {
             return;
         }
         file.probed = true;
@@ -42,15 +54,47 @@ impl Core {
     }
 
     pub(super) fn try_probe(&mut self, ticket: Ticket, probing: &mut Probing) -> Progress<()> {
+        match self.look_inside(ticket, probing) {
+            Progress::Ready(looked) => Progress::Ready(looked.map(|found| self.probed(probing.ino, found))),
+            Progress::Wait => Progress::Wait,
+        }
+    }
+
+    pub(super) fn try_explain(
+        &mut self,
+        ticket: Ticket,
+        ino: Ino,
+        probing: &mut Option<Box<Probing>>,
+    ) -> Progress<PolicyReport> {
+        let mut told = self.told(ino);
+        let is_file = self.metadata.get(ino).is_some_and(|inode| inode.kind == FileKind::Regular);
+        if probing.is_none() && is_file && is_asked(&Policy::new(&self.levels(ino, told))) {
+            let probe = Probe::new(Bytes(self.file_mut(ino).size));
+            *probing = Some(Box::new(Probing { ino, probe }));
+        }
+        if let Some(probing) = probing {
+            match self.look_inside(ticket, probing) {
+                Progress::Ready(Ok(Ok(finding))) => told = told.with_container(settings(&finding)),
+                // What holds without it.
+                Progress::Ready(_) => {}
+                Progress::Wait => return Progress::Wait,
+            }
+        }
+        Progress::Ready(self.explain_with(ino, told))
+    }
+
+    /// Gives the probe what it asks for until it has an answer.
+    fn look_inside(
+        &mut self,
+        ticket: Ticket,
+        probing: &mut Probing,
+    ) -> Progress<core::result::Result<Finding, Refusal>> {
         let Probing { ino, probe } = probing;
         let ino = *ino;
         loop {
             let (offset, length) = match probe.step() {
                 Step::Read { offset, length } => (offset, length),
-                Step::Done(result) => {
-                    self.probed(ino, result);
-                    return Progress::Ready(Ok(()));
-                }
+                Step::Done(result) => return Progress::Ready(Ok(result)),
             };
             // Nobody uses it any more, or it cannot be read: nobody needs to know.
             let Some(file) = self.files.get(&ino).filter(|file| !file.read_failed) else {
@@ -86,7 +130,6 @@ impl Core {
     fn probed(&mut self, ino: Ino, result: Result<Finding, Refusal>) {
         let path = self.shown_path(ino).unwrap_or_default();
         match result {
-            // Each file of a sequence is one frame: what it takes is not what this file needs.
             Ok(finding) if finding.container.is_one_frame() => {
                 self.note_container(ino, finding.frame_period, true);
             }
@@ -99,9 +142,8 @@ impl Core {
                     rate.0 / 1000,
                     finding.basis
                 );
-                let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
                 // Whoever used it may be gone.
-                let _ = self.inform(ino, Informant::Container, settings);
+                let _ = self.inform(ino, Informant::Container, settings(&finding));
             }
             Err(Refusal::NotMedia) => {}
             Err(refusal) => tracing::info!("{path:?} does not tell its rate: {refusal}"),

@@ -1,15 +1,16 @@
 //! Policies on the volume: who decides what for which file, against the definition; and what that does to streams.
 
+use crate::players::wave;
 use avfs_core::Error;
 use avfs_core::config::{Config, Rate, Settings};
-use avfs_core::core::{Informant, Operation, Outcome, WriteStart};
+use avfs_core::core::{Core, Informant, Operation, Outcome, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rtsched::{Class, Direction};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use units::{Bitrate, Bytes, Duration, Ino};
 
 fn mount(config: &str) -> SimVolume {
@@ -277,14 +278,93 @@ fn mistakes_are_refused_and_change_nothing() {
     let not_text =
         volume.with(|core, now| core.set_xattr(now, file, b"user.avfs.class", b"\xff", XattrFlags::empty()));
     assert_eq!(not_text, Err(Error::InvalidArgument));
-    // One rate, said in one way.
-    set(&mut volume, file, "frames_per_second", "24").unwrap();
-    assert_eq!(set(&mut volume, file, "bitrate", "1 Mbit/s"), Err(Error::InvalidArgument));
-    set(&mut volume, file, "frames_per_second", "25").unwrap();
-    assert_eq!(volume.core().list_xattrs(file).unwrap(), b"user.avfs.frames_per_second\0");
-    assert_eq!(decided(&volume, file, "rate"), ("25 frames per second".to_owned(), PolicySource::Own));
+    assert_eq!(volume.core().list_xattrs(file).unwrap(), b"");
+    assert_eq!(remove(&mut volume, file, "class"), Err(Error::NoAttribute));
+}
+
+/// A backup was not restored over another policy: it sets one attribute after the other, and heard EINVAL.
+#[test]
+fn of_bitrate_and_frames_per_second_each_takes_the_place_of_the_other() {
+    let mut volume = mount("");
+    let file = make_file(&mut volume, Ino::ROOT, "a");
+    set(&mut volume, file, "class", "real-time").unwrap();
+    for (name, value, shown) in [
+        ("frames_per_second", "24", "24 frames per second"),
+        ("frames_per_second", "25", "25 frames per second"),
+        ("bitrate", "1 Mbit/s", "1 Mbit/s"),
+        ("frames_per_second", "30", "30 frames per second"),
+    ] {
+        set(&mut volume, file, name, value).unwrap();
+        let names = String::from_utf8(volume.core().list_xattrs(file).unwrap()).unwrap();
+        let names: BTreeSet<_> = names.split_terminator('\0').collect();
+        assert_eq!(names, ["user.avfs.class", &format!("user.avfs.{name}")].into());
+        assert_eq!(decided(&volume, file, "rate"), (shown.to_owned(), PolicySource::Own));
+    }
+    // It was removed already, which is no mistake.
+    remove(&mut volume, file, "bitrate").unwrap();
+    // What is refused takes nobody's place.
+    assert_eq!(set(&mut volume, file, "bitrate", "fast"), Err(Error::InvalidArgument));
+    let replace = |core: &mut Core, now| {
+        core.set_xattr(now, file, b"user.avfs.bitrate", b"1 Mbit/s", XattrFlags::REPLACE)
+    };
+    assert_eq!(volume.with(replace), Err(Error::NoAttribute));
+    assert_eq!(decided(&volume, file, "rate").0, "30 frames per second");
     remove(&mut volume, file, "frames_per_second").unwrap();
-    assert_eq!(remove(&mut volume, file, "frames_per_second"), Err(Error::NoAttribute));
+    for name in ["frames_per_second", "bitrate"] {
+        assert_eq!(remove(&mut volume, file, name), Err(Error::NoAttribute), "{name}");
+    }
+}
+
+/// Of a clip that nobody played it was said that its rate is unknown, and it was not.
+#[test]
+fn who_asks_what_holds_for_a_file_hears_what_it_says_itself() {
+    let mut volume = mount("");
+    let mut make = |name: &[u8], contents: &[u8]| {
+        let (ino, handle) = volume.create(Ino::ROOT, name).unwrap();
+        volume.write(handle, 0, contents).unwrap();
+        volume.with(|core, now| core.release(now, handle));
+        ino
+    };
+    let sound = make(b"sound.wav", &wave(1 << 20));
+    let broken = make(b"broken.wav", &wave(1 << 20)[..30]);
+    let known = make(b"known.wav", &wave(1 << 20));
+    let gone = make(b"gone.wav", &wave(1 << 20));
+    set(&mut volume, known, "bitrate", "5 Mbit/s").unwrap();
+    // Nothing of it is in memory.
+    let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+    let disk = volume.unmount().unwrap();
+    let mut volume = SimVolume::mount(disk, &pool, Config::default(), 6).unwrap();
+    let rate = |volume: &mut SimVolume, ino| {
+        let report = volume.explain(ino).unwrap();
+        report.settings.into_iter().find(|row| row.name == "rate").unwrap()
+    };
+    let said = ("2304 kbit/s".to_owned(), PolicySource::Container);
+    let row = rate(&mut volume, sound);
+    assert_eq!((row.value, row.decided_by), said);
+    for ino in [broken, Ino::ROOT] {
+        assert_eq!(rate(&mut volume, ino).decided_by, PolicySource::Default);
+    }
+    // Who plays this file is not told by it either.
+    let container = |row: SettingReport| {
+        row.sources.into_iter().find(|source| source.source == PolicySource::Container).unwrap()
+    };
+    assert_eq!(container(rate(&mut volume, known)).value, None);
+    assert_eq!(volume.explain(Ino(999)), Err(Error::Stale));
+
+    // Nobody else hears it, and who records the file is no stream because of it.
+    assert_eq!(decided(&volume, sound, "rate").1, PolicySource::Default);
+    let recorder = volume.with(|core, _| core.open(sound, OpenFlags::WRITE)).unwrap().handle;
+    let row = rate(&mut volume, sound);
+    assert_eq!((row.value, row.decided_by), said);
+    assert_eq!(volume.streams(), []);
+    volume.with(|core, now| core.release(now, recorder));
+
+    // It goes while its beginning is read.
+    let ticket = volume.begin(Operation::Explain { ino: gone, probing: None });
+    volume.with(|core, now| core.unlink(now, Ino::ROOT, b"gone.wav")).unwrap();
+    let Outcome::Policy(_) = volume.finish(ticket) else { panic!("it is an explanation") };
+    assert_eq!(volume.explain(gone), Err(Error::Stale));
+    volume.core().audit().unwrap();
 }
 
 /// As Windows spells the names of attributes.

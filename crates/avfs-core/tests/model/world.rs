@@ -737,6 +737,7 @@ impl World {
                 Outcome::Count(result) => result.map(|_| ()),
                 Outcome::Done(result) => result,
                 Outcome::Attributes(result) => result.map(|_| ()),
+                Outcome::Policy(_) => panic!("nobody asked for an explanation"),
             };
             let done = match action {
                 Action::Other => return_ok(result),

@@ -4,13 +4,13 @@ use crate::make::{Sparse, join};
 use avfs_media::{Basis, Container, Refusal};
 use units::{Bitrate, Duration};
 
-const FILM: usize = 1724;
+pub(crate) const FILM: usize = 1724;
 const TELEVISION: usize = 1940;
 const DPX_HEADER: usize = 2048;
 const LENGTH: u64 = 1_000_000;
 
 /// A frame of DPX with floats at places of its header, all else undefined.
-fn dpx(rates: &[(usize, f32)], little_endian: bool, image: u32) -> Sparse {
+pub(crate) fn dpx(rates: &[(usize, f32)], little_endian: bool, image: u32) -> Sparse {
     let number = |number: u32| if little_endian { number.to_le_bytes() } else { number.to_be_bytes() };
     let mut header = vec![0xff; DPX_HEADER];
     header[..4].copy_from_slice(if little_endian { b"XPDS" } else { b"SDPX" });

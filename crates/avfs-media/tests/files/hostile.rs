@@ -1,6 +1,7 @@
 //! Whatever the bytes are, a probe ends within its limits (the support module asserts them) and does not panic.
 
 use crate::make::probe_bytes;
+use crate::spoil::spoil;
 use crate::support::probe;
 use crate::{frames, iso, mpegts, mxf, riff};
 use proptest::collection::vec;
@@ -15,12 +16,19 @@ fn valid() -> Vec<Vec<u8>> {
         mpegts::stream(1_000),
         mxf::simple().to_bytes(),
         frames::exr(&[], 24, 1).to_bytes(),
+        frames::dpx(&[(frames::FILM, 24.0)], false, 2048).to_bytes(),
+        riff::sound().to_bytes(),
     ]
 }
 
 #[test]
 fn what_is_spoiled_below_was_in_order() {
     assert!(valid().iter().all(|file| probe_bytes(file).is_ok()));
+}
+
+#[test]
+fn files_of_every_container_may_be_spoiled() {
+    valid().iter().for_each(|file| spoil(file, 2_000));
 }
 
 proptest! {

@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../support/spoil.rs"]
+mod spoil;
+
 mod frames;
 mod hostile;
 mod iso;

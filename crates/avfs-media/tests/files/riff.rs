@@ -17,6 +17,12 @@ fn format(tag: u16, samples_per_second: u32, bytes_per_second: u32, bytes_per_sa
     )
 }
 
+/// A second of compressed sound.
+pub(crate) fn sound() -> Sparse {
+    let samples = chunk(b"fact", &48_000_u32.to_le_bytes());
+    wav(&[&format(2, 48_000, 12_000, 4), &samples, &chunk(b"data", &[0; 12_000])])
+}
+
 #[test]
 fn linear_sound_has_the_rate_of_its_samples() {
     for sum in [0, 192_000, u32::MAX] {
