@@ -24,10 +24,11 @@ avfs=$SCRATCH/$KIND reference=$SCRATCH/reference
 with_volume "$KIND" 24G "$avfs"
 with_volume ext4 24G "$reference"
 
-# The shares: as facilities have them, and with the server allocating what clients ask it to. smbd counts what it does.
+# The shares: as facilities have them; and with the server allocating what clients ask it to, and what they leave out when
+# they write, which it does only where it writes by itself, one after the other. smbd counts what it does.
 share() {
 	samba_share "$1" "$2" "$3"
-	[[ $2 != *-strict ]] || echo "    strict allocate = yes"
+	[[ $2 != *-strict ]] || printf '    %s\n' "strict allocate = yes" "aio write size = 0"
 }
 echo "    smbd profiling level = count" >"$SCRATCH/shares"
 for name in plain strict; do

@@ -2,10 +2,10 @@
 
 usage: main.py write|read RESULTS AVFSCTL ROOT-OF-AVFS ROOT-OF-REFERENCE [--same]
 
-Each root holds the directories of the shares: `plain`, and `strict` with `strict allocate = yes`; the shares are named
-avfs-plain, reference-plain and so on. `write` writes and looks at what it has cost; `read`, after the volumes were mounted
-again, compares every byte and reads. With --same the first volume is not AVFS: what only AVFS can answer is left out.
-A line "pass CASE" or "fail CASE" for each is appended to RESULTS.
+Each root holds the directories of the shares: `plain`, and `strict`, where the server allocates what clients leave out;
+the shares are named avfs-plain, reference-plain and so on. `write` writes and looks at what it has cost; `read`, after the
+volumes were mounted again, reads and compares every byte. With --same the first volume is not AVFS: what only AVFS can
+answer is left out. A line "pass CASE" or "fail CASE" for each is appended to RESULTS.
 """
 
 import json
@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import readers
@@ -60,9 +61,10 @@ class Volume:
 
     def __init__(self, root, avfsctl):
         self.root, self._avfsctl = Path(root), avfsctl
+        self.tells = avfsctl is not None
 
     def _ask(self, *arguments):
-        if self._avfsctl is None:
+        if not self.tells:
             return None
         return subprocess.run([self._avfsctl, *arguments], check=True, capture_output=True, text=True).stdout
 
@@ -126,7 +128,7 @@ def total(change, writes):
 
 def told(change):
     if change is None:
-        return None
+        return "nobody tells of the device"
     words = [
         f"{count} {'writes' if writes else 'reads'} {class_}, mean {size / count / MIB:.2f} MiB"
         for (writes, class_), (count, size) in sorted(change.items())
@@ -155,11 +157,11 @@ def check_written(place, reference, written):
             same_bytes(path, reference / name)
 
 
-def check_bytes(place, written, change):
-    """Blocks have what they shall hold, and every byte went to the device once: no zeros were there before."""
+def check_bytes(place, written, wanted_of, change):
+    """So much is allocated as is wanted, and every byte went to the device once: no zeros were there before."""
     for name in written.lengths:
         allocated = (place / name).stat().st_blocks * 512
-        wanted = written.data_of(name)
+        wanted = wanted_of(name)
         assert allocated == wanted, f"{name}: {allocated} bytes allocated instead of {wanted}"
     count, size = total(change, writes=False)
     assert count == 0, f"writing took {count} reads of {size} bytes"
@@ -185,7 +187,7 @@ def check_pieces(volume, place, written, change):
 
 class Gate:
     def __init__(self, results, avfsctl, avfs, reference):
-        self.results = results
+        self.results, self.strict = results, None
         self.volumes = {"avfs": Volume(avfs, avfsctl), "reference": Volume(reference, None)}
 
     def case(self, name, check):
@@ -203,14 +205,15 @@ class Gate:
         """One conversation on one side, and what the device did for it."""
         volume = self.volumes[side]
         before = volume.commands()
-        run = Run(f"{side}-{share}", directory, repeat, ages=side == "avfs")
+        run = Run(f"{side}-{share}", directory, repeat, ages=volume.tells)
         try:
             outcome = conversation(run)
         finally:
             run.close()
         return outcome, before
 
-    def write(self, share, directory, conversation):
+    def leave(self, share, directory, conversation):
+        """One conversation on both sides: where it is, what it has left, and what the device of AVFS did for it."""
         outcome = {}
         for side, volume in self.volumes.items():
             run = Run(f"{side}-{share}", directory)
@@ -221,13 +224,31 @@ class Gate:
             volume.sync()
             if side == "avfs":
                 change = difference(before, volume.commands())
-        volume, written = self.volumes["avfs"], outcome["avfs"]
         place, reference = (volume.root / share / directory for volume in self.volumes.values())
-        check_written(place, reference, written)
+        check_written(place, reference, outcome["avfs"])
+        return place, outcome["avfs"], change
+
+    def write(self, directory, conversation):
+        place, written, change = self.leave("plain", directory, conversation)
         if change is not None:
-            check_bytes(place, written, change)
-            check_pieces(volume, place, written, change)
+            check_bytes(place, written, written.data_of, change)
+            check_pieces(self.volumes["avfs"], place, written, change)
         return told(change)
+
+    def write_strict(self, directory, conversation):
+        """The server has all of each file allocated, and only data are written."""
+        self.strict, calls = None, Server.calls()
+        self.strict = place, written, change = self.leave("strict", directory, conversation)
+        calls = Server.calls(calls)["syscall_fallocate"]
+        assert calls > 0, "smbd had nothing to allocate"
+        if change is not None:
+            check_bytes(place, written, lambda name: writers.whole_blocks(written.lengths[name]), change)
+        return f"{calls} allocations; {told(change)}"
+
+    def pieces_of_strict(self):
+        """What `write_strict` has left has no holes any more, and lies in one run."""
+        place, written, change = self.strict
+        check_pieces(self.volumes["avfs"], place, replace(written, runs=1), change)
 
     def policies(self):
         """What was set through the share holds, and names the folder as its source."""
@@ -248,7 +269,7 @@ class Gate:
         assert seen["avfs"] == seen["reference"], f"seen: {seen}"
         # The reference is not asked: there each new name takes a look at all the others.
         assert entries["reference"] > spelling.NAMES**2 // 4, f"smbd does not count: {entries}"
-        if self.volumes["avfs"].commands() is not None:
+        if self.volumes["avfs"].tells:
             assert entries["avfs"] == 0, f"smbd looked at {entries['avfs']} entries of folders"
         return f"smbd looked at {entries['avfs']} entries of folders, {entries['reference']} on the reference"
 
@@ -303,13 +324,15 @@ def main():
     gate = Gate(results, None if more == ["--same"] else avfsctl, avfs, reference)
     if phase == "write":
         for name, conversation in writers.CONVERSATIONS.items():
-            gate.case(name, lambda: gate.write("plain", name, conversation))
+            gate.case(name, lambda: gate.write(name, conversation))
         for name, conversation in writers.STRICT.items():
-            gate.case(f"{name}, strict allocate", lambda: gate.write("strict", name, conversation))
+            gate.case(f"{name}, strict allocate", lambda: gate.write_strict(name, conversation))
+            if gate.volumes["avfs"].tells:
+                gate.case(f"{name}, strict allocate, in one piece", gate.pieces_of_strict)
         gate.case("names in another case", gate.spelling)
         gate.case("policies through the share", gate.policies)
         for name, reading in (readers.CONVERSATIONS | readers.WARM).items():
-            gate.case(f"writing {name}", lambda: gate.write("plain", name, reading.write))
+            gate.case(f"writing {name}", lambda: gate.write(name, reading.write))
     else:
         for name, reading in readers.CONVERSATIONS.items():
             gate.case(name, lambda: gate.read(name, reading))

@@ -237,5 +237,16 @@ CONVERSATIONS = {
     "a growing file and its reader": growing,
 }
 
-# Where `strict allocate` makes smbd do something else.
-STRICT = {name: CONVERSATIONS[name] for name in ["preallocation by single bytes", "a length or an allocation first"]}
+# Where `strict allocate` makes smbd do something else: those that do not write their files from the start to the end.
+STRICT = {
+    name: CONVERSATIONS[name]
+    for name in [
+        "preallocation by single bytes",
+        "preallocation that reaches the device first",
+        "preallocation that is not used up",
+        "sparse files",
+        "an application that writes 9,123 bytes",
+        "requests that overtake each other",
+        "a length or an allocation first",
+    ]
+}
