@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What SMB clients send, replayed message by message through stock smbd on the volume and on ext4: contents, lengths and
-# allocation must be the same, each recording one run, and the device's commands large and not more than needed.
+# allocation must be the same, each recording one run, the device's commands large and not more than needed, and no folder
+# searched for a name.
 # usage: patterns.sh [avfs|ext4|xfs]
 # Of another kind than avfs only what clients see is compared.
 . "$(dirname "$0")/../lib.sh"
@@ -23,17 +24,19 @@ avfs=$SCRATCH/$KIND reference=$SCRATCH/reference
 with_volume "$KIND" 24G "$avfs"
 with_volume ext4 24G "$reference"
 
-# The shares: as facilities have them, and with the server allocating what clients ask it to.
+# The shares: as facilities have them; and with the server allocating what clients ask it to, and what they leave out when
+# they write, which it does only where it writes by itself, one after the other. smbd counts what it does.
 share() {
 	samba_share "$1" "$2" "$3"
-	[[ $2 != *-strict ]] || echo "    strict allocate = yes"
+	[[ $2 != *-strict ]] || printf '    %s\n' "strict allocate = yes" "aio write size = 0"
 }
+echo "    smbd profiling level = count" >"$SCRATCH/shares"
 for name in plain strict; do
 	share "$KIND" "avfs-$name" "$avfs/$name"
 	share ext4 "reference-$name" "$reference/$name"
-done >"$SCRATCH/shares"
+done >>"$SCRATCH/shares"
 
-export SMB_USER SMB_PASSWORD SMB_PORT
+export SMB_USER SMB_PASSWORD SMB_PORT SMB_CONF
 options=()
 [ "$KIND" = avfs ] || options=(--same)
 converse() {

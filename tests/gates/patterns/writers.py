@@ -11,8 +11,7 @@ from share import KIB, MIB
 # Windows goes ahead of what it appends with single bytes: a write at this stride, so far behind the end, before any data.
 STRIDE = 128 * KIB
 AHEAD = 15 * MIB
-# Longer than AVFS keeps dirty bytes.
-LONG_SECONDS = 6.5
+BLOCK = 4 * KIB
 RECORDERS = 8
 RECORDING = 160 * MIB
 RECORDERS_BITRATE = "200 Mbit/s"
@@ -26,10 +25,24 @@ class Written:
     """Path in the conversation's directory: length in bytes."""
     runs: int = 1
     """Most pieces that each file may lie in on the device."""
-    holes: dict = field(default_factory=dict)
-    """Path: bytes allocated, of files that are not full of data."""
+    data: dict = field(default_factory=dict)
+    """Path: bytes of the blocks that hold data, of files that are not full of them."""
+    alone: int = 0
+    """Blocks that reach the device each by itself, before it is known what comes around them."""
+    again: int = 0
+    """Bytes that reach the device once more than they are there."""
     least_mean_bytes: int = 0
     """Mean length of the real-time writes that the device got."""
+
+    def data_of(self, name):
+        return self.data.get(name, whole_blocks(self.lengths[name]))
+
+    def all_data(self):
+        return sum(self.data_of(name) for name in self.lengths)
+
+
+def whole_blocks(length):
+    return -(-length // BLOCK) * BLOCK
 
 
 def pieces(content, length, size, start=0):
@@ -48,11 +61,11 @@ def out_of_order(random_, items, depth):
     yield from waiting
 
 
-def record_like_windows(file, content, length, pause=0.0):
+def record_like_windows(file, content, length, pause=lambda: None):
     for start in range(0, length, AHEAD):
         end = min(start + AHEAD, length)
         file.write_many([(at - 1, b"\0") for at in range(start + STRIDE, end + 1, STRIDE)])
-        time.sleep(pause)
+        pause()
         file.write_many(pieces(content, end, 64 * KIB, start))
 
 
@@ -67,8 +80,9 @@ def preallocation_with_pauses(run):
     """The single bytes are on the device before the data come."""
     length = 2 * AHEAD
     with run.share.create(run.path("capture.avi")) as file:
-        record_like_windows(file, Content(2), length, LONG_SECONDS)
-    return Written({"capture.avi": length})
+        record_like_windows(file, Content(2), length, run.let_age)
+    marks = length // STRIDE
+    return Written({"capture.avi": length}, alone=marks, again=marks * BLOCK)
 
 
 def preallocation_abandoned(run):
@@ -78,19 +92,25 @@ def preallocation_abandoned(run):
         file.write_many([(at - 1, b"\x5a") for at in marks])
         file.flush()
         file.write_many(pieces(Content(3), length, 64 * KIB))
-    single = sum(1 for at in marks if at > length)
-    return Written({"short.avi": AHEAD}, runs=AHEAD // STRIDE, holes={"short.avi": length + single * 4 * KIB})
+    again = sum(1 for at in marks if at <= length)
+    return Written(
+        {"short.avi": AHEAD},
+        runs=AHEAD // STRIDE,
+        data={"short.avi": length + (len(marks) - again) * BLOCK},
+        alone=len(marks),
+        again=again * BLOCK,
+    )
 
 
 def sparse(run):
     """A file that has a byte here and there, and means it."""
-    lengths, holes = {}, {}
+    lengths, data = {}, {}
     for stride, count in [(STRIDE, 700), (2 * MIB, 100), (128 * MIB, 5)]:
         name = f"sparse {stride}"
         with run.share.create(run.path(name)) as file:
             file.write_many([(number * stride, b"\x5a") for number in range(1, count + 1)])
-        lengths[name], holes[name] = count * stride + 1, count * 4 * KIB
-    return Written(lengths, runs=1000, holes=holes)
+        lengths[name], data[name] = count * stride + 1, count * BLOCK
+    return Written(lengths, runs=1000, data=data)
 
 
 def unbuffered_application(run):
@@ -217,5 +237,16 @@ CONVERSATIONS = {
     "a growing file and its reader": growing,
 }
 
-# Where `strict allocate` makes smbd do something else.
-STRICT = {name: CONVERSATIONS[name] for name in ["preallocation by single bytes", "a length or an allocation first"]}
+# Where `strict allocate` makes smbd do something else: those that do not write their files from the start to the end.
+STRICT = {
+    name: CONVERSATIONS[name]
+    for name in [
+        "preallocation by single bytes",
+        "preallocation that reaches the device first",
+        "preallocation that is not used up",
+        "sparse files",
+        "an application that writes 9,123 bytes",
+        "requests that overtake each other",
+        "a length or an allocation first",
+    ]
+}
