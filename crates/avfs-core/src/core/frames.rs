@@ -30,6 +30,9 @@ use units::{Bytes, DeviceOffset, Duration, Ino, Instant, Now};
 const SHORTEST_FRAME: u64 = 64 << 10;
 /// A file that is longer is no frame: one of 8192 by 4320 pixels with four channels of 16 bits has 270 MiB.
 const LONGEST_FRAME: u64 = 512 << 20;
+/// A file that is recorded and becomes longer than this has a place of its own, whatever its name: clips have numbers, too, and several
+/// at once in one place would take turns in it. A frame of 4096 by 3112 pixels with three channels of 10 bits has 50 MiB.
+const LONGEST_RECORDED: u64 = 64 << 20;
 /// So many numbers may be missing between two frames.
 const LONGEST_GAP: usize = 256;
 /// However short they are, no more frames are read ahead.
@@ -53,10 +56,14 @@ impl Share {
         self.since.get_or_insert(now);
     }
 
+    /// It took no longer than a frame may take.
+    fn is_quick(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now.saturating_since(since) <= SLOWEST)
+    }
+
     /// It is half of a file of this length, and took no longer than a frame may take.
     fn is_frame(&self, now: Instant, size: u64) -> bool {
-        let is_quick = self.since.is_some_and(|since| now.saturating_since(since) <= SLOWEST);
-        (SHORTEST_FRAME..=LONGEST_FRAME).contains(&size) && self.bytes >= size / 2 && is_quick
+        (SHORTEST_FRAME..=LONGEST_FRAME).contains(&size) && self.bytes >= size / 2 && self.is_quick(now)
     }
 }
 
@@ -562,7 +569,8 @@ impl Core {
     pub(super) fn gather_frame(&mut self, now: Now, ino: Ino, given: Option<Share>) -> bool {
         let Some(file) = self.files.get(&ino) else { return false };
         let (size, is_last) = (file.size, file.writers == 0);
-        let is_frame = given.is_some_and(|given| given.is_frame(now.monotonic, size));
+        let is_frame =
+            size <= LONGEST_RECORDED && given.is_some_and(|given| given.is_frame(now.monotonic, size));
         if !is_last || !is_frame {
             return false;
         }
@@ -681,6 +689,15 @@ impl Core {
         let taken = self.handles.get_mut(&handle.0).and_then(|open| open.taken.as_mut());
         if let Some(taken) = taken {
             taken.add(now.monotonic, length);
+        }
+    }
+
+    /// A file whose name made it the next frame of a sequence is none when it takes longer, or becomes longer, than frames do.
+    pub(super) fn outgrow_sequence(&mut self, now: Now, ino: Ino, handle: HandleId) {
+        let Some(given) = self.handles.get(&handle.0).and_then(|open| open.taken) else { return };
+        let is_frame = given.bytes <= LONGEST_RECORDED && given.is_quick(now.monotonic);
+        if !is_frame && self.is_recorded_frame(ino) {
+            self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Write, None));
         }
     }
 }

@@ -492,6 +492,7 @@ impl Core {
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
         self.note_written(now, handle, length);
+        self.outgrow_sequence(now, ino, handle);
         let copied = self.copies(handle);
         if let Some((player, rate)) = self.note_pace(now, ino, handle, Bytes(length)) {
             player.rest.note(now.monotonic, Bytes(length), rate, Direction::Write);

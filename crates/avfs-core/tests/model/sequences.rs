@@ -677,6 +677,32 @@ fn recorders_of_sequences_keep_apart() {
     }
 }
 
+/// Clips have numbers, as frames do. Those that went on where short ones had been recorded took turns in the place of a sequence, had
+/// nothing written before memory was full, and no reservation of their own.
+#[test]
+fn a_clip_behind_short_ones_is_no_frame() {
+    let mut volume = volume("[[stream]]\npath = \"**\"\nbitrate = \"100 Mbit/s\"");
+    let name = |number: u64| format!("clip {number}.mov").into_bytes();
+    (1..=3).for_each(|number| _ = record(&mut volume, &name(number), &contents(number, FRAME)));
+    let clips: Vec<_> = (4..=6).map(|number| volume.create(Ino::ROOT, &name(number)).unwrap()).collect();
+    let piece = vec![7; MIB as usize];
+    for at in 0..160 {
+        for &(_, handle) in &clips {
+            volume.write(handle, at * MIB, &piece).unwrap();
+        }
+        volume.pass(Duration::from_millis(84));
+    }
+    let streams = volume.streams();
+    for &(ino, _) in &clips {
+        let own = streams.iter().find(|stream| stream.ino == ino.0);
+        assert!(own.is_some_and(|own| own.writes && own.state == StreamService::Admitted), "{streams:?}");
+    }
+    volume.sync().unwrap();
+    let runs = runs(&mut volume, 4..=6, name);
+    assert!(runs.len() <= 6, "{runs:?}");
+    volume.core().audit().unwrap();
+}
+
 /// Who records a sequence is one stream, and its requests are long.
 #[test]
 fn a_recorded_sequence_is_one_stream() {

@@ -348,3 +348,27 @@ fn who_is_ahead_of_the_device_is_written_in_order_all_the_same() {
         assert!(short <= 4 * count, "{count}: {short} of {}", studio.written.len());
     }
 }
+
+/// As quickly as they are copied, clips with numbers are no frames either: beside each other they took turns in one place.
+#[test]
+fn clips_with_numbers_that_are_copied_at_once_lie_apart() {
+    let mut studio = Studio::new(64 * GIB, 2 * GIB);
+    for number in 1..=3 {
+        let clip = studio.create(&format!("clip {number}"));
+        studio.append(clip, 0..8 * MIB, MIB);
+        studio.close(clip);
+    }
+    for (numbers, length) in [(4..=11, GIB), (12..=19, 103 * MIB)] {
+        let clips: Vec<Clip> = numbers.map(|number| studio.create(&format!("clip {number}"))).collect();
+        for at in (0..length).step_by(8 * MIB as usize) {
+            clips.iter().for_each(|&clip| studio.append(clip, at..length.min(at + 8 * MIB), MIB));
+        }
+        clips.iter().for_each(|&clip| studio.close(clip));
+        studio.sync();
+        for clip in clips {
+            let runs = studio.runs(clip);
+            // Windows of 256, 512 and 1024 MiB.
+            assert!(runs.len() as u64 <= 1 + length / (256 * MIB), "{runs:?}");
+        }
+    }
+}
