@@ -142,7 +142,8 @@ impl Core {
             self.interrupt_frame(ino);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
             let begins = offset == 0 && !self.only_looks_at(handle, offset);
-            let sequential = begins || is_frame || self.goes_on(handle, offset);
+            let goes_on = begins || is_frame || self.goes_on(handle, offset);
+            let sequential = goes_on && self.file_mut(ino).policy().prefetch_depth() > Bytes::ZERO;
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
             self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {

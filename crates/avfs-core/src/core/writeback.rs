@@ -453,7 +453,8 @@ impl Core {
     /// Writes dirty blocks when memory runs short, unless enough is on its way: whoever still finds no memory when
     /// that has ended comes again.
     pub(super) fn write_back_for_memory(&mut self, now: Now) {
-        if self.writeback_requests >= FEW_REQUESTS {
+        // A quarter of the memory is as much as makes room; what is not full yet would be written in pieces.
+        if self.writeback_requests >= FEW_REQUESTS || self.writing_bytes >= self.cache.capacity() / 4 {
             return;
         }
         // Recorders gather long requests, and have memory of their own for that.

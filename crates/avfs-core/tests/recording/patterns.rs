@@ -372,3 +372,23 @@ fn clips_with_numbers_that_are_copied_at_once_lie_apart() {
         }
     }
 }
+
+/// With little memory, whoever wrote faster than the device had blocks written that he was still filling: of eight copies with 512 MiB
+/// four of five requests were shorter than 8 MiB, because the full ones were on their way already.
+#[test]
+fn who_is_ahead_of_the_device_is_written_in_large_requests_with_little_memory() {
+    for (count, memory_mib) in [(1, 256), (8, 256), (8, 512)] {
+        let mut studio = Studio::new(16 * GIB, memory_mib * MIB);
+        let clips: Vec<Clip> = (0..count).map(|number| studio.create(&format!("copy {number}"))).collect();
+        for at in (0..GIB).step_by(MIB as usize) {
+            clips.iter().for_each(|&clip| studio.append(clip, at..at + MIB, MIB));
+        }
+        studio.sync();
+        let short = studio.written.iter().filter(|&&length| length < 8 * MIB).count();
+        assert!(short <= 4 * count, "{count} with {memory_mib} MiB: {short} of {}", studio.written.len());
+        assert!(
+            clips.iter().all(|&clip| is_written_in_order(&studio, clip)),
+            "{count} with {memory_mib} MiB"
+        );
+    }
+}
