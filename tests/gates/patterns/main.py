@@ -248,7 +248,8 @@ class Gate:
     def pieces_of_strict(self):
         """What `write_strict` has left has no holes any more, and lies in one run."""
         place, written, change = self.strict
-        check_pieces(self.volumes["avfs"], place, replace(written, runs=1), change)
+        alone = written.alone + written.apart
+        check_pieces(self.volumes["avfs"], place, replace(written, runs=1, alone=alone), change)
 
     def policies(self):
         """What was set through the share holds, and names the folder as its source."""

@@ -29,6 +29,8 @@ class Written:
     """Path: bytes of the blocks that hold data, of files that are not full of them."""
     alone: int = 0
     """Blocks that reach the device each by itself, before it is known what comes around them."""
+    apart: int = 0
+    """Blocks that lie each by itself where the server has allocated what is between them."""
     again: int = 0
     """Bytes that reach the device once more than they are there."""
     least_mean_bytes: int = 0
@@ -110,7 +112,7 @@ def sparse(run):
         with run.share.create(run.path(name)) as file:
             file.write_many([(number * stride, b"\x5a") for number in range(1, count + 1)])
         lengths[name], data[name] = count * stride + 1, count * BLOCK
-    return Written(lengths, runs=1000, data=data)
+    return Written(lengths, runs=1000, data=data, apart=sum(data.values()) // BLOCK)
 
 
 def unbuffered_application(run):
