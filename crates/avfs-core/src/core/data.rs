@@ -357,23 +357,20 @@ impl Core {
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
         self.allocator.unclaim(wanted);
-        let mut gaps = self.with_delayed(ino, gaps);
         let frame = self.space_of_frame(ino);
         let is_stream = |end: u64| end * BLOCK >= writeback::STREAM_SIZE || frame.is_some();
-        let grows_long = gaps.last().is_some_and(|last| is_stream(last.end));
+        let mut pages = self.with_delayed(ino, &gaps);
+        let grows_long = frame.is_none() && pages.iter().last().is_some_and(|last| is_stream(last.end));
         let moved = if grows_long { self.begun_as_small(ino, wanted) } else { RangeSet::default() };
-        let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
-        let window_units = stated.or(frame.map(|frame| frame.window_units));
         let mut records = Vec::new();
         if !moved.is_empty() {
-            let (from, to) = (0, writeback::STREAM_SIZE / BLOCK);
-            records.push(Record::Unmap { ino, from, to });
-            let mut all = moved.clone();
-            gaps.into_iter().for_each(|gap| all.insert(gap));
-            gaps = all.iter().collect();
+            records.push(Record::Unmap { ino, from: 0, to: writeback::STREAM_SIZE / BLOCK });
+            moved.iter().for_each(|range| pages.insert(range));
         }
+        let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
+        let window_units = stated.or(frame.map(|frame| frame.window_units));
         let mut placed = None;
-        for gap in gaps {
+        for gap in pages.iter() {
             let mut at = gap.start;
             let recorded =
                 || self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
@@ -418,7 +415,7 @@ impl Core {
         let mut pages = RangeSet::default();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
         for extent in extents.into_iter().flat_map(|extents| extents.iter()) {
-            if !extent.unwritten || extent.logical_end() * BLOCK > writeback::STREAM_SIZE {
+            if !extent.unwritten || extent.logical_end() * BLOCK >= writeback::STREAM_SIZE {
                 return RangeSet::default();
             }
             pages.insert(extent.logical..extent.logical_end());
@@ -426,16 +423,15 @@ impl Core {
         if pages.total() + wanted < self.allocator.available() { pages } else { RangeSet::default() }
     }
 
-    /// The same pages, and those that wait to be placed and touch them.
-    fn with_delayed(&self, ino: Ino, gaps: Vec<Range<u64>>) -> Vec<Range<u64>> {
-        let mut wanted = RangeSet::default();
-        gaps.iter().filter(|gap| !gap.is_empty()).for_each(|gap| wanted.insert(gap.clone()));
-        let Some(file) = self.files.get(&ino) else { return gaps };
+    /// These pages, and those that wait to be placed and touch them.
+    fn with_delayed(&self, ino: Ino, gaps: &[Range<u64>]) -> RangeSet {
+        let mut pages = RangeSet::default();
         for gap in gaps.iter().filter(|gap| !gap.is_empty()) {
-            let before = gap.start.checked_sub(1).and_then(|page| file.delayed.range_of(page));
-            let behind = file.delayed.range_of(gap.end);
-            before.into_iter().chain(behind).for_each(|pages| wanted.insert(pages));
+            let delayed = self.files.get(&ino).map(|file| &file.delayed);
+            let touching = [gap.start.checked_sub(1), Some(gap.end)].into_iter().flatten();
+            let beside = touching.filter_map(|page| delayed?.range_of(page));
+            beside.chain([gap.clone()]).for_each(|range| pages.insert(range));
         }
-        wanted.iter().collect()
+        pages
     }
 }
