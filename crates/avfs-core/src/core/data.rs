@@ -171,14 +171,19 @@ impl Core {
         let pages = range.start.div_ceil(BLOCK)..range.end / BLOCK;
         if pages.start < pages.end {
             let Some(file) = self.files.get_mut(&ino) else { return };
-            let unclaimed: u64 = file.delayed.within(pages.clone()).map(|gone| gone.end - gone.start).sum();
-            file.delayed.remove(pages.clone());
             // What the device holds of these pages is the file's no more: no size has to wait for it.
             file.tails.retain(|(page, _)| !pages.contains(page));
-            // Without requests at the device everything delayed is still a claim.
-            file.claimed -= unclaimed;
-            self.allocator.unclaim(unclaimed);
+            self.stop_delaying(ino, pages);
         }
+    }
+
+    /// These pages have their place, or need none any more. Without requests at the device everything delayed is still a claim.
+    fn stop_delaying(&mut self, ino: Ino, pages: Range<u64>) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let delayed = file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum();
+        file.delayed.remove(pages);
+        file.claimed -= delayed;
+        self.allocator.unclaim(delayed);
     }
 
     /// The file is going: nothing of it is needed.
@@ -391,12 +396,7 @@ impl Core {
                     ino,
                     extent: Extent { logical: at, start: run.start, count: run.count, unwritten: true },
                 });
-                let file = self.file_mut(ino);
-                let delayed =
-                    file.delayed.within(at..at + run.count).map(|pages| pages.end - pages.start).sum();
-                file.delayed.remove(at..at + run.count);
-                file.claimed -= delayed;
-                self.allocator.unclaim(delayed);
+                self.stop_delaying(ino, at..at + run.count);
                 at += run.count;
                 after = Some(run.end());
                 placed = after;

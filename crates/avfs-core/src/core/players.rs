@@ -144,8 +144,7 @@ pub(super) struct Player {
     /// Where it did before, and may read on, the latest first.
     elsewhere: Vec<Place>,
     /// The header or index at which it looked since, and how often it looked at any.
-    look: Option<Range<u64>>,
-    looks: u32,
+    look: Option<(Range<u64>, u32)>,
     pace: Pace,
     rest: Rest,
     beat: Beat,
@@ -214,21 +213,18 @@ impl Player {
         let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
         let goes_on = |place: &Place| !place.pattern.would_jump(offset, end);
         let is_elsewhere = is_look && self.is_run() && !self.places().any(goes_on);
-        let look = self.look.take();
+        let before = self.look.take();
         if !is_elsewhere {
-            self.looks = 0;
             return false;
         }
-        self.looks += 1;
-        let is_again = |before: &Range<u64>| *before == (offset..end);
-        let is_far = |before: &Range<u64>| {
+        let looks = before.as_ref().map_or(1, |(_, looks)| looks + 1);
+        let is_a_look = before.is_none_or(|(before, _)| {
             let (begin, behind) = (before.start.saturating_sub(EDGE), before.end.saturating_add(EDGE));
-            behind < offset || end < begin
-        };
-        let stays =
-            self.looks <= MOST_LOOKS && look.is_none_or(|before| is_again(&before) || is_far(&before));
+            before == (offset..end) || behind < offset || end < begin
+        });
+        let stays = looks <= MOST_LOOKS && is_a_look;
         if stays {
-            self.look = Some(offset..end);
+            self.look = Some((offset..end, looks));
         }
         stays
     }
@@ -543,7 +539,7 @@ impl Core {
     /// True when this is a header or an index, at which a client only looks that plays elsewhere.
     pub(super) fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
         let look = self.player(handle).and_then(|player| player.look.as_ref());
-        look.is_some_and(|look| look.contains(&at))
+        look.is_some_and(|(look, _)| look.contains(&at))
     }
 
     /// True when a request there goes on where the client was: then more than it asks for is worth reading.

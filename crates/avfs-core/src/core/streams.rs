@@ -1,6 +1,6 @@
 //! Open files as streams of the scheduler, and how requests of a file are ranked.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, Cache};
 use super::file::{Declared, FileState};
 use super::sequence::{Sequence, SequenceId};
 use super::writeback::WRITTEN_WITHIN;
@@ -48,6 +48,11 @@ impl Need {
     fn promotion(self, tag: IoTag) -> Option<Promotion> {
         let Self { class, stream, deadline } = self;
         deadline.map(|deadline| Promotion { tag, class, stream, deadline })
+    }
+
+    /// Of what somebody waits for who wants it written.
+    fn to_be_written(now: Now, class: Class) -> Self {
+        Self { class, stream: None, deadline: Some(now.monotonic + WRITTEN_WITHIN) }
     }
 
     /// For bytes that are needed `ahead` bytes after those that are needed now.
@@ -373,59 +378,52 @@ impl Core {
 
     /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
     pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
-        for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { ino: other, block, start, length, .. } = purpose
-                && *other == ino
-                && let Some(block) = self.cache.get(*block)
-                && block.start + start < range.end
-                && range.start < block.start + start + length
-            {
-                need.promotion(tag).into_iter().for_each(|promotion| self.outbox.promote(promotion));
-            }
-        }
+        self.hasten_those(|cache, purpose| {
+            let &Purpose::Load { ino: other, block, start, length, .. } = purpose else { return None };
+            let from = cache.get(block).filter(|_| other == ino)?.start + start;
+            (from < range.end && range.start < from + length).then_some(need)
+        });
     }
 
     /// Blocks that were asked for are needed sooner than was known then.
     pub(super) fn hasten_blocks(&mut self, needs: &BTreeMap<BlockId, Need>) {
-        for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { block, .. } = purpose
-                && let Some(&need) = needs.get(block)
-            {
-                need.promotion(tag).into_iter().for_each(|promotion| self.outbox.promote(promotion));
-            }
-        }
+        self.hasten_those(|_, purpose| match purpose {
+            Purpose::Load { block, .. } => needs.get(block).copied(),
+            _ => None,
+        });
     }
 
     /// A client waits until nothing of the file is on its way any more.
     pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
-        let deadline = now.monotonic + WRITTEN_WITHIN;
-        for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } = purpose
-                && *other == ino
-            {
-                let class = Class::RealTime;
-                self.outbox.promote(Promotion { tag, class, stream: None, deadline });
+        let need = Need::to_be_written(now, Class::RealTime);
+        self.hasten_those(|_, purpose| match purpose {
+            Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } => {
+                (*other == ino).then_some(need)
             }
-        }
+            _ => None,
+        });
     }
 
     /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
     /// now, and no more: who flushes his file does not go before what others were promised.
     pub(super) fn hasten_writes(&mut self, now: Now, ino: Ino) {
-        let deadline = now.monotonic + WRITTEN_WITHIN;
-        for (&tag, (purpose, _)) in &self.in_flight {
-            let is_waited_for = match purpose {
-                Purpose::Data { ino: other, .. } => *other == ino,
-                // It completes a page, which is written when that has ended.
-                Purpose::Load { ino: other, block, .. } => {
-                    *other == ino && self.cache.get(*block).is_some_and(|block| !block.dirty.is_empty())
-                }
-                _ => false,
-            };
-            if is_waited_for {
-                let class = Class::BestEffort;
-                self.outbox.promote(Promotion { tag, class, stream: None, deadline });
+        let need = Need::to_be_written(now, Class::BestEffort);
+        self.hasten_those(|cache, purpose| match purpose {
+            Purpose::Data { ino: other, .. } => (*other == ino).then_some(need),
+            // It completes a page, which is written when that has ended.
+            Purpose::Load { ino: other, block, .. } => {
+                let completes = || cache.get(*block).is_some_and(|block| !block.dirty.is_empty());
+                (*other == ino && completes()).then_some(need)
             }
+            _ => None,
+        });
+    }
+
+    /// What is on its way is needed as it is found to be now, if it is found to be.
+    fn hasten_those(&mut self, need: impl Fn(&Cache, &Purpose) -> Option<Need>) {
+        for (&tag, (purpose, _)) in &self.in_flight {
+            let promotion = need(&self.cache, purpose).and_then(|need| need.promotion(tag));
+            promotion.into_iter().for_each(|promotion| self.outbox.promote(promotion));
         }
     }
 

@@ -2,10 +2,9 @@
 //! numbered sounds each plays for itself.
 
 use crate::players::wave;
-use crate::sequences::{PERIOD, record, remounted, volume};
+use crate::sequences::{PERIOD, reads, record, remounted, volume};
 use avfs_core::simulation::SimVolume;
 use avfs_core::types::*;
-use rtsched::Direction;
 use units::Ino;
 
 const LENGTH: u64 = 256 << 10;
@@ -99,7 +98,5 @@ fn numbered_sounds_play_each_for_itself() {
         assert_eq!((stream.ino, &stream.sequence, stream.bits_per_second), (ino.0, &None, 2_304_000));
         assert_eq!(volume.streams(), [], "{number}");
     }
-    let reads = volume.commands().into_iter().filter(|command| command.direction == Direction::Read);
-    let read: u64 = reads.map(|command| command.length.0).sum();
-    assert_eq!(read, 12 * LENGTH, "nothing of those that nobody opened");
+    assert_eq!(reads(&mut volume).iter().sum::<u64>(), 12 * LENGTH, "nothing of those that nobody opened");
 }

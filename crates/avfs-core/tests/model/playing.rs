@@ -2,12 +2,12 @@
 
 use crate::holdings::on_line;
 use crate::players::{MIB, POLICY, laid, mounted, open};
+use crate::sequences::reads;
 use avfs_core::config::Config;
 use avfs_core::core::Operation;
 use avfs_core::simulation::SimVolume;
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
-use rtsched::Direction;
 use units::{Bitrate, Bytes, Duration, Ino};
 
 const RATE: Bitrate = Bitrate::from_megabits(100);
@@ -55,8 +55,7 @@ fn play(volume: &mut SimVolume, handle: HandleId, mebibytes: impl IntoIterator<I
 
 /// So much was read since this was asked last.
 fn read(volume: &mut SimVolume) -> u64 {
-    let reads = volume.commands().into_iter().filter(|command| command.direction == Direction::Read);
-    reads.map(|command| command.length.0).sum()
+    reads(volume).iter().sum()
 }
 
 /// Frames of 4 MiB from the last to the first of these, each from its begin to its end.

@@ -19,7 +19,7 @@ fn volume(config: &str, memory: Bytes) -> SimVolume {
 }
 
 /// A client gives 1 MiB; true: it is answered at once. `None`: nothing was accepted, because there is no memory.
-fn give(core: &mut Core, now: Now, ticket: Ticket, handle: HandleId, at: u64) -> Option<bool> {
+pub(crate) fn give(core: &mut Core, now: Now, ticket: Ticket, handle: HandleId, at: u64) -> Option<bool> {
     match core.write_begin(now, handle, at, MIB as usize, None) {
         WriteStart::Copy(mut plan) => {
             plan.copy(&vec![1; MIB as usize]);

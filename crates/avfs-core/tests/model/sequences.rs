@@ -109,7 +109,8 @@ fn play(volume: &mut SimVolume, numbers: impl IntoIterator<Item = u64>) -> Vec<u
     cold
 }
 
-fn reads(volume: &mut SimVolume) -> Vec<u64> {
+/// Lengths of what was read since this was asked last.
+pub(crate) fn reads(volume: &mut SimVolume) -> Vec<u64> {
     let commands = volume.commands();
     commands
         .iter()

@@ -1,9 +1,11 @@
 //! What is written goes to the device as soon as somebody waits for it, and nothing is read that is written over.
 
 use crate::players::{MIB, POLICY, mounted};
-use avfs_core::core::{Operation, WriteStart};
+use crate::recorders::give;
+use crate::sequences::reads;
+use avfs_core::core::Operation;
 use avfs_core::types::*;
-use rtsched::{Class, Direction};
+use rtsched::Class;
 use std::collections::BTreeSet;
 use units::{Bitrate, Bytes, Duration, Ino};
 
@@ -21,10 +23,7 @@ fn a_flush_hastens_what_is_on_its_way() {
                 .flat_map(|at| {
                     let ticket = volume.ticket();
                     let mut outbox = volume.with(|core, now| {
-                        let begun = core.write_begin(now, handle, at * MIB, MIB as usize, None);
-                        let WriteStart::Copy(mut plan) = begun else { panic!("there is room") };
-                        plan.copy(&[7; MIB as usize]);
-                        core.write_end(now, ticket, &mut plan).unwrap().0.unwrap();
+                        assert_eq!(give(core, now, ticket, handle, at * MIB), Some(true));
                         core.take_outbox()
                     });
                     std::mem::take(&mut outbox.requests).into_iter().map(|request| request.tag)
@@ -69,7 +68,7 @@ fn a_flush_hastens_what_completes_its_pages() {
 #[test]
 fn who_writes_over_a_file_in_odd_pieces_has_nothing_read() {
     for piece in [4097, 9123] {
-        for (length, reads) in [(16 * MIB, 0), (piece, 1)] {
+        for (length, pages_read) in [(16 * MIB, 0), (piece, 1)] {
             let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[16]);
             let handle = volume.open(inos[0]).unwrap();
             volume.commands();
@@ -81,9 +80,7 @@ fn who_writes_over_a_file_in_odd_pieces_has_nothing_read() {
                 at = end;
             }
             volume.fsync(inos[0]).unwrap();
-            let commands = volume.commands();
-            let read = commands.iter().filter(|command| command.direction == Direction::Read).count();
-            assert_eq!(read, reads, "{length} bytes in pieces of {piece}");
+            assert_eq!(reads(&mut volume).len(), pages_read, "{length} bytes in pieces of {piece}");
             let written = volume.read(handle, 0, 16 * MIB as usize).unwrap();
             let is_new = |(at, byte): (usize, &u8)| *byte == if (at as u64) < length { 9 } else { 1 };
             assert!(written.iter().enumerate().all(is_new));
