@@ -15,6 +15,7 @@ mod file;
 mod frames;
 mod holdings;
 mod names;
+mod openers;
 mod pattern;
 mod players;
 mod policies;
@@ -44,6 +45,7 @@ use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
 use frames::Share;
 use hashbrown::HashMap;
+use openers::Openers;
 use players::Player;
 use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
@@ -244,6 +246,7 @@ enum Purpose {
 struct Handle {
     ino: Ino,
     flags: OpenFlags,
+    opener: Opener,
     /// By when the next read must be complete, if its client said.
     read_deadline: Option<Instant>,
     /// What its reads and writes look like; none while there were none.
@@ -286,6 +289,7 @@ pub struct Core {
     lookups: HashMap<Ino, u64>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
+    openers: Openers,
     sequences: Sequences,
     /// Streams that were declared, and of which the scheduler has not said yet what they are promised.
     undecided: BTreeSet<StreamId>,
@@ -361,6 +365,7 @@ impl Core {
             lookups: HashMap::new(),
             handles: HashMap::new(),
             next_handle: 1,
+            openers: Openers::default(),
             sequences: Sequences::default(),
             undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,
@@ -619,7 +624,7 @@ impl Core {
     }
 
     fn pump(&mut self, now: Now) {
-        self.wake_throttled();
+        self.wake_throttled(now);
         self.pump_commit(now);
         self.pump_checkpoint(now);
     }

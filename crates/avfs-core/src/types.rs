@@ -76,6 +76,22 @@ pub struct Caller {
     pub gid: u32,
 }
 
+/// Who opened a file: a process, as FUSE names it. Samba has one for each workstation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Opener(pub(crate) u64);
+
+impl Opener {
+    /// A process by its number.
+    pub fn process(number: u32) -> Self {
+        Self(number.into())
+    }
+
+    /// Somebody who is not known, and has opened nothing else.
+    pub(crate) fn of(handle: HandleId) -> Self {
+        Self(handle.0 | 1 << 32)
+    }
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

@@ -525,14 +525,18 @@ impl Volume {
     pub fn create(
         &self,
         caller: Caller,
+        opener: Opener,
         parent: Ino,
         name: &[u8],
         permissions: u16,
         umask: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        let made =
-            self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags));
+        let made = self.shared.change(|core, now| {
+            let made = core.create(now, caller, parent, name, permissions, umask, flags)?;
+            core.set_opener(made.1.handle, opener);
+            Ok(made)
+        });
         let (entry, opened) = made?;
         match self.admit(opened) {
             Ok(opened) => Ok((entry, opened)),
@@ -588,8 +592,12 @@ impl Volume {
     // Files.
 
     /// Opens a file.
-    pub fn open_file(&self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        let opened = self.shared.run(|state| state.core.open(ino, flags))?;
+    pub fn open_file(&self, opener: Opener, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        let opened = self.shared.run(|state| -> Result<Opened> {
+            let opened = state.core.open(ino, flags)?;
+            state.core.set_opener(opened.handle, opener);
+            Ok(opened)
+        })?;
         self.admit(opened)
     }
 

@@ -9,7 +9,7 @@ use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use crate::reply::{Pieces, Reply};
 use avfs_core::Error;
 use avfs_core::types::{
-    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
+    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, Opener, ReadData, ReadSlice,
     SetAttributes, SetTime,
 };
 use avfs_core::volume::{Done, Volume};
@@ -159,7 +159,7 @@ impl Server {
             }
             Operation::Open { flags } => {
                 let flags = protocol::open_flags(flags);
-                match volume.open_file(node, flags) {
+                match volume.open_file(Opener::process(header.pid), node, flags) {
                     Ok(opened) => reply.value(&open_out(&opened, OpenReply::file(&opened, flags))),
                     Err(error) => self.refuse(reply, "open", node, error),
                 }
@@ -168,7 +168,15 @@ impl Server {
                 let flags = protocol::open_flags(how.flags);
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
-                match volume.create(caller, node, name, permissions, umask, flags) {
+                match volume.create(
+                    caller,
+                    Opener::process(header.pid),
+                    node,
+                    name,
+                    permissions,
+                    umask,
+                    flags,
+                ) {
                     Ok((entry, opened)) => reply.value(&abi::CreateOut {
                         entry: entry_out(&entry),
                         open: open_out(&opened, OpenReply::file(&opened, flags)),

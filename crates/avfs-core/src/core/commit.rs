@@ -199,7 +199,7 @@ impl Core {
     }
 
     fn fail_waiters(&mut self, now: Now) {
-        self.wake_throttled();
+        self.wake_throttled(now);
         let waiters = std::mem::take(&mut self.commit.waiters);
         let parked = std::mem::take(&mut self.space_waiters);
         let unbuffered = std::mem::take(&mut self.buffer_waiters);

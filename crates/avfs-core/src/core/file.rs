@@ -7,7 +7,7 @@ use super::policies::Told;
 use super::sequence::SequenceId;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
-use crate::types::{Declaration, HandleId, OpenFlags};
+use crate::types::{Declaration, HandleId, OpenFlags, Opener};
 use rtsched::{Direction, Terms};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -102,6 +102,8 @@ pub(super) struct FileState {
     /// File blocks that have a place, unwritten, only because they are expected: nobody has written them or asked for
     /// them, and they are given back if nobody does.
     pub(super) reserved: RangeSet,
+    /// Who wrote it last.
+    pub(super) given_by: Option<Opener>,
     pub(super) readers: u32,
     pub(super) writers: u32,
     /// Requests to the device that read into blocks, and that write from them.
@@ -216,7 +218,8 @@ impl FileState {
     /// True when nobody says its rate but those who watch its clients.
     pub(super) fn observes_rate(&self) -> bool {
         let observed = self.told.as_deref().is_some_and(Told::is_only_observed);
-        !self.policy().forbids_streams() && (self.policy().bitrate().is_none() || observed)
+        let is_unsaid = self.policy().bitrate().is_none() || observed;
+        is_unsaid && !self.policy().forbids_streams() && self.declarations.is_empty()
     }
 
     /// What clients said who play, or who record.

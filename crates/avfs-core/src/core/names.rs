@@ -732,7 +732,14 @@ impl Core {
         let sequence = self.joined_sequence(ino, direction);
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
-        let open = Handle { ino, flags, read_deadline: None, player: None, taken: Some(Share::default()) };
+        let open = Handle {
+            ino,
+            flags,
+            opener: Opener::of(handle),
+            read_deadline: None,
+            player: None,
+            taken: Some(Share::default()),
+        };
         self.handles.insert(handle.0, open);
         self.change_streams(ino, |core| {
             let file = core.file_mut(ino);
@@ -749,6 +756,13 @@ impl Core {
             CacheMode::Direct
         };
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
+    }
+
+    /// Says who opened a file, which is nobody else's until then: as if each open were by somebody of his own.
+    pub fn set_opener(&mut self, handle: HandleId, opener: Opener) {
+        if let Some(open) = self.handles.get_mut(&handle.0) {
+            open.opener = opener;
+        }
     }
 
     /// Makes and opens a file.

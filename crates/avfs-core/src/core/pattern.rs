@@ -289,59 +289,27 @@ const RESTS_PART: u32 = 8;
 /// Two measurements that differ by less than this part are the same rate.
 const TOLERANCE: u64 = 10;
 
-/// Whether a client takes a file at a rate of its own, and which: seen when it idles for more than half of the time, and
-/// takes the same in one span of time as in the next. A client idles from when it last asked for something, or was given it,
-/// until it asks for the next: who has to wait for answers may still ask by the clock, while a copy asks as soon as it has one.
+/// For how long a client idles: from when it last asked for something, or was given it, until it asks for the next. Who has to wait for
+/// answers may still ask by the clock, while a copy asks as soon as it has one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beat {
+pub(super) struct Idling {
     /// When it last asked for something, or was given it.
     last: Option<Instant>,
-    /// When the span began: with the first request after a rest, because what it filled its own memory with before, at once, is
-    /// no part of a beat.
-    since: Option<Instant>,
-    bytes: u64,
-    idle: Duration,
-    /// What the span before measured.
-    before: Option<Bitrate>,
+    /// For how long it has rested so far.
+    total: Duration,
     /// Until when what it has rested counts, see [`RESTS_PART`].
     rested: Instant,
 }
 
-impl Beat {
-    /// The client asks for `length`. Gives back the rate when one was seen: the higher of two spans.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
+impl Idling {
+    /// The client asks for something. Gives back for how long it has idled; `None`: that says nothing.
+    pub(super) fn asks(&mut self, now: Instant) -> Option<Duration> {
         let gap = now.saturating_since(self.last.replace(now)?);
-        let rests = gap >= IDLE;
-        if rests {
+        if gap >= IDLE {
+            self.total += gap;
             self.rested = (self.rested.max(now) + gap * RESTS_PART).min(now + MEASURED);
         }
-        let Some(since) = self.since else {
-            self.since = rests.then_some(now);
-            (self.bytes, self.idle) = (length.0, Duration::ZERO);
-            return None;
-        };
-        if rests {
-            self.idle += gap;
-        }
-        let elapsed = now.saturating_since(since);
-        let mut seen = None;
-        if elapsed >= MEASURED {
-            let rate = u128::from(self.bytes) * 8_000_000_000 / elapsed.as_nanos().max(1);
-            let rate = Bitrate(u64::try_from(rate).unwrap_or(u64::MAX));
-            // A pause is not the end of a beat, and no part of one.
-            let is_beat = self.idle * 2 >= elapsed && gap < MEASURED / 2;
-            let before = std::mem::replace(&mut self.before, is_beat.then_some(rate));
-            seen = before.filter(|before| is_beat && rate.0.abs_diff(before.0) <= before.0 / TOLERANCE);
-            seen = seen.map(|before| before.max(rate));
-            (self.since, self.bytes, self.idle) = (Some(now), 0, Duration::ZERO);
-        }
-        self.bytes = self.bytes.saturating_add(length.0);
-        seen
-    }
-
-    /// The client may have a clock, as far as can be told before its rate can: a copy asks as soon as it has an answer.
-    pub(super) fn rests(&self, now: Instant) -> bool {
-        now < self.rested
+        Some(gap)
     }
 
     /// The client has what it had to wait for.
@@ -349,9 +317,80 @@ impl Beat {
         self.last = self.last.map(|last| last.max(now));
     }
 
+    /// When it last asked for something, or was given it.
+    pub(super) fn last(&self) -> Option<Instant> {
+        self.last
+    }
+
+    /// The client may have a clock, as far as can be told before its rate can: a copy asks as soon as it has an answer.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        now < self.rested
+    }
+}
+
+/// Whether a client takes a file at a rate of its own, and which: seen when it idles for more than half of the time, and
+/// takes the same in one span of time as in the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beat {
+    idling: Idling,
+    /// When the span began, with the first request after a rest, because what it filled its own memory with before, at once, is
+    /// no part of a beat; and for how long the client had idled until then.
+    since: Option<(Instant, Duration)>,
+    bytes: u64,
+    /// What the span before measured.
+    before: Option<Bitrate>,
+}
+
+impl Beat {
+    /// The client asks for `length`. Gives back the rate when one was seen: the higher of two spans.
+    pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
+        let gap = self.idling.asks(now)?;
+        self.measure(now, length, gap, self.idling)
+    }
+
+    /// The same of one who asks elsewhere as well: he has idled for `gap`, and so far as `idling` says, in all that he does.
+    pub(super) fn measure(
+        &mut self,
+        now: Instant,
+        length: Bytes,
+        gap: Duration,
+        idling: Idling,
+    ) -> Option<Bitrate> {
+        let Some((since, before)) = self.since else {
+            self.since = (gap >= IDLE).then_some((now, idling.total));
+            self.bytes = length.0;
+            return None;
+        };
+        let elapsed = now.saturating_since(since);
+        let mut seen = None;
+        if elapsed >= MEASURED {
+            let rate = u128::from(self.bytes) * 8_000_000_000 / elapsed.as_nanos().max(1);
+            let rate = Bitrate(u64::try_from(rate).unwrap_or(u64::MAX));
+            // A pause is not the end of a beat, and no part of one.
+            let idle = idling.total.saturating_sub(before);
+            let is_beat = idle * 2 >= elapsed && gap < MEASURED / 2;
+            let before = std::mem::replace(&mut self.before, is_beat.then_some(rate));
+            seen = before.filter(|before| is_beat && rate.0.abs_diff(before.0) <= before.0 / TOLERANCE);
+            seen = seen.map(|before| before.max(rate));
+            (self.since, self.bytes) = (Some((now, idling.total)), 0);
+        }
+        self.bytes = self.bytes.saturating_add(length.0);
+        seen
+    }
+
+    /// See [`Idling::rests`].
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        self.idling.rests(now)
+    }
+
+    /// See [`Idling::answered`].
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.idling.answered(now);
+    }
+
     /// The client is elsewhere, or waits for a frame: the time until it asks for the next says nothing of its clock.
     pub(super) fn interrupt(&mut self) {
-        (self.last, self.since) = (None, None);
+        (self.idling.last, self.since) = (None, None);
     }
 }
 

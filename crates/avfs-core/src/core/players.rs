@@ -14,9 +14,10 @@
 
 use super::cache::BlockId;
 use super::file::FileState;
-use super::pattern::{Allowance, Beat, Pace, Pattern, Rest, Step, Way};
+use super::pattern::{Allowance, Beat, Idling, Pace, Pattern, Rest, Step, Way};
 use super::sequence::SequenceId;
 use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
+use super::writeback::STREAM_SIZE;
 use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
@@ -34,6 +35,8 @@ use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 const REQUEST: u64 = MAX_BUFFER as u64;
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
+/// What is written more slowly is no recording: sound in two channels is more.
+const LEAST_RECORDED: Bitrate = Bitrate::from_megabits(1);
 /// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
 /// once, and a third of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
 pub(super) const START: Duration = Duration::from_millis(1650);
@@ -398,19 +401,47 @@ impl Core {
 
     /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
     fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: Bytes) {
-        let Some(file) =
-            self.files.get(&ino).filter(|file| file.observes_rate() && file.declarations.is_empty())
-        else {
+        if !self.files.get(&ino).is_some_and(|file| file.observes_rate()) {
             return;
-        };
-        let known = file.policy().bitrate();
+        }
         let player = player_of(&mut self.handles, handle).filter(|player| player.has_played);
-        let Some(player) = player else { return };
-        let Some(seen) = player.beat.note(now.monotonic, length) else { return };
+        if let Some(seen) = player.and_then(|player| player.beat.note(now.monotonic, length)) {
+            self.note_observed(ino, seen);
+        }
+    }
+
+    /// Learns the rate of a file from how a client records it, in the same way. `gap` and `idling` are those of who opened it, in all
+    /// that he writes: each file of a folder that is copied rests while the others have their turn.
+    fn observe_writer(
+        &mut self,
+        now: Now,
+        ino: Ino,
+        handle: HandleId,
+        length: Bytes,
+        gap: Duration,
+        idling: Idling,
+    ) {
+        let is_frame = |file: &FileState| file.sequence(Direction::Write).is_some();
+        let is_unknown =
+            |file: &FileState| file.size >= STREAM_SIZE && !is_frame(file) && file.observes_rate();
+        if !self.files.get(&ino).is_some_and(|file| is_unknown(file)) {
+            return;
+        }
+        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let beat = &mut open.player.get_or_insert_default().beat;
+        let seen = beat.measure(now.monotonic, length, gap, idling);
+        if let Some(seen) = seen.filter(|seen| *seen >= LEAST_RECORDED) {
+            self.note_observed(ino, seen);
+        }
+    }
+
+    /// A client was seen to take a file at this rate, or to give it.
+    fn note_observed(&mut self, ino: Ino, seen: Bitrate) {
+        let known = self.files.get(&ino).and_then(|file| file.policy().bitrate());
         let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
         let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
         if is_news && is_bitrate(rate) {
-            tracing::debug!(%ino, kilobits = rate.0 / 1000, "a client plays it at a rate of its own");
+            tracing::debug!(%ino, kilobits = rate.0 / 1000, "a client has a rate of its own");
             let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
             // It is open, so it is there.
             let _ = self.inform(ino, Informant::Observation, settings);
@@ -471,10 +502,17 @@ impl Core {
         self.give_up(ino, handle, &given_up);
     }
 
-    /// A client wants to write.
-    pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId) {
+    /// A client wants to write so much.
+    pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId, length: usize) {
+        let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return };
+        let length = Bytes(length as u64);
+        let idled = self.openers.gives(now.monotonic, opener, length);
+        self.file_mut(ino).given_by = Some(opener);
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.rest.asks(now.monotonic);
+        }
+        if let Some((gap, idling)) = idled {
+            self.observe_writer(now, ino, handle, length, gap, idling);
         }
     }
 
@@ -483,6 +521,20 @@ impl Core {
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.rest.interrupt();
         }
+    }
+
+    /// A client that had to wait until it may go on writing goes on.
+    pub(super) fn let_writer_go(&mut self, now: Now, handle: HandleId) {
+        if let Some(open) = self.handles.get(&handle.0) {
+            self.openers.answered(now.monotonic, open.opener);
+        }
+    }
+
+    /// A client may record, though nobody knows at what rate; a copy gives way.
+    pub(super) fn may_record(&self, now: Now, handle: HandleId) -> bool {
+        let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return false };
+        let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
+        !gives_way && !self.copies(handle) && self.openers.may_record(now.monotonic, opener)
     }
 
     /// A client has written so much: a recorder, or a copy.

@@ -2,6 +2,7 @@
 
 use super::cache::{BlockId, CacheBlock};
 use super::file::FileState;
+use super::openers::turns_of;
 use super::reads::{page_ceil, page_floor};
 use super::streams::Need;
 use super::{Core, Purpose, Touched};
@@ -251,6 +252,8 @@ impl Core {
             (Some(rate), Some(wish)) => Some(rate.min(wish)),
             (rate, wish) => rate.or(wish),
         };
+        let turns = || self.files.get(&ino)?.given_by.map(turns_of);
+        let stream = ranking.stream.or_else(turns);
         let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
         self.writeback_requests += 1;
         let file = self.file_mut(ino);
@@ -262,7 +265,7 @@ impl Core {
             self.superblock.geometry.block_address(run.start),
             segments,
             class,
-            ranking.stream,
+            stream,
             deadline,
             Purpose::Data { ino, block: id, epoch, pieces: SmallVec::from_slice(pieces) },
             Some(run),

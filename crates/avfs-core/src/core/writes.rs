@@ -2,6 +2,7 @@
 
 use super::cache::BlockId;
 use super::names::{SETGID, without_privileges};
+use super::openers::RECORDED;
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
 use crate::error::{Error, Result};
@@ -94,6 +95,7 @@ impl WritePlan {
 #[derive(Debug)]
 pub(super) struct Throttled {
     pub(super) ticket: Ticket,
+    pub(super) handle: HandleId,
     pub(super) outcome: Outcome,
     pub(super) stale: Option<Stale>,
     /// See [`Core::is_overfull`].
@@ -121,7 +123,7 @@ impl Core {
         length: usize,
         unprivileged: Option<Caller>,
     ) -> WriteStart {
-        self.notice_writer(now, handle);
+        self.notice_writer(now, handle, length);
         match self.try_write(now, None, handle, offset, length, unprivileged) {
             Progress::Ready(Ok(plan)) => WriteStart::Copy(plan),
             Progress::Ready(Err(error)) => WriteStart::Refused(error),
@@ -461,13 +463,13 @@ impl Core {
         }
         if self.is_overfull(false) {
             self.write_back_for_memory(now);
-            let keeps_its_rate = self.keeps_its_rate(ino);
+            let keeps_its_rate = self.keeps_its_rate(now, ino, handle);
             if self.is_overfull(keeps_its_rate) {
                 if !keeps_its_rate {
                     self.hold_writer_back(handle);
                 }
                 let (outcome, stale) = (Outcome::Count(Ok(length)), stale);
-                self.throttled.push_back(Throttled { ticket, outcome, stale, keeps_its_rate });
+                self.throttled.push_back(Throttled { ticket, handle, outcome, stale, keeps_its_rate });
                 return None;
             }
         }
@@ -483,6 +485,7 @@ impl Core {
         match progress {
             Progress::Ready(Ok(mut plan)) => {
                 plan.copy(data);
+                self.let_writer_go(now, handle);
                 if let Some((result, stale)) = self.accept_write(now, ticket, &mut plan) {
                     self.outbox.finished.push((ticket, Outcome::Count(result), stale));
                 }
@@ -503,22 +506,26 @@ impl Core {
         self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 8 * parts
     }
 
-    /// The file is recorded at a known rate, and no more of it waits for the device than comes in [`RECORDING_AHEAD`], or than
-    /// its terms need.
-    fn keeps_its_rate(&self, ino: Ino) -> bool {
-        let Some(rate) = self.ranking(ino, Direction::Write, None).rate else { return false };
+    /// The file is recorded at a known rate, or may be at one that nobody knows, and no more of it waits for the device than comes in
+    /// [`RECORDING_AHEAD`], or than its terms need.
+    fn keeps_its_rate(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(file) = self.files.get(&ino) else { return false };
+        let known = self.ranking(ino, Direction::Write, None).rate;
+        let may_be = (file.observes_rate() && self.may_record(now, handle)).then_some(RECORDED);
+        let Some(rate) = known.max(may_be) else { return false };
         let blocks = file.blocks.ids().filter_map(|id| self.cache.get(id));
         let waiting: u64 = blocks.map(|block| block.dirty.total() + block.in_writing.total()).sum();
         let promised = file.terms(Direction::Write).map_or(0, |terms| terms.buffer().0);
         waiting <= promised.max(rate.bytes_in(RECORDING_AHEAD).0)
     }
 
-    pub(super) fn wake_throttled(&mut self) {
+    pub(super) fn wake_throttled(&mut self, now: Now) {
         let may_go =
             |core: &Self, held: &Throttled| core.failure.is_some() || !core.is_overfull(held.keeps_its_rate);
         while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
-            let Some(Throttled { ticket, outcome, stale, .. }) = self.throttled.remove(first) else { break };
+            let Some(held) = self.throttled.remove(first) else { break };
+            let Throttled { ticket, handle, outcome, stale, .. } = held;
+            self.let_writer_go(now, handle);
             self.outbox.finished.push((ticket, outcome, stale));
         }
     }

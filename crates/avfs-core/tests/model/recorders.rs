@@ -8,6 +8,8 @@ use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::{IoOperation, IoRequest, Promise};
 use rtsched::{Class, Terms};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
 const RATE: Bitrate = Bitrate::from_megabits(100);
@@ -28,6 +30,17 @@ pub(crate) fn give(core: &mut Core, now: Now, ticket: Ticket, handle: HandleId, 
         WriteStart::Later => None,
         WriteStart::Refused(error) => panic!("{error}"),
     }
+}
+
+/// From now on a file is one of those that this process has open.
+fn opened_by(volume: &mut SimVolume, handle: HandleId, process: u32) {
+    volume.with(|core, _| core.set_opener(handle, Opener::process(process)));
+}
+
+/// Files that are written, and the rates that are known of them.
+fn recorded(volume: &SimVolume) -> BTreeMap<u64, u64> {
+    let writes = |stream: &StreamReport| stream.writes.then_some((stream.ino, stream.bits_per_second));
+    volume.streams().iter().filter_map(writes).collect()
 }
 
 fn data(requests: Vec<IoRequest>) -> Vec<IoRequest> {
@@ -81,11 +94,19 @@ fn what_is_recorded_is_written_by_when_its_terms_say() {
 }
 
 /// Clients give 1 MiB in turns, each until one of his is not answered, and the device writes nothing: how much of each waits.
-fn waiting_before_a_device_that_stands(config: &str, memory: Bytes, count: usize) -> (SimVolume, Vec<u64>) {
+fn waiting_before_a_device_that_stands(
+    config: &str,
+    is_one_opener: bool,
+    memory: Bytes,
+    count: usize,
+) -> (SimVolume, Vec<u64>) {
     let mut volume = volume(config, memory);
     let handles: Vec<HandleId> = (0..count)
         .map(|number| volume.create(Ino::ROOT, format!("{number}.mov").as_bytes()).unwrap().1)
         .collect();
+    if is_one_opener {
+        handles.iter().for_each(|handle| opened_by(&mut volume, *handle, 1));
+    }
     let mut given = vec![0; count];
     let mut goes_on = vec![true; count];
     while goes_on.contains(&true) {
@@ -99,14 +120,15 @@ fn waiting_before_a_device_that_stands(config: &str, memory: Bytes, count: usize
     (volume, given)
 }
 
-/// Of what comes without a promise no more waits than half of the memory, or seven eighths where it keeps a rate that is known; and of
-/// each client one piece more, which is not answered before there is less.
+/// Of what comes without a promise no more waits than half of the memory where it is copied, or seven eighths where it may be recorded,
+/// at a rate that is known or not; and of each client one piece more, which is not answered before there is less.
 #[test]
 fn recorders_without_a_reservation_fill_no_more_than_a_part_of_the_memory() {
     let memory = Bytes::from_mib(512);
     for count in [1, 2, 13, 50, 200] {
-        for (config, eighths) in [("", 4), (POLICY, 7)] {
-            let (mut volume, given) = waiting_before_a_device_that_stands(config, memory, count);
+        for (config, is_one_opener, eighths) in [("", true, 4), ("", false, 7), (POLICY, false, 7)] {
+            let (mut volume, given) =
+                waiting_before_a_device_that_stands(config, is_one_opener, memory, count);
             let report = volume.core().report();
             let waiting = report.dirty_bytes + report.writing_bytes;
             assert_eq!(waiting, given.iter().sum());
@@ -148,5 +170,164 @@ fn a_recorder_without_room_has_four_seconds_of_its_rate_waiting_beside_a_copy() 
         assert_eq!(answered(copy, Duration::ZERO), 256, "half of the memory");
         let recorded = answered(recording, RATE.time_for(Bytes(MIB)));
         assert_eq!(recorded, RATE.bytes_in(Duration::from_secs(4)).0 / MIB);
+    });
+}
+
+/// Each of these files is given these pieces of 1 MiB, one each `every`.
+fn give_by_the_clock(volume: &mut SimVolume, files: &[HandleId], every: Duration, pieces: Range<u64>) {
+    for at in pieces {
+        for handle in files {
+            let ticket = volume.ticket();
+            assert_eq!(volume.with(|core, now| give(core, now, ticket, *handle, at * MIB)), Some(true));
+            volume.pass(every / files.len() as u32);
+        }
+    }
+}
+
+/// Nobody says the rate of what is recorded, and a container that is being written does not either. Each such recorder was best effort, in
+/// one line with whoever copied, and of three beside a copy of twelve files two lost units.
+#[test]
+fn the_rate_of_a_recorder_is_observed_and_declared_with_a_margin() {
+    let every = RATE.time_for(Bytes(MIB));
+    // One, or two cameras at one workstation.
+    for cameras in [1, 2] {
+        let mut volume = volume("", Bytes::from_mib(512));
+        let takes: Vec<(Ino, HandleId)> = (0..cameras)
+            .map(|number| volume.create(Ino::ROOT, format!("take{number}").as_bytes()).unwrap())
+            .collect();
+        let handles: Vec<HandleId> = takes.iter().map(|(_, handle)| *handle).collect();
+        handles.iter().for_each(|handle| opened_by(&mut volume, *handle, 1));
+        give_by_the_clock(&mut volume, &handles, every, 0..40);
+        assert!(recorded(&volume).is_empty(), "after 3.4 s two spans of two seconds have not passed");
+        give_by_the_clock(&mut volume, &handles, every, 40..60);
+        for (ino, _) in takes {
+            let observed = recorded(&volume)[&ino.0];
+            // A twentieth more, as exactly as megabytes can be counted in two seconds.
+            assert!((100_000_000..=112_000_000).contains(&observed), "{observed}");
+            let report = volume.core().explain_policy(ino).unwrap();
+            let said = report.settings.iter().find(|setting| setting.name == "rate").unwrap();
+            assert_eq!(said.decided_by, PolicySource::Observation);
+        }
+        volume.core().audit().unwrap();
+    }
+}
+
+/// A folder that is copied here over 1 Gbit/s, twelve files at once, as robocopy does: each gets 77 Mbit/s, and rests while the others
+/// have their turn. Were the same files given by twelve workstations, each with a clock, they were recorders.
+#[test]
+fn a_folder_that_one_workstation_copies_is_no_recorders() {
+    let every = Bitrate::from_megabits(77).time_for(Bytes(MIB));
+    for (workstations, recorders) in [(1, 0), (12, 12)] {
+        let mut volume = volume("", Bytes::from_mib(2048));
+        let handles: Vec<HandleId> = (0..12)
+            .map(|number| {
+                let handle = volume.create(Ino::ROOT, format!("{number}.mov").as_bytes()).unwrap().1;
+                opened_by(&mut volume, handle, number % workstations);
+                handle
+            })
+            .collect();
+        give_by_the_clock(&mut volume, &handles, every, 0..60);
+        assert_eq!(recorded(&volume).len(), recorders, "of {workstations} workstations");
+    }
+}
+
+/// A copy asks as soon as it is answered: the time for which it is kept from being answered is no rest, and its pace, which is
+/// that of the device, no clock.
+#[test]
+fn a_copy_that_is_held_back_has_no_rate() {
+    let mut volume = volume("", Bytes::from_mib(256));
+    let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let mut at = 0;
+    let mut held_back = 0;
+    while volume.clock() < Instant::ZERO + Duration::from_secs(12) {
+        let ticket = volume.ticket();
+        let answered = volume.with(|core, now| give(core, now, ticket, copy, at * MIB));
+        at += u64::from(answered.is_some());
+        if answered == Some(true) {
+            continue;
+        }
+        // Once in 84 ms, as if the device gave it 100 Mbit/s.
+        held_back += 1;
+        volume.pass(RATE.time_for(Bytes(MIB)));
+        volume.sync().unwrap();
+        at %= 2048;
+    }
+    assert!(held_back > 60, "{held_back}");
+    assert!(recorded(&volume).is_empty());
+}
+
+/// What is written more slowly than sound, and what is written again and again in a file that is smaller than any clip, is no recording.
+#[test]
+fn books_that_are_kept_by_the_clock_are_no_recording() {
+    let mut volume = volume("", Bytes::from_mib(256));
+    let (ino, log) = volume.create(Ino::ROOT, b"log").unwrap();
+    let (_, small) = volume.create(Ino::ROOT, b"small").unwrap();
+    volume.write(log, 0, &vec![1; 2 << 20]).unwrap();
+    for (bytes_each_second, is_recording) in [(120_000, false), (130_000, true)] {
+        for number in 0..80_u64 {
+            let piece = bytes_each_second / 10;
+            volume.write(log, (2 << 20) + number * piece as u64, &vec![1; piece]).unwrap();
+            volume.write(small, 0, &vec![1; 100_000]).unwrap();
+            volume.pass(Duration::from_millis(100));
+        }
+        let found: Vec<u64> = recorded(&volume).into_keys().collect();
+        assert_eq!(found, if is_recording { vec![ino.0] } else { vec![] }, "{bytes_each_second}");
+    }
+}
+
+/// A copy has filled the half of the memory that it may, before a device that stands. Who may record at a rate that nobody knows is
+/// answered all the same, up to four seconds of 400 Mbit/s; who opened the copy's next file is not.
+#[test]
+fn a_recorder_of_whom_nothing_is_known_does_not_wait_for_a_copy() {
+    let mut volume = volume("", Bytes::from_mib(1024));
+    let [copy, next, take] = [&b"copy"[..], b"next", b"take"].map(|name| {
+        let handle = volume.create(Ino::ROOT, name).unwrap().1;
+        opened_by(&mut volume, handle, if name == b"take" { 2 } else { 1 });
+        handle
+    });
+    let tickets = [0; 1024].map(|_| volume.ticket());
+    volume.with(|core, now| {
+        let (mut at, mut tickets) = (now, tickets.into_iter());
+        let mut answered = |handle, each: Duration| {
+            let is_answered = |mebibyte: &u64| {
+                at.monotonic += each;
+                give(core, at, tickets.next().unwrap(), handle, mebibyte * MIB) == Some(true)
+            };
+            (0..).take_while(is_answered).count() as u64
+        };
+        assert_eq!(answered(copy, Duration::ZERO), 512);
+        assert_eq!(answered(next, Duration::ZERO), 0);
+        let given = answered(take, RATE.time_for(Bytes(MIB)));
+        assert_eq!(given, Bitrate::from_megabits(400).bytes_in(Duration::from_secs(4)).0 / MIB);
+    });
+    volume.sync().unwrap();
+    volume.core().audit().unwrap();
+}
+
+/// Of a device on which all is late each who opened files has his turn, however many files he writes: twelve files of a copy went before
+/// each of a recorder's, and what belonged to nobody stood in one line.
+#[test]
+fn what_is_written_takes_turns_by_who_opened_it() {
+    let mut volume = volume("", Bytes::from_mib(512));
+    let handles = [1, 1, 2].map(|process| {
+        let name = format!("{}", volume.clock().as_nanos());
+        let handle = volume.create(Ino::ROOT, name.as_bytes()).unwrap().1;
+        opened_by(&mut volume, handle, process);
+        handle
+    });
+    let tickets = [0; 48].map(|_| volume.ticket());
+    volume.with(|core, now| {
+        let mut tickets = tickets.into_iter();
+        let streams = handles.map(|handle| {
+            for at in 0..16 {
+                give(core, now, tickets.next().unwrap(), handle, at * MIB).unwrap();
+            }
+            let streams: BTreeSet<_> =
+                data(core.take_outbox().requests).iter().map(|one| one.stream).collect();
+            let [Some(stream)] = streams.into_iter().collect::<Vec<_>>()[..] else { panic!("no stream") };
+            stream
+        });
+        assert_eq!(streams[0], streams[1]);
+        assert_ne!(streams[0], streams[2]);
     });
 }

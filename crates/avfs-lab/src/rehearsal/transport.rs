@@ -10,7 +10,7 @@ use avfs_core::config::Config;
 use avfs_core::core::{Operation as Wait, Outcome as Ended, Ticket, WriteStart};
 use avfs_core::error::Error;
 use avfs_core::simulation::SimVolume;
-use avfs_core::types::{Caller, HandleId, OpenFlags, SetAttributes};
+use avfs_core::types::{Caller, HandleId, OpenFlags, Opener, SetAttributes};
 use avfs_io::Geometry;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
@@ -268,7 +268,7 @@ impl VirtualTransport {
         self.volume.core().attributes(ino).is_ok_and(|attributes| attributes.size > 0).then_some(ino)
     }
 
-    fn open(&mut self, name: &str, write: bool) -> Result<Answer, Error> {
+    fn open(&mut self, client: usize, name: &str, write: bool) -> Result<Answer, Error> {
         let (ino, handle) = match self.find(name) {
             Ok(ino) if write => (ino, self.volume.open(ino)?),
             Ok(ino) => (ino, self.volume.with(|core, _| core.open(ino, OpenFlags::READ))?.handle),
@@ -279,6 +279,7 @@ impl VirtualTransport {
             }
             Err(error) => return Err(error),
         };
+        self.volume.with(|core, _| core.set_opener(handle, Opener::process(client as u32)));
         self.opened += 1;
         self.handles.insert(self.opened, handle);
         let length = self.volume.core().attributes(ino)?.size;
@@ -322,7 +323,7 @@ impl VirtualTransport {
                     let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
                     self.wait_for(ask, Wait::SetAttributes { ino, changes })
                 }
-                None => Some(self.open(name, *write)),
+                None => Some(self.open(ask.client, name, *write)),
             },
             Operation::MakeDirectory { name } => done(self.make_directory(name).map(drop)),
             Operation::Close { file } => {
@@ -385,7 +386,7 @@ impl VirtualTransport {
             let Some(Ask { client, tag, operation }) = self.waiting.remove(&ticket) else { continue };
             let answer = match (self.volume.ended(ticket), operation) {
                 (Some(Ended::Attributes(emptied)), Operation::Open { name, write }) => {
-                    emptied.and_then(|_| self.open(&name, write))
+                    emptied.and_then(|_| self.open(client, &name, write))
                 }
                 (Some(Ended::Data(result)), Operation::Read { length, .. }) => {
                     result.map(|data| answer_to_read(length as usize, data.len()))

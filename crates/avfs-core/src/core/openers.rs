@@ -1,0 +1,88 @@
+//! Who gives data, in all files that he has open: a workstation, which behind Samba is a process.
+//!
+//! **For:** telling who records from who copies where nobody says a rate. Who records rests between what he gives, because he has a
+//! clock; who copies gives the next as soon as he is answered. A folder that is copied is many files at once, each of which rests
+//! while the others have their turn, so it is looked at whoever opened them, not at each file. **Excludes:** the rates of files, and
+//! what follows from them. **State:** a [`Giver`] for each who gave something lately. **Invariants:** a function of the calls; no more
+//! of them than there were within [`REMEMBERED`], or [`FEW`].
+
+use super::pattern::Idling;
+use crate::types::Opener;
+use hashbrown::HashMap;
+use rtsched::StreamId;
+use units::{Bitrate, Bytes, Duration, Instant};
+
+/// Who has given nothing for so long comes anew.
+const REMEMBERED: Duration = Duration::from_secs(10);
+/// So many are no burden.
+const FEW: usize = 256;
+/// Of whom nothing is known yet may record, for so long after he came: whether he rests is seen only then.
+const JUST_CAME: Duration = Duration::from_secs(1);
+/// Who has given more for longer than fills a client's buffers copies. Where a megabyte comes each 25 ms, which is the
+/// shortest rest there is, it is 335 Mbit/s.
+pub(super) const RECORDED: Bitrate = Bitrate::from_megabits(400);
+/// What may come at once: a clip's first frames, or what was kept back while a network paused.
+const AT_ONCE: Bytes = Bytes::from_mib(64);
+
+/// Who gives data.
+#[derive(Debug)]
+struct Giver {
+    came: Instant,
+    idling: Idling,
+    /// When what was given up to now would have been given at [`RECORDED`].
+    virtual_time: Instant,
+}
+
+/// What openers are called among streams: inodes and sequences have no such numbers.
+const NAMES: u64 = 1 << 62;
+
+/// The stream whose turn it is when best effort of who opened a file is served: who writes many at once has one.
+pub(super) fn turns_of(opener: Opener) -> StreamId {
+    StreamId(NAMES | opener.0)
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Openers(HashMap<Opener, Giver>);
+
+impl Openers {
+    /// He gives `length`. Says for how long he has idled since he gave something, and was answered, and in all; `None`: he comes anew.
+    pub(super) fn gives(
+        &mut self,
+        now: Instant,
+        opener: Opener,
+        length: Bytes,
+    ) -> Option<(Duration, Idling)> {
+        let is_lately = |giver: &Giver| giver.idling.last().is_some_and(|last| now < last + REMEMBERED);
+        if self.0.len() >= FEW && !self.0.contains_key(&opener) {
+            self.0.retain(|_, giver| is_lately(giver));
+        }
+        let giver = self.0.entry(opener).or_insert_with(|| Giver::new(now));
+        if !is_lately(giver) {
+            *giver = Giver::new(now);
+        }
+        giver.virtual_time = giver.virtual_time.max(now) + RECORDED.time_for(length);
+        giver.idling.asks(now).map(|gap| (gap, giver.idling))
+    }
+
+    /// He was answered after he had to wait.
+    pub(super) fn answered(&mut self, now: Instant, opener: Opener) {
+        if let Some(giver) = self.0.get_mut(&opener) {
+            giver.idling.answered(now);
+        }
+    }
+
+    /// He may record, as far as can be told: he rests, or has only just come, and gives no more than is recorded.
+    pub(super) fn may_record(&self, now: Instant, opener: Opener) -> bool {
+        self.0.get(&opener).is_some_and(|giver| {
+            let may_rest = giver.idling.rests(now) || now < giver.came + JUST_CAME;
+            may_rest && giver.virtual_time <= now + RECORDED.time_for(AT_ONCE)
+        })
+    }
+}
+
+impl Giver {
+    fn new(now: Instant) -> Self {
+        Self { came: now, idling: Idling::default(), virtual_time: now }
+    }
+}
