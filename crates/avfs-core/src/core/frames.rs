@@ -580,9 +580,10 @@ impl Core {
             self.go_on_behind(id, first);
         }
         let longest = self.cache.capacity() / 8;
-        let is_overfull = self.is_overfull(false);
         self.gather(id, ino, size);
         let Some(sequence) = self.sequences.get(id) else { return false };
+        // Who was promised long requests has memory of his own for that: a copy that fills the rest does not make them short.
+        let is_overfull = self.is_overfull(sequence.terms.is_some());
         let gathered: u64 = sequence.gathered.iter().map(|(.., length)| length).sum();
         let wanted = sequence.terms.map_or(GATHERED, |terms| terms.request.0).min(longest);
         if gathered >= wanted || is_overfull {
@@ -651,6 +652,15 @@ impl Core {
     /// True when a handle's file is written as a frame.
     pub(super) fn is_recorded_frame(&self, ino: Ino) -> bool {
         self.files.get(&ino).is_some_and(|file| file.sequence(Direction::Write).is_some())
+    }
+
+    /// How much memory a frame should have that is being recorded, from `at` on, of which a write ends at `end`: as much as it takes if it is as
+    /// long as the one before. `None`: the file is none.
+    pub(super) fn memory_of_frame(&self, ino: Ino, at: u64, end: u64) -> Option<u64> {
+        let id = self.files.get(&ino)?.sequence(Direction::Write)?;
+        let length = self.sequences.get(id)?.frame_bytes().0;
+        let piece = pieces(length).into_iter().find(|piece| piece.contains(&at));
+        Some(piece.map_or(end - at, |piece| (piece.end - at).max(end - at)))
     }
 
     /// How many references clients of sequences hold to each block, for the audit.

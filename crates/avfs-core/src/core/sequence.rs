@@ -129,7 +129,7 @@ impl Sequence {
     }
 
     /// The longest of the frames that were taken last.
-    fn frame_bytes(&self) -> Bytes {
+    pub(super) fn frame_bytes(&self) -> Bytes {
         self.heads.iter().map(Head::frame_bytes).max().unwrap_or(Bytes::ZERO)
     }
 

@@ -366,10 +366,11 @@ impl Core {
             // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. Of the
             // largest at once gets them what is known to grow: its length was set, its writer goes ahead of itself, or
             // it is media and written like media.
-            let wanted = match is_large {
-                true => MAX_BUFFER as u64,
-                false if at > 0 && at.is_power_of_two() => at.max(end - at),
-                false => end - at,
+            let wanted = match self.memory_of_frame(ino, at, end) {
+                Some(wanted) => wanted,
+                None if is_large => MAX_BUFFER as u64,
+                None if at > 0 && at.is_power_of_two() => at.max(end - at),
+                None => end - at,
             };
             let Some(id) = self.block_for(ino, at, wanted, longest) else { return false };
             let Some(block) = self.cache.get_mut(id) else { return false };

@@ -1,6 +1,7 @@
 //! Directories of numbered frames: what is in memory before a frame is opened, what the device is asked for, what the
 //! scheduler is told; and how frames come to lie that are recorded.
 
+use crate::recorders::give;
 use avfs_core::config::Config;
 use avfs_core::core::{Cancellation, Core, Operation, Outbox, Outcome, Ticket};
 use avfs_core::simulation::{SimVolume, formatted};
@@ -725,6 +726,67 @@ fn a_recorded_sequence_is_one_stream() {
     let bytes: u64 = writes.iter().map(|command| command.length.0).sum();
     assert!(bytes / writes.len() as u64 >= 8 * MIB, "{writes:?}");
     volume.core().audit().unwrap();
+}
+
+/// Records frames of 1 MiB before a device that does nothing, until something is not answered at once. What was asked for after each.
+fn record_before_a_device_that_stands(
+    volume: &mut SimVolume,
+    numbers: impl IntoIterator<Item = u64>,
+    promised: Option<Terms>,
+) -> Vec<Vec<IoRequest>> {
+    let tickets: Vec<Ticket> = numbers.into_iter().map(|_| volume.ticket()).collect();
+    volume.with(|core, now| {
+        let mut asked = Vec::new();
+        for (number, ticket) in (1..).zip(tickets) {
+            let (caller, flags) = (Caller::default(), OpenFlags::WRITE);
+            let (_, opened) = core.create(now, caller, Ino::ROOT, &name(number), 0o644, 0, flags).unwrap();
+            if give(core, now, ticket, opened.handle, 0) != Some(true) {
+                break;
+            }
+            core.release(now, opened.handle);
+            let outbox = core.take_outbox();
+            for (stream, _) in outbox.streams.into_iter().filter(|(_, declared)| declared.is_some()) {
+                core.promised(now, Promise { stream, terms: promised });
+            }
+            let is_data = |one: &IoRequest| one.class != Class::Metadata && one.length() > Bytes::ZERO;
+            asked.push(outbox.requests.into_iter().filter(is_data).collect());
+        }
+        asked
+    })
+}
+
+/// Frames in a place with a policy had memory as clips have that begin: 8 MiB for each of 1 MiB. Six recorders of films filled all of it
+/// beside a copy, and hundreds of frames were late.
+#[test]
+fn a_recorded_frame_has_no_more_memory_than_it_needs() {
+    let mut volume = volume("[[stream]]\npath = \"**\"\nframes_per_second = 24");
+    let recorded = record_before_a_device_that_stands(&mut volume, 1..=200, None).len();
+    // Nothing is answered that would fill more than half of 256 MiB, or for who keeps his rate seven eighths.
+    assert!((120..=224).contains(&recorded), "{recorded}");
+}
+
+/// Frames of who was promised long requests were written one by one as soon as a copy had filled the memory that it may, so they took
+/// all of the device's time in seeks: of six recorders of films those with a reservation had late frames, and the copy got nothing.
+#[test]
+fn recorded_frames_are_gathered_beside_a_copy_that_fills_memory() {
+    let terms = Terms { request: Bytes(16 * MIB), ..TERMS };
+    let mut volume = volume("[[stream]]\npath = \"*.dpx\"\nframes_per_second = 24");
+    let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let tickets = [0; 256].map(|_| volume.ticket());
+    volume.with(|core, now| {
+        let filled = tickets
+            .iter()
+            .zip(0..)
+            .take_while(|(ticket, at)| give(core, now, **ticket, copy, at * MIB) == Some(true));
+        assert_eq!(filled.count(), 128);
+        core.take_outbox();
+    });
+    let asked = record_before_a_device_that_stands(&mut volume, 1..=60, Some(terms));
+    assert_eq!(asked.len(), 60);
+    // Before they are known for a sequence they are files.
+    let requests: Vec<u64> =
+        asked.iter().skip(8).map(|requests| bytes(requests)).filter(|bytes| *bytes > 0).collect();
+    assert!(requests.len() >= 2 && requests.iter().all(|bytes| *bytes >= 16 * MIB), "{requests:?}");
 }
 
 /// A reader that chases a recorder is served from memory.
