@@ -9,8 +9,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An image file with a volume, and a directory to mount it on.
 struct Rig {
@@ -932,6 +933,47 @@ const CLIPS: [(&str, &str, &str); 3] = [
     ("clip.mov", "1280x720", "-c:v dnxhd -b:v 75M -pix_fmt yuv422p -c:a pcm_s16le"),
     ("clip.ts", "640x360", "-c:v mpeg2video -b:v 8M -maxrate 8M -bufsize 2M -c:a mp2 -muxrate 12M"),
 ];
+
+/// Makes these files and writes pieces of 128 KiB to them in turn, one to each in 84 ms, which is 12.5 Mbit/s, until it is over.
+fn write_by_the_clock(paths: &[PathBuf], is_over: &AtomicBool) {
+    let files: Vec<File> = paths.iter().map(|path| File::create(path).unwrap()).collect();
+    let (piece, mut next) = (pattern(128 << 10), Instant::now());
+    for number in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+        for file in &files {
+            file.write_all_at(&piece, number * piece.len() as u64).unwrap();
+            next += Duration::from_millis(84) / files.len() as u32;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// Nobody says a rate. A file that a process writes by a clock is recorded at that rate; twelve that one process writes in turn, each of
+/// them by such a clock, are a folder that is copied here. The kernel says who opens a file: a thread counts as a process of its own.
+#[test]
+fn who_records_by_a_clock_is_found_out_and_who_copies_a_folder_is_not() {
+    let Some(rig) = Rig::mounted() else { return };
+    let streams = || rig.info()["streams"].as_array().unwrap().clone();
+    let take = [rig.path("take")];
+    let folder: Vec<PathBuf> = (0..12).map(|number| rig.path(&format!("copied{number}"))).collect();
+    let is_over = AtomicBool::new(false);
+    let (is_found, found) = std::thread::scope(|scope| {
+        scope.spawn(|| write_by_the_clock(&folder, &is_over));
+        scope.spawn(|| write_by_the_clock(&take, &is_over));
+        let is_found = eventually(|| !streams().is_empty());
+        // As long again: what is seen of one file would be seen of twelve.
+        std::thread::sleep(Duration::from_secs(5));
+        let found = streams();
+        is_over.store(true, Ordering::Relaxed);
+        (is_found, found)
+    });
+    let [stream] = &found[..] else { panic!("{is_found}: {found:?}") };
+    assert_eq!(stream["ino"], fs::metadata(&take[0]).unwrap().ino());
+    assert_eq!((&stream["writes"], &stream["state"]), (&true.into(), &"admitted".into()));
+    let rate = stream["bits_per_second"].as_u64().unwrap();
+    assert!((11_500_000..=15_000_000).contains(&rate), "{rate}");
+    let explained = said_in_json(&policy(&["explain", "--json"], &folder[0]));
+    assert_eq!(row(&explained, "rate")["decided_by"], "default");
+}
 
 #[test]
 fn policies_are_set_shown_listed_explained_and_cleared() {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn points_of(client: &str, device: &str, declaration: &str, clients: u32) -> Vec<Point> {
-        let lun = format!("name = \"points\"\ndevice = \"{device}\"\nrecorded_seconds = 6\n");
+        let lun = format!("name = \"points\"\ndevice = \"{device}\"\nrecorded_seconds = 18\n");
         let counted =
             format!("[[experiment]]\nname = \"clients\"\nclient = {client}\nmost = 20\nguess = 13\n");
         let (head, background) = declaration.split_once("---").unwrap_or((declaration, ""));
@@ -314,6 +314,32 @@ mod tests {
         for point in points {
             let longest_ms = point.start.expect("they begin").longest_ms;
             assert!(point.clean && longest_ms <= 2000.0, "{longest_ms}, {point:?}");
+        }
+    }
+
+    const COPY_OF_A_FOLDER: &str =
+        r#"{ kind = "copy-to", request_kib = 1024, in_flight = 1, files_at_once = 12 }"#;
+
+    /// Nobody says the rates of eight recorders, and a folder is copied here beside them. They were best effort in one line with the copy:
+    /// of three two lost units.
+    #[test]
+    fn recorders_of_whom_nothing_is_known_do_not_wait_for_a_copy() {
+        let recorder = READER.replace("player", "recorder");
+        let declaration = format!("{SHORT}compare = [\"AVFS\"]\n---\nbackground = [{COPY_OF_A_FOLDER}]");
+        for point in points_of(&recorder, "raid5-table5", &declaration, 8) {
+            assert_eq!(point.late, 0, "{point:?}");
+        }
+    }
+
+    /// Six recorders of films beside such a copy. Their frames were written one by one, and had eight times the memory that they
+    /// need: 406 were late, all of those with a reservation.
+    #[test]
+    fn recorders_of_films_are_in_time_beside_a_copy() {
+        let recorder = FILM.replace("player", "recorder");
+        let known = "compare = [\"AVFS with bitrates\"]";
+        let declaration = format!("{SHORT}{known}\n---\nbackground = [{COPY_OF_A_FOLDER}]");
+        for point in points_of(&recorder, "raid5-table5", &declaration, 6) {
+            assert_eq!((point.clean, point.late_with_reservation), (true, Some(0)), "{point:?}");
         }
     }
 

@@ -86,3 +86,64 @@ impl Giver {
         Self { came: now, idling: Idling::default(), virtual_time: now }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    /// Whoever opens files and is not heard of again is forgotten when there are many.
+    #[test]
+    fn only_those_of_ten_seconds_are_remembered_where_there_are_many() {
+        let mut openers = Openers::default();
+        for number in 0..10_000 {
+            openers.gives(at(u64::from(number) * 50), Opener::process(number), Bytes::from_kib(4));
+            // Two hundred come in ten seconds.
+            assert!(openers.0.len() <= FEW, "{}", openers.0.len());
+        }
+        let at_once = (0..1000).map(|number| Opener::process(20_000 + number));
+        at_once.for_each(|opener| _ = openers.gives(at(600_000), opener, Bytes::from_kib(4)));
+        assert!(openers.0.len() >= 1000, "those are all of now");
+    }
+
+    /// The boundary pairs: a second after he came, unless he rests; and 64 MiB at once, of 400 Mbit/s.
+    #[test]
+    fn who_may_record_has_just_come_or_rests_and_gives_no_more_than_is_recorded() {
+        let one = Opener::process(1);
+        let after = |milliseconds: u64| {
+            let mut openers = Openers::default();
+            assert!(openers.gives(at(0), one, Bytes::ZERO).is_none());
+            openers.may_record(at(milliseconds), one)
+        };
+        assert_eq!([after(999), after(1000)], [true, false]);
+        for (gap, rests) in [(24, false), (25, true)] {
+            let mut openers = Openers::default();
+            for time in (0..=1200).step_by(gap) {
+                openers.gives(at(time), one, Bytes::from_kib(64));
+            }
+            assert_eq!(openers.may_record(at(1200), one), rests, "{gap}");
+        }
+        for (more, may_record) in [(0, true), (1, false)] {
+            let mut openers = Openers::default();
+            openers.gives(at(0), one, Bytes(AT_ONCE.0 + more));
+            assert_eq!(openers.may_record(at(0), one), may_record);
+            let later = at(0) + RECORDED.time_for(Bytes(1 << 20));
+            assert!(openers.may_record(later, one));
+        }
+        assert!(!Openers::default().may_record(at(0), one), "nobody gave anything");
+    }
+
+    /// After ten seconds he is somebody else, of whom nothing is known.
+    #[test]
+    fn who_has_given_nothing_for_long_comes_anew() {
+        for (pause, is_anew) in [(9_999, false), (10_000, true)] {
+            let (mut openers, one) = (Openers::default(), Opener::process(1));
+            openers.gives(at(0), one, Bytes::from_kib(4));
+            let idled = openers.gives(at(pause), one, Bytes::from_kib(4));
+            assert_eq!(idled.is_none(), is_anew);
+        }
+    }
+}

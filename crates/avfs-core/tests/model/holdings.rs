@@ -21,16 +21,17 @@ const LONGEST_CLIP_MIB: u64 = 64;
 const SHORTEST_CLIP_MIB: u64 = 24;
 const ALL_CLIPS_MIB: u64 = 1024;
 
-/// A device that does one command after the other: 0.2 ms, and 1 GB/s.
-#[derive(Debug, Default)]
+/// A device that does one command after the other: 0.2 ms, and so much.
+#[derive(Debug)]
 struct Line {
+    rate: Bitrate,
     commands: VecDeque<(Instant, u64)>,
     free: Instant,
 }
 
 impl Timing for Line {
     fn submit(&mut self, now: Instant, number: u64, command: SimCommand) {
-        let time = Duration::from_micros(200) + Duration::from_nanos(command.length.0);
+        let time = Duration::from_micros(200) + self.rate.time_for(command.length);
         self.free = self.free.max(now) + time;
         self.commands.push_back((self.free, number));
     }
@@ -94,16 +95,20 @@ fn mounted(config: Config, memory: Bytes, clients: &[Client]) -> SimVolume {
         }
         volume.with(|core, now| core.release(now, handle));
     }
-    on_line(volume.unmount().unwrap(), memory, config)
+    on_line(volume.unmount().unwrap(), LINE, memory, config)
 }
 
+/// 1 GB/s.
+pub(crate) const LINE: Bitrate = Bitrate(8_000_000_000);
+
 /// What is on a disk that takes its time as a [`Line`], with so much memory.
-pub(crate) fn on_line(disk: Arc<SimDisk>, memory: Bytes, config: Config) -> SimVolume {
+pub(crate) fn on_line(disk: Arc<SimDisk>, rate: Bitrate, memory: Bytes, config: Config) -> SimVolume {
     let block = Bytes(4096);
     let geometry =
         Geometry { logical_block: block, physical_block: block, optimal_io: Bytes::ZERO, rotational: false };
     let pool = Pool::new(memory, false).unwrap();
-    SimVolume::mount_timed(disk, &pool, config, geometry, Box::new(Line::default())).unwrap()
+    let line = Line { rate, commands: VecDeque::new(), free: Instant::ZERO };
+    SimVolume::mount_timed(disk, &pool, config, geometry, Box::new(line)).unwrap()
 }
 
 /// A player is promised something as it begins, unless it is refused.

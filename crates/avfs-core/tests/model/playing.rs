@@ -1,6 +1,6 @@
 //! Players for longer than their begin: backward, beside each other, after a pause, after jumps, and with a clock of their own.
 
-use crate::holdings::on_line;
+use crate::holdings::{LINE, on_line};
 use crate::players::{MIB, POLICY, laid, mounted, open};
 use crate::sequences::reads;
 use avfs_core::config::Config;
@@ -66,7 +66,7 @@ fn backward(frames: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
 /// A volume with a clip of 500 MiB, and memory for a small part of it.
 fn with_little_memory() -> (SimVolume, Ino) {
     let (disk, inos) = laid(POLICY, &[500], |_, mebibyte| byte(mebibyte));
-    let mut volume = on_line(disk, Bytes::from_mib(160), Config::parse(POLICY).unwrap());
+    let mut volume = on_line(disk, LINE, Bytes::from_mib(160), Config::parse(POLICY).unwrap());
     volume.commands();
     (volume, inos[0])
 }
@@ -111,7 +111,7 @@ fn who_turns_finds_it_in_memory_both_ways() {
 fn two_editors_on_one_file_have_it_read_once() {
     const CLIP: u64 = 400;
     let (disk, inos) = laid(POLICY, &[CLIP], |_, mebibyte| byte(mebibyte));
-    let mut volume = on_line(disk, Bytes::from_mib(192), Config::parse(POLICY).unwrap());
+    let mut volume = on_line(disk, LINE, Bytes::from_mib(192), Config::parse(POLICY).unwrap());
     volume.commands();
     let handles = [open(&mut volume, inos[0]), open(&mut volume, inos[0])];
     // Three seconds apart.
@@ -142,7 +142,7 @@ fn two_editors_on_one_file_have_it_read_once() {
 fn who_pauses_goes_on_from_memory_as_the_stream_that_he_was() {
     let policy = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"";
     let (disk, inos) = laid(policy, &[200, 300], |_, mebibyte| byte(mebibyte));
-    let mut volume = on_line(disk, Bytes::from_mib(160), Config::parse(policy).unwrap());
+    let mut volume = on_line(disk, LINE, Bytes::from_mib(160), Config::parse(policy).unwrap());
     let [handle, other] = [0, 1].map(|number| open(&mut volume, inos[number]));
     volume.commands();
     let service = |volume: &SimVolume| -> Vec<_> {
