@@ -74,6 +74,8 @@ pub struct Caller {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
+    /// Number of the process; 0: not known.
+    pub process: u32,
 }
 
 /// Who opened a file: a process, as FUSE names it. Samba has one for each workstation.
@@ -81,9 +83,13 @@ pub struct Caller {
 pub struct Opener(pub(crate) u64);
 
 impl Opener {
-    /// A process by its number.
+    /// A process by its number; 0: one that has none here, because it runs in a namespace of its own.
     pub fn process(number: u32) -> Self {
         Self(number.into())
+    }
+
+    pub(crate) fn is_known(self) -> bool {
+        self.0 != 0
     }
 
     /// Somebody who is not known, and has opened nothing else.

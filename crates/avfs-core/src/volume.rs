@@ -525,7 +525,6 @@ impl Volume {
     pub fn create(
         &self,
         caller: Caller,
-        opener: Opener,
         parent: Ino,
         name: &[u8],
         permissions: u16,
@@ -534,7 +533,7 @@ impl Volume {
     ) -> Result<(Entry, Opened)> {
         let made = self.shared.change(|core, now| {
             let made = core.create(now, caller, parent, name, permissions, umask, flags)?;
-            core.set_opener(made.1.handle, opener);
+            core.set_opener(made.1.handle, Opener::process(caller.process));
             Ok(made)
         });
         let (entry, opened) = made?;
@@ -592,10 +591,10 @@ impl Volume {
     // Files.
 
     /// Opens a file.
-    pub fn open_file(&self, opener: Opener, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+    pub fn open_file(&self, caller: Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let opened = self.shared.run(|state| -> Result<Opened> {
             let opened = state.core.open(ino, flags)?;
-            state.core.set_opener(opened.handle, opener);
+            state.core.set_opener(opened.handle, Opener::process(caller.process));
             Ok(opened)
         })?;
         self.admit(opened)

@@ -9,7 +9,7 @@ use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use crate::reply::{Pieces, Reply};
 use avfs_core::Error;
 use avfs_core::types::{
-    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, Opener, ReadData, ReadSlice,
+    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
     SetAttributes, SetTime,
 };
 use avfs_core::volume::{Done, Volume};
@@ -29,6 +29,10 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 const ROOT_NAME: &str = "volume";
 /// The kernel's number for it then; as the root of the mount it has another.
 const ROOT_NODE: u64 = u64::MAX;
+
+fn caller(header: &abi::InHeader) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, process: header.pid }
+}
 
 /// The inode that the kernel knows by this number.
 fn ino(node: u64) -> Ino {
@@ -72,7 +76,7 @@ impl Server {
     /// it; neither is used after this returns.
     pub(crate) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
         let node = ino(header.nodeid);
-        let caller = Caller { uid: header.uid, gid: header.gid };
+        let caller = caller(header);
         let volume = &self.volume;
         let operation = match Operation::decode(header.opcode, operation, payload) {
             Ok(operation) => operation,
@@ -159,7 +163,7 @@ impl Server {
             }
             Operation::Open { flags } => {
                 let flags = protocol::open_flags(flags);
-                match volume.open_file(Opener::process(header.pid), node, flags) {
+                match volume.open_file(caller, node, flags) {
                     Ok(opened) => reply.value(&open_out(&opened, OpenReply::file(&opened, flags))),
                     Err(error) => self.refuse(reply, "open", node, error),
                 }
@@ -168,15 +172,7 @@ impl Server {
                 let flags = protocol::open_flags(how.flags);
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
-                match volume.create(
-                    caller,
-                    Opener::process(header.pid),
-                    node,
-                    name,
-                    permissions,
-                    umask,
-                    flags,
-                ) {
+                match volume.create(caller, node, name, permissions, umask, flags) {
                     Ok((entry, opened)) => reply.value(&abi::CreateOut {
                         entry: entry_out(&entry),
                         open: open_out(&opened, OpenReply::file(&opened, flags)),
@@ -330,7 +326,7 @@ impl Server {
         reply: Reply,
     ) -> Buffer {
         let node = ino(header.nodeid);
-        let caller = Caller { uid: header.uid, gid: header.gid };
+        let caller = caller(header);
         let decoded = Operation::decode(header.opcode, operation, buffer.bytes(0, buffer.len()));
         let how = match decoded {
             Ok(Operation::Write { how, data }) if data.len() == buffer.len() => how,

@@ -383,7 +383,7 @@ fn known_contenders(names: &[String]) -> Result<Vec<Contender>, DeclarationError
 }
 
 /// The declarations this crate comes with: name and text.
-pub const DECLARED: [(&str, &str); 11] = [
+pub const DECLARED: [(&str, &str); 12] = [
     ("paper", include_str!("../experiments/paper.toml")),
     ("paper-quick", include_str!("../experiments/paper-quick.toml")),
     ("copy-quick", include_str!("../experiments/copy-quick.toml")),
@@ -391,6 +391,7 @@ pub const DECLARED: [(&str, &str); 11] = [
     ("avfs-quick", include_str!("../experiments/avfs-quick.toml")),
     ("avfs-mixed", include_str!("../experiments/avfs-mixed.toml")),
     ("mixed", include_str!("../experiments/mixed.toml")),
+    ("recorders", include_str!("../experiments/recorders.toml")),
     ("processor", include_str!("../experiments/processor.toml")),
     ("editing", include_str!("../experiments/editing.toml")),
     ("ceiling", include_str!("../experiments/ceiling.toml")),

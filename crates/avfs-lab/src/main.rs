@@ -70,7 +70,7 @@ enum Command {
     },
     /// Carry out the experiments of a declaration, or what is missing of them, and write the report.
     Run {
-        /// One that comes with this command (paper, paper-quick, copy-quick, copy-one, avfs-quick, mixed, avfs-mixed, processor, editing, ceiling, smoke), or the path of one (.toml).
+        /// One that comes with this command (paper, paper-quick, copy-quick, copy-one, avfs-quick, mixed, avfs-mixed, recorders, processor, editing, ceiling, smoke), or the path of one (.toml).
         declaration: String,
         /// Where results, report and figures go: NAME.jsonl, NAME.md, NAME/.
         #[arg(long, default_value = ".")]

@@ -758,9 +758,9 @@ impl Core {
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
     }
 
-    /// Says who opened a file, which is nobody else's until then: as if each open were by somebody of his own.
+    /// Says who opened a file. Until then, and if that is [nobody known](Opener::is_known), it is somebody who has opened nothing else.
     pub fn set_opener(&mut self, handle: HandleId, opener: Opener) {
-        if let Some(open) = self.handles.get_mut(&handle.0) {
+        if let Some(open) = self.handles.get_mut(&handle.0).filter(|_| opener.is_known()) {
             open.opener = opener;
         }
     }

@@ -236,8 +236,8 @@ fn acls_are_unsupported_to_the_owner_until_there_is_one() {
     let (one, _) = volume.create(Ino::ROOT, b"one").unwrap();
     let (other, _) = volume.create(Ino::ROOT, b"other").unwrap();
     let uid = volume.core().attributes(one).unwrap().uid;
-    let owner = Caller { uid, gid: 0 };
-    let somebody = Caller { uid: uid + 1, gid: 0 };
+    let owner = Caller { uid, ..Caller::default() };
+    let somebody = Caller { uid: uid + 1, ..Caller::default() };
     let asked = |volume: &SimVolume, caller, ino| {
         volume.core().get_xattr_as(caller, ino, ACCESS).map(|value| value.into_owned())
     };

@@ -279,7 +279,7 @@ impl VirtualTransport {
             }
             Err(error) => return Err(error),
         };
-        self.volume.with(|core, _| core.set_opener(handle, Opener::process(client as u32)));
+        self.volume.with(|core, _| core.set_opener(handle, Opener::process(client as u32 + 1)));
         self.opened += 1;
         self.handles.insert(self.opened, handle);
         let length = self.volume.core().attributes(ino)?.size;
