@@ -21,8 +21,10 @@ const JUST_CAME: Duration = Duration::from_secs(1);
 /// Who has given more for longer than fills a client's buffers copies. Where a megabyte comes each 25 ms, which is the
 /// shortest rest there is, it is 335 Mbit/s.
 pub(super) const RECORDED: Bitrate = Bitrate::from_megabits(400);
-/// What may come at once: a clip's first frames, or what was kept back while a network paused.
+/// What may come at once, of a memory that is large enough: a clip's first frames, or what was kept back while a network paused.
 const AT_ONCE: Bytes = Bytes::from_mib(64);
+/// No more than one of so many parts of the memory: of 256 MiB eight copies that had just come left nothing in which to fill blocks.
+const AT_ONCE_PART: u64 = 64;
 
 /// Who gives data.
 #[derive(Debug)]
@@ -72,11 +74,13 @@ impl Openers {
         }
     }
 
-    /// He may record, as far as can be told: he rests, or has only just come, and gives no more than is recorded.
-    pub(super) fn may_record(&self, now: Instant, opener: Opener) -> bool {
+    /// He may record, as far as can be told: he rests, or has only just come, and gives no more than is recorded. With so much `memory` for
+    /// all.
+    pub(super) fn may_record(&self, now: Instant, opener: Opener, memory: Bytes) -> bool {
+        let at_once = AT_ONCE.min(Bytes(memory.0 / AT_ONCE_PART));
         self.0.get(&opener).is_some_and(|giver| {
             let may_rest = giver.idling.rests(now) || now < giver.came + JUST_CAME;
-            may_rest && giver.virtual_time <= now + RECORDED.time_for(AT_ONCE)
+            may_rest && giver.virtual_time <= now + RECORDED.time_for(at_once)
         })
     }
 }
@@ -90,6 +94,8 @@ impl Giver {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LARGE: Bytes = Bytes::from_mib(4096);
 
     fn at(milliseconds: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(milliseconds)
@@ -116,7 +122,7 @@ mod tests {
         let after = |milliseconds: u64| {
             let mut openers = Openers::default();
             assert!(openers.gives(at(0), one, Bytes::ZERO).is_none());
-            openers.may_record(at(milliseconds), one)
+            openers.may_record(at(milliseconds), one, LARGE)
         };
         assert_eq!([after(999), after(1000)], [true, false]);
         for (gap, rests) in [(24, false), (25, true)] {
@@ -124,16 +130,22 @@ mod tests {
             for time in (0..=1200).step_by(gap) {
                 openers.gives(at(time), one, Bytes::from_kib(64));
             }
-            assert_eq!(openers.may_record(at(1200), one), rests, "{gap}");
+            assert_eq!(openers.may_record(at(1200), one, LARGE), rests, "{gap}");
         }
-        for (more, may_record) in [(0, true), (1, false)] {
-            let mut openers = Openers::default();
-            openers.gives(at(0), one, Bytes(AT_ONCE.0 + more));
-            assert_eq!(openers.may_record(at(0), one), may_record);
-            let later = at(0) + RECORDED.time_for(Bytes(1 << 20));
-            assert!(openers.may_record(later, one));
+        for (memory_mib, mib, more, may_record) in [
+            (4096, 64, 0, true),
+            (4096, 64, 1, false),
+            (256, 4, 0, true),
+            (256, 4, 1, false),
+            (65536, 64, 1, false),
+        ] {
+            let (mut openers, memory) = (Openers::default(), Bytes::from_mib(memory_mib));
+            openers.gives(at(0), one, Bytes(Bytes::from_mib(mib).0 + more));
+            assert_eq!(openers.may_record(at(0), one, memory), may_record, "{memory_mib}");
+            let later = at(0) + RECORDED.time_for(Bytes::from_mib(1));
+            assert!(openers.may_record(later, one, memory));
         }
-        assert!(!Openers::default().may_record(at(0), one), "nobody gave anything");
+        assert!(!Openers::default().may_record(at(0), one, LARGE), "nobody gave anything");
     }
 
     /// After ten seconds he is somebody else, of whom nothing is known.

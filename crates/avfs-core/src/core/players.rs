@@ -534,7 +534,8 @@ impl Core {
     pub(super) fn may_record(&self, now: Now, handle: HandleId) -> bool {
         let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return false };
         let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
-        !gives_way && !self.copies(handle) && self.openers.may_record(now.monotonic, opener)
+        let memory = Bytes(self.cache.capacity());
+        !gives_way && !self.copies(handle) && self.openers.may_record(now.monotonic, opener, memory)
     }
 
     /// A client has written so much: a recorder, or a copy.
