@@ -531,11 +531,8 @@ impl Volume {
         umask: u16,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        let made = self.shared.change(|core, now| {
-            let made = core.create(now, caller, parent, name, permissions, umask, flags)?;
-            core.set_opener(made.1.handle, Opener::process(caller.process));
-            Ok(made)
-        });
+        let made =
+            self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags));
         let (entry, opened) = made?;
         match self.admit(opened) {
             Ok(opened) => Ok((entry, opened)),

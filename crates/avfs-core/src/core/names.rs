@@ -779,6 +779,7 @@ impl Core {
     ) -> Result<(Entry, Opened)> {
         let entry = self.make_node(now, caller, parent, name, FileKind::Regular, permissions, umask, 0)?;
         let opened = self.open(entry.attributes.ino, flags)?;
+        self.set_opener(opened.handle, Opener::process(caller.process));
         Ok((entry, opened))
     }
 

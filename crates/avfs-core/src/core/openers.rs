@@ -16,8 +16,6 @@ use units::{Bitrate, Bytes, Duration, Instant};
 const REMEMBERED: Duration = Duration::from_secs(10);
 /// So many are no burden.
 const FEW: usize = 256;
-/// Of whom nothing is known yet may record, for so long after he came: whether he rests is seen only then.
-const JUST_CAME: Duration = Duration::from_secs(1);
 /// Who has given more for longer than fills a client's buffers copies. Where a megabyte comes each 25 ms, which is the
 /// shortest rest there is, it is 335 Mbit/s.
 pub(super) const RECORDED: Bitrate = Bitrate::from_megabits(400);
@@ -79,8 +77,7 @@ impl Openers {
     pub(super) fn may_record(&self, now: Instant, opener: Opener, memory: Bytes) -> bool {
         let at_once = AT_ONCE.min(Bytes(memory.0 / AT_ONCE_PART));
         self.0.get(&opener).is_some_and(|giver| {
-            let may_rest = giver.idling.rests(now) || now < giver.came + JUST_CAME;
-            may_rest && giver.virtual_time <= now + RECORDED.time_for(at_once)
+            giver.idling.may_rest(now, giver.came) && giver.virtual_time <= now + RECORDED.time_for(at_once)
         })
     }
 }

@@ -286,6 +286,8 @@ const IDLE: Duration = Duration::from_millis(25);
 /// Who rests for one of so many parts of the time may have a clock: each rest counts for so many times its length, and together they
 /// count for no longer than [`MEASURED`].
 const RESTS_PART: u32 = 8;
+/// Of whom nothing is known yet may rest, for so long after he came: a player fills his memory, and whether somebody rests is seen only then.
+const JUST_CAME: Duration = Duration::from_secs(1);
 /// Two measurements that differ by less than this part are the same rate.
 const TOLERANCE: u64 = 10;
 
@@ -325,6 +327,11 @@ impl Idling {
     /// The client may have a clock, as far as can be told before its rate can: a copy asks as soon as it has an answer.
     pub(super) fn rests(&self, now: Instant) -> bool {
         now < self.rested
+    }
+
+    /// It rests, or came too lately for that to be seen.
+    pub(super) fn may_rest(&self, now: Instant, came: Instant) -> bool {
+        self.rests(now) || now < came + JUST_CAME
     }
 }
 
@@ -381,6 +388,11 @@ impl Beat {
     /// See [`Idling::rests`].
     pub(super) fn rests(&self, now: Instant) -> bool {
         self.idling.rests(now)
+    }
+
+    /// See [`Idling::may_rest`].
+    pub(super) fn may_rest(&self, now: Instant, came: Instant) -> bool {
+        self.idling.may_rest(now, came)
     }
 
     /// See [`Idling::answered`].

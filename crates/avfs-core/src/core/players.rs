@@ -47,9 +47,6 @@ pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
 /// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
 pub(super) const BEGINS_WITH: Duration = Duration::from_secs(1);
 
-/// Of whom nothing is known yet may play, for so long after it came: it fills its memory, and whether it rests is seen only then.
-const JUST_CAME: Duration = Duration::from_secs(1);
-
 /// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
 pub(super) const HASTE: Duration = Duration::from_millis(100);
 
@@ -292,7 +289,7 @@ impl Client {
 
     /// It may play: it rests between what it asks for, or has only just come.
     pub(super) fn may_play(&self, now: Instant) -> bool {
-        self.beat.rests(now) || now < self.came + JUST_CAME
+        self.beat.may_rest(now, self.came)
     }
 }
 
@@ -421,10 +418,8 @@ impl Core {
         gap: Duration,
         idling: Idling,
     ) {
-        let is_frame = |file: &FileState| file.sequence(Direction::Write).is_some();
-        let is_unknown =
-            |file: &FileState| file.size >= STREAM_SIZE && !is_frame(file) && file.observes_rate();
-        if !self.files.get(&ino).is_some_and(|file| is_unknown(file)) {
+        let is_unknown = |file: &FileState| file.size >= STREAM_SIZE && file.observes_rate();
+        if self.is_recorded_frame(ino) || !self.files.get(&ino).is_some_and(|file| is_unknown(file)) {
             return;
         }
         let Some(open) = self.handles.get_mut(&handle.0) else { return };

@@ -44,7 +44,7 @@ fn recorded(volume: &SimVolume) -> BTreeMap<u64, u64> {
     volume.streams().iter().filter_map(writes).collect()
 }
 
-fn data(requests: Vec<IoRequest>) -> Vec<IoRequest> {
+pub(crate) fn data(requests: Vec<IoRequest>) -> Vec<IoRequest> {
     let is_data =
         |one: &IoRequest| matches!(one.operation, IoOperation::Write { .. }) && one.class != Class::Metadata;
     requests.into_iter().filter(is_data).collect()

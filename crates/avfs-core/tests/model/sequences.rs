@@ -1,7 +1,7 @@
 //! Directories of numbered frames: what is in memory before a frame is opened, what the device is asked for, what the
 //! scheduler is told; and how frames come to lie that are recorded.
 
-use crate::recorders::give;
+use crate::recorders::{data, give};
 use avfs_core::config::Config;
 use avfs_core::core::{Cancellation, Core, Operation, Outbox, Outcome, Ticket};
 use avfs_core::simulation::{SimVolume, formatted};
@@ -748,8 +748,7 @@ fn record_before_a_device_that_stands(
             for (stream, _) in outbox.streams.into_iter().filter(|(_, declared)| declared.is_some()) {
                 core.promised(now, Promise { stream, terms: promised });
             }
-            let is_data = |one: &IoRequest| one.class != Class::Metadata && one.length() > Bytes::ZERO;
-            asked.push(outbox.requests.into_iter().filter(is_data).collect());
+            asked.push(data(outbox.requests));
         }
         asked
     })
