@@ -137,6 +137,8 @@ pub struct Experiment {
     /// Who works beside them.
     #[serde(default)]
     pub background: Vec<Pattern>,
+    /// They come so long after the first of those that are counted, milliseconds. Default: together with him.
+    pub beside_after_ms: Option<u64>,
     /// No more clients, or steps, than this.
     pub most: u32,
     /// Where the search begins.
@@ -272,8 +274,10 @@ impl Declaration {
             let contender = Contender { guess: BTreeMap::new(), ..contender.clone() };
             let experiment =
                 Experiment { guess: 0, published: BTreeMap::new(), wanted: None, ..experiment.clone() };
+            // Those beside came with the first client once.
+            let experiment = format!("{experiment:?}").replace(", beside_after_ms: None", "");
             // A number that every reader of JSON keeps whole.
-            content::seed(&format!("{common} {contender:?} {experiment:?}")) >> 11
+            content::seed(&format!("{common} {contender:?} {experiment}")) >> 11
         };
         let mut pairs = BTreeMap::new();
         for contender in &self.contenders {
@@ -344,6 +348,11 @@ impl Declaration {
             }
             if experiment.aged_percent.is_some_and(|percent| !(30..=95).contains(&percent)) {
                 return wrong(&experiment.name, "aged_percent must be from 30 to 95".to_owned());
+            }
+            let measured_ms = 1000 * self.seconds_of(experiment);
+            if experiment.beside_after_ms.is_some_and(|after| after > measured_ms) {
+                let problem = format!("beside_after_ms must be up to {measured_ms}, which are measured");
+                return wrong(&experiment.name, problem);
             }
             let counted = || experiment.in_turn_with.iter().chain([&experiment.client]);
             if !counted().all(Pattern::is_stream) {
@@ -437,6 +446,8 @@ mod tests {
         }
         let other = pairs(&text.replace("buffer_ms = 1000", "buffer_ms = 999"));
         assert!(other.iter().all(|(pair, number)| known[pair] != *number));
+        let later = pairs(&text.replace("guess = ", "beside_after_ms = 3000\nguess = "));
+        assert!(later.iter().all(|(pair, number)| known[pair] != *number));
     }
 
     #[test]

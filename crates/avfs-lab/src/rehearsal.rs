@@ -355,6 +355,30 @@ mod tests {
         assert_eq!(points("raid5-table5", &format!("{SHORT}{declaration}"), 10), [(true, Some(0)); 2]);
     }
 
+    /// Two copies and random reads came when twelve players had just begun, sooner than they are promised. They lived on what they left, of
+    /// which refused recorders were promised half a second, a copy was promised the last hundredth as if nobody else had come, and who
+    /// searched had all the rest: of twelve rehearsals, four had late units of theirs, 51 together.
+    #[test]
+    fn who_has_begun_keeps_what_he_needs_when_others_come() {
+        let known = "compare = [\"AVFS with bitrates\"]";
+        for after_ms in [2700, 3000] {
+            let beside = format!(
+                r#"
+                beside_after_ms = {after_ms}
+                background = [
+                    {{ kind = "copy-from", request_kib = 1024, in_flight = 12 }},
+                    {COPY_OF_A_FOLDER},
+                    {{ kind = "random-reader", request_kib = 64, in_flight = 1 }},
+                ]
+                "#
+            );
+            let points = points("raid5-table5", &format!("{SHORT}{known}\n---\n{beside}"), 12);
+            let late: Vec<_> =
+                points.iter().map(|(_, late_with_reservation)| *late_with_reservation).collect();
+            assert_eq!(late, [Some(0); 2], "after {after_ms} ms");
+        }
+    }
+
     /// On a full device a copy takes no more than a player. As long as nothing else told it from one, it went before what players want
     /// who begin, and each run of twelve beside two copies and random reads had late units.
     #[test]

@@ -244,7 +244,8 @@ fn clients_alone(
         let spec = spec(format!("beside{index:02}"), pattern, index as u32);
         let reads = matches!(pattern, Pattern::CopyFrom(_) | Pattern::RandomReader(_) | Pattern::Scrubber(_));
         let clip = Bytes(spec.clip.as_u64() * if reads { GREEDY_CLIPS } else { 1 });
-        ClientSpec { start_after: Duration::ZERO, clip, ..spec }
+        let start_after = Duration::from_millis(experiment.beside_after_ms.unwrap_or_default());
+        ClientSpec { start_after, clip, ..spec }
     });
     (counted.chain(beside).collect(), number as usize)
 }

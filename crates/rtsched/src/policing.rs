@@ -79,7 +79,7 @@ impl Scheduler {
         if let Some(stream) = waiting.request.stream {
             self.unpromised.looked(now, stream, waiting.cost);
         }
-        let part = self.pictures_part();
+        let part = self.pictures_part(now);
         let turn = self.pictures.saturating_before(PICTURES_BURST);
         self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * part;
         waiting.is_at_once = turn <= now && wanted <= now + PICTURE_WITHIN;
@@ -87,9 +87,14 @@ impl Scheduler {
     }
 
     /// Pictures have one of so many parts of the device's time before others: no more than the streams leave, because who
-    /// begins or plays with little ahead is served sooner than he is promised only as long as nothing goes before.
-    fn pictures_part(&self) -> u32 {
-        let left = 1000_u32.saturating_sub(self.utilisation_permille());
+    /// begins or plays with little ahead is served sooner than he is promised only as long as nothing goes before. While somebody
+    /// does, and more streams play than are admitted beside who searches, half of what they leave: they came first.
+    fn pictures_part(&self, now: Instant) -> u32 {
+        let promised = self.utilisation_permille();
+        let left = 1000_u32.saturating_sub(promised);
+        let is_crowded = promised > self.config.searched_max_permille
+            && self.queue.is_wanted_before(now + self.config.best_effort_latency);
+        let left = if is_crowded { left / 2 } else { left };
         1000_u32.div_ceil(left.max(1)).clamp(PICTURES_PART, PICTURES_LEAST)
     }
 

@@ -452,19 +452,28 @@ fn many_pictures_are_no_search_and_have_their_part() {
 }
 
 /// Random reads beside thirteen players had a fifteenth of a device of which they left a hundredth. No deadline was lost, but who
-/// begins to play is served sooner than he is promised, and of thirteen that began at once each had late units.
+/// begins to play is served sooner than he is promised, and of thirteen that began at once each had late units. And twelve who had
+/// just begun when somebody came who searches, beside whom ten are admitted, lost up to four units, because he had all that they left.
 #[test]
 fn pictures_have_no_more_than_the_streams_leave() {
-    // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863.
-    for (others, most) in [(0, 10), (8, 10), (10, 7)] {
+    // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863, and a fifteenth while somebody wants what is promised later.
+    for (others, is_wanted, most) in
+        [(0, true, 10), (0, false, 10), (8, true, 10), (8, false, 10), (10, true, 4), (10, false, 7)]
+    {
         let mut lab = lab();
         let _reservation = admit_without_lead(&mut lab, 1);
         let _others: Vec<_> =
             (2..2 + others).map(|other| admit(&mut lab, other, StreamSpec::reader(HD))).collect();
         lab.now += Duration::from_secs(10);
-        lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(10_500)));
+        let wish = wanted(1, 1, 1 << 40, Duration::from_millis(10_500));
+        if is_wanted {
+            lab.enqueue(wish);
+        }
         for id in 2..100 {
             lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+        }
+        if !is_wanted {
+            lab.enqueue(wish);
         }
         let mut before = 0;
         loop {
@@ -475,7 +484,41 @@ fn pictures_have_no_more_than_the_streams_leave() {
             before += dispatch.requests.len();
             lab.scheduler.complete(lab.now, dispatch.id);
         }
-        assert_eq!(before, most, "beside {others} more, {} ‰", lab.scheduler.utilisation_permille());
+        let promised = lab.scheduler.utilisation_permille();
+        assert_eq!(before, most, "beside {others} more, {promised} ‰, wanted before: {is_wanted}");
+    }
+}
+
+/// Twelve players had begun sooner than they were promised to, and lived on what they left. Then a folder was copied to where recorders
+/// are. There was no room for them, but half a second of what they wrote was given its deadline as long as all others held, and of seven
+/// players what they wanted was late.
+#[test]
+fn real_time_without_a_reservation_is_given_nothing_before_what_streams_want() {
+    let within = Duration::from_millis(500);
+    let just = Duration::from_nanos(1);
+    for (is_wanted, due, class) in [
+        (true, within, Class::RealTime),
+        (true, within + just, Class::BestEffort),
+        (false, within + just, Class::RealTime),
+    ] {
+        for is_promoted in [false, true] {
+            let mut lab = lab();
+            let _reservation = admit_without_lead(&mut lab, 1);
+            lab.now += Duration::from_secs(10);
+            let request_of_stream = wanted(1, 1, 1 << 40, Duration::from_secs(10) + within);
+            let wish = request_of_stream.deadline.filter(|_| is_wanted);
+            lab.enqueue(Request { deadline: wish, ..request_of_stream });
+            let before = lab.scheduler.queued_of(class);
+            let deadline = lab.now + due;
+            if is_promoted {
+                lab.enqueue(request(2, Class::BestEffort, 2 << 40, UNIT, None));
+                assert!(lab.scheduler.promote(lab.now, RequestId(2), Class::RealTime, deadline));
+            } else {
+                lab.enqueue(request(2, Class::RealTime, 2 << 40, UNIT, Some(deadline)));
+            }
+            let taken = lab.scheduler.queued_of(class) - before;
+            assert_eq!(taken, 1, "{is_wanted} {due:?} promoted: {is_promoted}");
+        }
     }
 }
 

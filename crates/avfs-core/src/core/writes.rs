@@ -11,7 +11,7 @@ use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
-use rtsched::{Class, Direction};
+use rtsched::Direction;
 use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
@@ -431,8 +431,8 @@ impl Core {
                 let was_clean = block.dirty.is_empty();
                 self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.cache.touch(id);
-                // What is written of it later is one request.
-                if was_clean && self.ranking(ino, Direction::Write, None).class != Class::RealTime {
+                // What is written of it later is one request. Who records and has found no place has no promise either.
+                if was_clean && self.terms(ino, Direction::Write).is_none() {
                     self.accepted.add(Bytes(range.len() as u64));
                 }
             }

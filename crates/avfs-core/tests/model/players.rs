@@ -688,13 +688,16 @@ fn a_file_without_a_policy_is_asked_itself() {
 
 /// An office saved documents, of which nothing went to the device for five seconds, and a thirteenth player was admitted beside it.
 /// What is accepted without a promise is told before a stream is declared: as often as it will be a request, and nothing of what
-/// a recorder writes.
+/// a recorder writes, unless there was no room for him. A folder that was copied to where recorders are was twelve of those, and a
+/// copy from there was promised the last of the device's time, as if nobody were beside.
 #[test]
 fn what_is_accepted_without_a_promise_is_told() {
-    let policy = "[[stream]]\npath = \"**/*.mov\"\nbitrate = \"100 Mbit/s\"";
+    let stream =
+        |path: &str, bitrate: &str| format!("[[stream]]\npath = \"{path}\"\nbitrate = \"{bitrate}\"\n");
+    let policy = &(stream("**/*.mov", "100 Mbit/s") + &stream("**/*.mxf", "20 Gbit/s"));
     let (mut volume, _) = mounted(policy, Bytes::from_mib(512), &[]);
     let told = Accepted { requests: 1, bytes: Bytes(100) };
-    for (name, accepted) in [("letter", told), ("take.mov", Accepted::default())] {
+    for (name, accepted) in [("letter", told), ("take.mov", Accepted::default()), ("take.mxf", told)] {
         let (ino, handle) = volume.create(Ino::ROOT, name.as_bytes()).unwrap();
         let tickets = [0; 3].map(|_| volume.ticket());
         let outbox = volume.with(|core, now| {

@@ -84,6 +84,9 @@ pub(super) fn experiment(experiment: &Experiment) -> String {
     }
     if !experiment.background.is_empty() {
         let _ = write!(text, ". Beside them: {}", words(experiment.background.iter().collect()));
+        if let Some(after) = experiment.beside_after_ms {
+            let _ = write!(text, ", who come {:.1} s after the first", after as f64 / 1e3);
+        }
     }
     text + ".\n"
 }
