@@ -530,6 +530,7 @@ mod tests {
             ("guess = 2", "guess = 2\nat_once = 0", "at_once must be"),
             ("guess = 2", "guess = 2\nat_once = 101", "at_once must be"),
             ("guess = 2", "guess = 2\naged_percent = 96", "aged_percent must be"),
+            ("guess = 2", "guess = 2\nbeside_after_ms = 4001", "beside_after_ms must be"),
             ("guess = 2", "guess = 2\nin_turn_with = [{ kind = \"office\", pause_ms = 1 }]", "can be late"),
             ("filesystem = \"ext4\"", "filesystem = \"avfs\"\nmount = [\"cache_size=9G\"]", "GiB of memory"),
             ("filesystem = \"ext4\"", "filesystem = \"ext4\"\ncalibrated = true", "ext4: calibrated is for"),

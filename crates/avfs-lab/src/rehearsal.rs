@@ -320,6 +320,12 @@ mod tests {
     const COPY_OF_A_FOLDER: &str =
         r#"{ kind = "copy-to", request_kib = 1024, in_flight = 1, files_at_once = 12 }"#;
 
+    /// Somebody copies from here, somebody a folder to here, and somebody reads here and there.
+    const TWO_COPIES_AND_RANDOM_READS: &str = r#"
+        { kind = "copy-from", request_kib = 1024, in_flight = 12 },
+        { kind = "copy-to", request_kib = 1024, in_flight = 1, files_at_once = 12 },
+        { kind = "random-reader", request_kib = 64, in_flight = 1 }"#;
+
     /// Nobody says the rates of eight recorders, and a folder is copied here beside them. They were best effort in one line with the copy:
     /// of three two lost units.
     #[test]
@@ -362,16 +368,8 @@ mod tests {
     fn who_has_begun_keeps_what_he_needs_when_others_come() {
         let known = "compare = [\"AVFS with bitrates\"]";
         for after_ms in [2700, 3000] {
-            let beside = format!(
-                r#"
-                beside_after_ms = {after_ms}
-                background = [
-                    {{ kind = "copy-from", request_kib = 1024, in_flight = 12 }},
-                    {COPY_OF_A_FOLDER},
-                    {{ kind = "random-reader", request_kib = 64, in_flight = 1 }},
-                ]
-                "#
-            );
+            let beside =
+                format!("beside_after_ms = {after_ms}\nbackground = [{TWO_COPIES_AND_RANDOM_READS}]");
             let points = points("raid5-table5", &format!("{SHORT}{known}\n---\n{beside}"), 12);
             let late: Vec<_> =
                 points.iter().map(|(_, late_with_reservation)| *late_with_reservation).collect();
@@ -394,13 +392,8 @@ mod tests {
             path = "**/*.100.mov"
             bitrate = "100 Mbit/s"
             """
-            ---
-            background = [
-                { kind = "copy-from", request_kib = 1024, in_flight = 12 },
-                { kind = "copy-to", request_kib = 1024, in_flight = 1, files_at_once = 12 },
-                { kind = "random-reader", request_kib = 64, in_flight = 1 },
-            ]
         "#;
-        assert_eq!(points("raid5-table5", &format!("{SHORT}{declaration}"), 12), [(true, Some(0)); 2]);
+        let declaration = format!("{SHORT}{declaration}\n---\nbackground = [{TWO_COPIES_AND_RANDOM_READS}]");
+        assert_eq!(points("raid5-table5", &declaration, 12), [(true, Some(0)); 2]);
     }
 }

@@ -424,6 +424,19 @@ fn who_searches_waits_for_one_long_command_not_for_two() {
     }
 }
 
+/// How many requests go to the device before the one that is called 1.
+fn served_before_the_first(lab: &mut Lab) -> usize {
+    let mut before = 0;
+    loop {
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
+        if dispatch.requests[0].0 == 1 {
+            return before;
+        }
+        before += dispatch.requests.len();
+        lab.scheduler.complete(lab.now, dispatch.id);
+    }
+}
+
 /// Random reads of a database would have had every second access.
 #[test]
 fn many_pictures_are_no_search_and_have_their_part() {
@@ -437,15 +450,7 @@ fn many_pictures_are_no_search_and_have_their_part() {
         for id in 2..100 {
             lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
         }
-        let mut before = 0;
-        loop {
-            let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
-            if dispatch.requests[0].0 == 1 {
-                break;
-            }
-            before += dispatch.requests.len();
-            lab.scheduler.complete(lab.now, dispatch.id);
-        }
+        let before = served_before_the_first(&mut lab);
         let part = (burst + wish).as_nanos() / access.as_nanos() / 5 + 1;
         assert_eq!(before as u128, part, "wanted {wish:?} later");
     }
@@ -475,15 +480,7 @@ fn pictures_have_no_more_than_the_streams_leave() {
         if !is_wanted {
             lab.enqueue(wish);
         }
-        let mut before = 0;
-        loop {
-            let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
-            if dispatch.requests[0].0 == 1 {
-                break;
-            }
-            before += dispatch.requests.len();
-            lab.scheduler.complete(lab.now, dispatch.id);
-        }
+        let before = served_before_the_first(&mut lab);
         let promised = lab.scheduler.utilisation_permille();
         assert_eq!(before, most, "beside {others} more, {promised} ‰, wanted before: {is_wanted}");
     }
