@@ -37,7 +37,7 @@ use crate::metadata::Metadata;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
-use avfs_io::{Accepted, Completion, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_io::{Accepted, Completion, Evidence, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use cache::{BlockId, BlockMemory, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
@@ -197,8 +197,8 @@ pub struct Outbox {
     pub requests: Vec<IoRequest>,
     /// What was accepted without a promise since the last outbox that had something to do, before [`streams`](Self::streams).
     pub accepted: Accepted,
-    /// Streams that began, changed or ended, in this order.
-    pub streams: Vec<(StreamId, Option<StreamSpec>)>,
+    /// Streams that began, changed or ended, in this order, and how well it is known that they are streams.
+    pub streams: Vec<(StreamId, Option<(StreamSpec, Evidence)>)>,
     /// What becomes of requests that were handed over before, before [`requests`](Self::requests) are.
     pub promotions: Vec<Promotion>,
     /// What nobody wants any more.

@@ -198,8 +198,8 @@ impl SimVolume {
             if !outbox.accepted.is_nothing() {
                 self.engine.note_accepted(self.clock, outbox.accepted);
             }
-            for (stream, spec) in outbox.streams {
-                self.engine.declare(self.clock, stream, spec);
+            for (stream, wanted) in outbox.streams {
+                self.engine.declare(self.clock, stream, wanted);
             }
             for cancellation in outbox.cancellations {
                 match cancellation {

@@ -237,8 +237,8 @@ impl Shared {
             if !outbox.accepted.is_nothing() {
                 engine.note_accepted(outbox.accepted);
             }
-            for (stream, spec) in outbox.streams.drain(..) {
-                engine.declare(stream, spec);
+            for (stream, wanted) in outbox.streams.drain(..) {
+                engine.declare(stream, wanted);
             }
         }
         drop(state);

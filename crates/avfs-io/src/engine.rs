@@ -18,7 +18,7 @@ use crate::pool::Pool;
 use crate::request::{
     Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion,
 };
-use crate::streams::{DeclaredStream, Promise, Streams};
+use crate::streams::{DeclaredStream, Evidence, Promise, Streams};
 use command::Command;
 use delivery::Delivery;
 use parking_lot::Mutex;
@@ -123,7 +123,7 @@ enum Message {
     Promote(Promotion),
     Cancel(IoTag),
     CancelStream(StreamId),
-    Declare(StreamId, Option<StreamSpec>),
+    Declare(StreamId, Option<(StreamSpec, Evidence)>),
     Accepted(Accepted),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
@@ -210,10 +210,11 @@ impl Engine {
         self.shared.post(std::iter::once(Message::CancelStream(stream)));
     }
 
-    /// A stream is as `spec` says from now on, or has ended. It gets a reservation as soon as there is room; until then
-    /// it is served as best effort. Declarations take effect in the order of the calls.
-    pub fn declare(&self, stream: StreamId, spec: Option<StreamSpec>) {
-        self.shared.post(std::iter::once(Message::Declare(stream, spec)));
+    /// A stream is as is said from now on, or has ended. It gets a reservation as soon as there is room, and, should that be the last
+    /// there is, as soon as it is [known](Evidence::Known) to be a stream; until then it is served as best effort. Declarations take
+    /// effect in the order of the calls.
+    pub fn declare(&self, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+        self.shared.post(std::iter::once(Message::Declare(stream, wanted)));
     }
 
     /// So much was accepted without a promise, and will be submitted later: who is declared from now on has to share the device with it.
@@ -363,7 +364,9 @@ impl Worker {
         match message {
             Message::Submit(request) => self.accept(now, request),
             Message::Promote(promotion) => promotion.apply(&mut self.scheduler, now),
-            Message::Declare(stream, spec) => self.streams.declare(&mut self.scheduler, now, stream, spec),
+            Message::Declare(stream, wanted) => {
+                self.streams.declare(&mut self.scheduler, now, stream, wanted);
+            }
             Message::Accepted(accepted) => accepted.apply(&mut self.scheduler, now),
             Message::Report(sender) => {
                 // Whoever asked may have gone.

@@ -20,4 +20,4 @@ pub use engine::{Engine, StartError, Statistics};
 pub use request::{
     Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment,
 };
-pub use streams::{DeclaredStream, Promise};
+pub use streams::{DeclaredStream, Evidence, Promise};

@@ -4,9 +4,14 @@
 //! engine and its simulation alike. **Excludes:** the decision, which is the scheduler's. **State:** one [`Streams`]
 //! beside each scheduler. **Invariants:** a declared stream is admitted or waits, never both; an open over a network
 //! cannot be refused, so a stream for which there is no room is served all the same, as best effort, until there is.
+//!
+//! As long as nobody uses the device without a guarantee, streams are promised nearly all of it. A copy reads on and on as a player
+//! does, and held the last of it for two to four seconds: with copies and random reads that came in the same moment, or a second later,
+//! twelve players who had just begun were late in one of three runs. So what is admitted beside nobody, and would not be beside others,
+//! is served as a stream, but promised nothing before it is known to be one: should others come, it is refused.
 
 use rtsched::{
-    Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
+    Beside, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
 };
 use std::collections::BTreeMap;
 use units::{Duration, Instant};
@@ -21,9 +26,10 @@ pub struct DeclaredStream {
     pub stream: StreamId,
     /// What it was declared with.
     pub spec: StreamSpec,
-    /// How its reservation is doing; `None`: there is no room for it, and it is served as best effort.
+    /// How its reservation is doing; `None`: there is no room for it, and it is served as best effort, or it is not known yet whether
+    /// it is one.
     pub admitted: Option<StreamStatus>,
-    /// Why it has no reservation, or none for all of its rate.
+    /// Why there is no room for it, or not for all of its rate.
     pub rejected: Option<Rejected>,
 }
 
@@ -36,12 +42,25 @@ pub struct Promise {
     pub terms: Option<Terms>,
 }
 
+/// How well it is known that a stream is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Its client reads on and on. So does who copies.
+    Guessed,
+    /// Somebody says so, or its client has a clock of its own.
+    Known,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     admitted: BTreeMap<StreamId, Admitted>,
+    /// Those of them that are promised nothing before they are known to be streams, the last one admitted last.
+    guessed: Vec<StreamId>,
+    /// Those that have become known since promises were told last.
+    known: Vec<StreamId>,
     /// First come, first admitted.
-    waiting: Vec<(StreamId, StreamSpec, Rejected)>,
+    waiting: Vec<Waiting>,
     /// When those who wait are asked for again.
     next_asking: Instant,
     /// Events that the scheduler had dropped when it was asked last.
@@ -55,31 +74,41 @@ struct Admitted {
     rejected: Option<Rejected>,
 }
 
+#[derive(Debug)]
+struct Waiting {
+    stream: StreamId,
+    spec: StreamSpec,
+    evidence: Evidence,
+    rejected: Rejected,
+}
+
 impl Streams {
-    /// The stream is as `spec` says from now on, or has ended.
+    /// The stream is as is said from now on, or has ended.
     pub(crate) fn declare(
         &mut self,
         scheduler: &mut Scheduler,
         now: Instant,
         stream: StreamId,
-        spec: Option<StreamSpec>,
+        wanted: Option<(StreamSpec, Evidence)>,
     ) {
-        self.waiting.retain(|&(waiting, ..)| waiting != stream);
-        match (self.admitted.remove(&stream), spec) {
+        self.waiting.retain(|waiting| waiting.stream != stream);
+        match (self.admitted.remove(&stream), wanted) {
             (None, None) => {}
-            (None, Some(spec)) => {
-                if let Err(rejected) = self.admit(scheduler, now, stream, spec) {
+            (None, Some((spec, evidence))) => {
+                if let Err(rejected) = self.admit(scheduler, now, stream, spec, evidence) {
                     tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
                 }
             }
-            (Some(Admitted { mut reservation, .. }), Some(spec)) => {
-                let rejected = scheduler.change(now, &mut reservation, spec.rate).err();
-                if let Some(rejected) = rejected {
-                    tracing::warn!(stream = stream.0, "a stream keeps its lower rate: {rejected}");
+            (Some(admitted), Some((spec, evidence))) => {
+                let admitted = change(scheduler, now, stream, admitted, spec);
+                self.admitted.insert(stream, admitted);
+                if evidence == Evidence::Known && self.is_guessed(stream) {
+                    self.guessed.retain(|guessed| *guessed != stream);
+                    self.known.push(stream);
                 }
-                self.admitted.insert(stream, Admitted { reservation, rejected });
             }
             (Some(Admitted { reservation, .. }), None) => {
+                self.guessed.retain(|guessed| *guessed != stream);
                 scheduler.release(now, reservation);
                 self.admit_waiting(scheduler, now);
             }
@@ -92,62 +121,96 @@ impl Streams {
         now: Instant,
         stream: StreamId,
         spec: StreamSpec,
+        evidence: Evidence,
     ) -> Result<(), Rejected> {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
                 self.admitted.insert(stream, Admitted { reservation, rejected: None });
+                if evidence == Evidence::Guessed && scheduler.admitted_fit(Beside::Others).is_err() {
+                    self.guessed.push(stream);
+                }
                 Ok(())
             }
             Err(rejected) => {
-                if self.waiting.is_empty() {
-                    self.next_asking = now + ASKED_AGAIN;
-                }
-                self.waiting.push((stream, spec, rejected));
+                self.wait(now, Waiting { stream, spec, evidence, rejected });
                 Err(rejected)
             }
         }
     }
 
+    fn wait(&mut self, now: Instant, waiting: Waiting) {
+        if self.waiting.is_empty() {
+            self.next_asking = now + ASKED_AGAIN;
+        }
+        self.waiting.push(waiting);
+    }
+
     /// Asks for all who wait. That one waits on was told when it began to.
     fn admit_waiting(&mut self, scheduler: &mut Scheduler, now: Instant) {
-        for (stream, spec, _) in std::mem::take(&mut self.waiting) {
-            let _ = self.admit(scheduler, now, stream, spec);
+        for Waiting { stream, spec, evidence, .. } in std::mem::take(&mut self.waiting) {
+            let _ = self.admit(scheduler, now, stream, spec, evidence);
         }
+    }
+
+    /// Others have come, beside whom those that are only guessed to be streams would not have been admitted: nothing was promised.
+    fn refuse_guessed(&mut self, scheduler: &mut Scheduler, now: Instant) {
+        let beside = scheduler.beside(now);
+        while beside != Beside::Nobody
+            && let Some(&stream) = self.guessed.last()
+            && let Err(why) = scheduler.admitted_fit(beside)
+        {
+            self.guessed.pop();
+            let Some(Admitted { reservation, .. }) = self.admitted.remove(&stream) else { continue };
+            if let Some(StreamStatus { spec, .. }) = scheduler.stream(stream) {
+                let rejected = Rejected { why, fits: None };
+                tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+                self.wait(now, Waiting { stream, spec, evidence: Evidence::Guessed, rejected });
+            }
+            scheduler.release(now, reservation);
+        }
+    }
+
+    fn is_guessed(&self, stream: StreamId) -> bool {
+        self.guessed.contains(&stream)
     }
 
     /// Appends what has become of promises since the last call; some may be as they were. Of streams that ended, and
     /// whose owner knows that, one may be missing where very much happened.
     pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, now: Instant, promises: &mut Vec<Promise>) {
+        self.refuse_guessed(scheduler, now);
         if !self.waiting.is_empty() && now >= self.next_asking {
             self.admit_waiting(scheduler, now);
         }
+        let mut changed = std::mem::take(&mut self.known);
         while let Some(event) = scheduler.pop_event() {
-            let (Event::Admitted { stream, .. }
+            if let Event::Admitted { stream, .. }
             | Event::Resized { stream, .. }
             | Event::Rejected { stream, .. }
             | Event::Released { stream, .. }
             | Event::Demoted { stream, .. }
-            | Event::Restored { stream, .. }) = event
-            else {
-                continue;
-            };
-            promises.push(promise(scheduler, stream));
+            | Event::Restored { stream, .. } = event
+            {
+                changed.push(stream);
+            }
         }
         let lost = scheduler.counters().events_lost;
         if std::mem::replace(&mut self.events_lost, lost) != lost {
-            let waiting = self.waiting.iter().map(|(stream, ..)| stream);
-            promises.extend(self.admitted.keys().chain(waiting).map(|&stream| promise(scheduler, stream)));
+            changed.extend(self.admitted.keys().chain(self.waiting.iter().map(|waiting| &waiting.stream)));
         }
+        let told = changed.iter().filter(|stream| !self.is_guessed(**stream));
+        promises.extend(told.map(|&stream| promise(scheduler, stream)));
+        changed.clear();
+        self.known = changed;
     }
 
     /// All streams, in the order of their names.
     pub(crate) fn report(&self, scheduler: &Scheduler) -> Vec<DeclaredStream> {
         let admitted = self.admitted.iter().filter_map(|(&stream, held)| {
             let status = scheduler.stream(stream)?;
-            let rejected = held.rejected;
-            Some(DeclaredStream { stream, spec: status.spec, admitted: Some(status), rejected })
+            let (admitted, rejected) = ((!self.is_guessed(stream)).then_some(status), held.rejected);
+            Some(DeclaredStream { stream, spec: status.spec, admitted, rejected })
         });
-        let waiting = self.waiting.iter().map(|&(stream, spec, rejected)| DeclaredStream {
+        let waiting = self.waiting.iter().map(|&Waiting { stream, spec, rejected, .. }| DeclaredStream {
             stream,
             spec,
             admitted: None,
@@ -159,6 +222,24 @@ impl Streams {
     }
 }
 
+/// An admitted stream is as is said from now on; it keeps its rate where there is no room for more.
+fn change(
+    scheduler: &mut Scheduler,
+    now: Instant,
+    stream: StreamId,
+    mut admitted: Admitted,
+    spec: StreamSpec,
+) -> Admitted {
+    if scheduler.stream(stream).is_some_and(|status| status.spec == spec) {
+        return admitted;
+    }
+    admitted.rejected = scheduler.change(now, &mut admitted.reservation, spec.rate).err();
+    if let Some(rejected) = admitted.rejected {
+        tracing::warn!(stream = stream.0, "a stream keeps its lower rate: {rejected}");
+    }
+    admitted
+}
+
 fn promise(scheduler: &Scheduler, stream: StreamId) -> Promise {
     let held = scheduler.stream(stream).filter(|status| status.state != StreamState::Demoted);
     Promise { stream, terms: held.map(|status| status.terms) }
@@ -167,8 +248,8 @@ fn promise(scheduler: &Scheduler, stream: StreamId) -> Promise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rtsched::Config;
-    use units::Bitrate;
+    use rtsched::{Class, Config, Direction, Request, RequestId};
+    use units::{Bitrate, Bytes, DeviceOffset};
 
     /// What was said of each stream last.
     fn told(declared: &mut Streams, scheduler: &mut Scheduler) -> BTreeMap<u64, Option<Terms>> {
@@ -185,7 +266,7 @@ mod tests {
             let now = Instant::ZERO;
             let spec = StreamSpec::reader(Bitrate::from_megabits(100));
             for id in 1..=8 {
-                declared.declare(&mut scheduler, now, StreamId(id), Some(spec));
+                declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Evidence::Known)));
             }
             let first = told(&mut declared, &mut scheduler);
             for id in 1..=8 {
@@ -209,7 +290,7 @@ mod tests {
             let mut declared = Streams::default();
             let spec = StreamSpec::reader(Bitrate::from_megabits(1000));
             for id in 1..=2 {
-                declared.declare(&mut scheduler, Instant::ZERO, StreamId(id), Some(spec));
+                declared.declare(&mut scheduler, Instant::ZERO, StreamId(id), Some((spec, Evidence::Known)));
             }
             assert_eq!(streams(&declared, &scheduler), [(1, true), (2, false)]);
             // The first one has stopped, and lets its reservation lie.
@@ -229,7 +310,7 @@ mod tests {
         let now = Instant::ZERO;
         let spec = StreamSpec::reader(Bitrate::from_megabits(700));
         for id in 1..=3 {
-            declared.declare(&mut scheduler, now, StreamId(id), Some(spec));
+            declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Evidence::Known)));
         }
         let before = streams(&declared, &scheduler);
         assert_eq!(before.first(), Some(&(1, true)));
@@ -250,12 +331,107 @@ mod tests {
             &mut scheduler,
             now,
             StreamId(2),
-            Some(StreamSpec::reader(Bitrate::from_megabits(9000))),
+            Some((StreamSpec::reader(Bitrate::from_megabits(9000)), Evidence::Known)),
         );
         let [kept] = declared.report(&scheduler)[..] else { panic!("one stream is left") };
         assert_eq!((kept.admitted.is_some(), kept.rejected.is_some()), (true, true));
         assert_eq!(kept.spec.rate, Bitrate::from_megabits(700));
         declared.declare(&mut scheduler, now, StreamId(2), None);
         assert_eq!(streams(&declared, &scheduler), []);
+    }
+
+    /// Seven players of 100 Mbit/s, and one of `last` that is only guessed to be one.
+    fn seven_and(scheduler: &mut Scheduler, last: Bitrate) -> Streams {
+        let mut declared = Streams::default();
+        let spec = StreamSpec::reader(Bitrate::from_megabits(100));
+        for id in 1..=7 {
+            declared.declare(scheduler, Instant::ZERO, StreamId(id), Some((spec, Evidence::Known)));
+        }
+        let guessed = Some((StreamSpec::reader(last), Evidence::Guessed));
+        declared.declare(scheduler, Instant::ZERO, StreamId(8), guessed);
+        declared
+    }
+
+    /// The highest rates of an eighth stream with which all are admitted, beside others and beside nobody.
+    fn highest(beside: Beside) -> Bitrate {
+        let fits = |megabits: u64| {
+            let mut scheduler = Scheduler::new(Config::default());
+            let declared = seven_and(&mut scheduler, Bitrate::from_megabits(megabits));
+            declared.admitted.contains_key(&StreamId(8)) && scheduler.admitted_fit(beside).is_ok()
+        };
+        Bitrate::from_megabits(
+            (1..1000).take_while(|&megabits| fits(megabits)).last().expect("there is room"),
+        )
+    }
+
+    /// Somebody without a guarantee takes a tenth of the device.
+    fn copy(scheduler: &mut Scheduler) {
+        for id in 0..64 {
+            let request = Request {
+                id: RequestId(1000 + id),
+                direction: Direction::Read,
+                offset: DeviceOffset(id << 33),
+                length: Bytes::from_mib(1),
+                class: Class::BestEffort,
+                deadline: None,
+                stream: None,
+            };
+            scheduler.enqueue(Instant::ZERO, request);
+        }
+    }
+
+    /// A copy came together with others that nobody had seen yet. It was promised the last of the device as a thirteenth player, held
+    /// it for two to four seconds, and of twelve who had just begun some were late in 24 of 72 rehearsals. The boundary pair: what
+    /// others leave is promised at once, a megabit more only to who is known to be a stream.
+    #[test]
+    fn the_last_of_the_device_is_promised_only_to_who_is_known_to_be_a_stream() {
+        let (beside_others, beside_nobody) = (highest(Beside::Others), highest(Beside::Nobody));
+        assert!(beside_others < beside_nobody, "{beside_others:?} {beside_nobody:?}");
+        let stream = StreamId(8);
+        for (rate, at_once) in
+            [(beside_others, true), (Bitrate(beside_others.0 + 1_000_000), false), (beside_nobody, false)]
+        {
+            let mut scheduler = Scheduler::new(Config::default());
+            let mut declared = seven_and(&mut scheduler, rate);
+            assert_eq!(told(&mut declared, &mut scheduler).contains_key(&8), at_once, "{rate:?}");
+            assert_eq!(streams(&declared, &scheduler).last(), Some(&(8, at_once)));
+            let known = Some((StreamSpec::reader(rate), Evidence::Known));
+            declared.declare(&mut scheduler, Instant::ZERO, stream, known);
+            let terms = scheduler.terms(stream);
+            assert!(terms.is_some());
+            let now = told(&mut declared, &mut scheduler);
+            assert_eq!(now.get(&8), (!at_once).then_some(&terms), "once, {rate:?}");
+            // It is promised now, whoever comes.
+            copy(&mut scheduler);
+            assert!(told(&mut declared, &mut scheduler).is_empty());
+            assert_eq!(streams(&declared, &scheduler).last(), Some(&(8, true)));
+        }
+    }
+
+    #[test]
+    fn who_is_only_guessed_to_be_a_stream_is_refused_when_others_come() {
+        let mut scheduler = Scheduler::new(Config::default());
+        let mut declared = seven_and(&mut scheduler, highest(Beside::Nobody));
+        assert!(!told(&mut declared, &mut scheduler).contains_key(&8));
+        copy(&mut scheduler);
+        assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
+        let report = declared.report(&scheduler);
+        assert!(report.last().is_some_and(|one| one.admitted.is_none() && one.rejected.is_some()));
+        // That it is known to be a stream now makes no room.
+        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Evidence::Known));
+        declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
+        assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
+        assert_eq!(streams(&declared, &scheduler).iter().filter(|(_, admitted)| *admitted).count(), 7);
+    }
+
+    #[test]
+    fn who_leaves_before_he_is_known_to_be_a_stream_leaves_nothing() {
+        let mut scheduler = Scheduler::new(Config::default());
+        let mut declared = seven_and(&mut scheduler, highest(Beside::Nobody));
+        declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);
+        assert!(declared.guessed.is_empty() && scheduler.terms(StreamId(8)).is_none());
+        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Evidence::Known));
+        declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
+        assert_eq!(told(&mut declared, &mut scheduler).get(&8), Some(&scheduler.terms(StreamId(8))));
     }
 }

@@ -367,13 +367,15 @@ mod tests {
     #[test]
     fn who_has_begun_keeps_what_he_needs_when_others_come() {
         let known = "compare = [\"AVFS with bitrates\"]";
-        for after_ms in [2700, 3000] {
+        for after_ms in [2800, 3100] {
             let beside =
                 format!("beside_after_ms = {after_ms}\nbackground = [{TWO_COPIES_AND_RANDOM_READS}]");
-            let points = points("raid5-table5", &format!("{SHORT}{known}\n---\n{beside}"), 12);
+            let declaration =
+                format!("{}{known}\n---\n{beside}", SHORT.replace("repeats = 2", "repeats = 6"));
+            let points = points("raid5-table5", &declaration, 12);
             let late: Vec<_> =
                 points.iter().map(|(_, late_with_reservation)| *late_with_reservation).collect();
-            assert_eq!(late, [Some(0); 2], "after {after_ms} ms");
+            assert_eq!(late, [Some(0); 6], "after {after_ms} ms");
         }
     }
 

@@ -70,3 +70,4 @@ pub use line::ServiceTime;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::Scheduler;
 pub use stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline};
+pub use unpromised::Beside;

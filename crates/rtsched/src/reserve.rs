@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// Who uses the device without a guarantee. What was promised beside fewer stays promised.
-    fn beside(&self, now: Instant) -> Beside {
+    pub fn beside(&self, now: Instant) -> Beside {
         self.unpromised.beside(now, self.queue.has_unpromised())
     }
 
@@ -269,12 +269,13 @@ impl Scheduler {
         u32::try_from(self.streams.millionths().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
-    /// Whether the active streams fit.
+    /// Whether the active streams would be admitted, were they all to ask only now, `beside` these. O(streams) for each instant and
+    /// each length that has to be looked at.
     ///
     /// # Errors
     /// [`Why`] says what is lacking: not even requests of other lengths would do.
-    pub fn admitted_fit(&mut self) -> Result<(), Why> {
-        self.try_with(None, None, Beside::Nobody).map(|_| ())
+    pub fn admitted_fit(&mut self, beside: Beside) -> Result<(), Why> {
+        self.try_with(None, None, beside).map(|_| ())
     }
 
     /// Beside the streams that were [collected](Self::collect).

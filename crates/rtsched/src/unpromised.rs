@@ -28,8 +28,10 @@ const fn permille(of: u64) -> u64 {
 
 /// Who uses the device beside streams, to speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub enum Beside {
+    /// Less than two hundredths of the time were asked for lately.
     Nobody,
+    /// Somebody.
     Others,
     /// Among them somebody who searches.
     Searches,

@@ -128,9 +128,8 @@ pub(super) struct FileState {
     pub(super) exclusive: u32,
     /// The kernel may have pages of it.
     pub(super) kernel_pages: bool,
-    /// Clients that read on and on, and do not copy, and how many streams each of them is: who plays two places of a file at
-    /// once is two.
-    pub(super) playing: SmallVec<[(HandleId, u32); 1]>,
+    /// Clients that read on and on, and do not copy.
+    pub(super) playing: SmallVec<[Playing; 1]>,
     /// Clients that write faster than the file is ever played.
     pub(super) copying: SmallVec<[HandleId; 1]>,
     /// The sequences that it was part of when it was opened last to be read, and to be written.
@@ -144,6 +143,16 @@ pub(super) struct FileState {
     pub(super) told: Option<Box<Told>>,
     /// What clients that have it open said of their reading or writing.
     pub(super) declarations: Vec<Declared>,
+}
+
+/// A client that reads on and on, and does not copy, as far as can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Playing {
+    pub(super) handle: HandleId,
+    /// How many streams it is: who plays two places of a file at once is two.
+    pub(super) streams: u32,
+    /// It was seen to rest, as nobody does who copies.
+    pub(super) rests: bool,
 }
 
 /// What one client said.
@@ -190,23 +199,28 @@ impl FileState {
         self.promised[usize::from(direction == Direction::Write)] = terms;
     }
 
-    /// A client plays the file from now on, as so many streams, or does not.
-    pub(super) fn set_playing(&mut self, handle: HandleId, streams: u32) {
-        self.playing.retain(|(playing, _)| *playing != handle);
-        self.playing.extend((streams > 0).then_some((handle, streams)));
+    /// A client plays the file from now on, or does not.
+    pub(super) fn set_playing(&mut self, handle: HandleId, playing: Option<Playing>) {
+        self.playing.retain(|before| before.handle != handle);
+        self.playing.extend(playing);
+    }
+
+    /// How a client plays the file, if it does.
+    pub(super) fn playing_of(&self, handle: HandleId) -> Option<Playing> {
+        self.playing.iter().find(|playing| playing.handle == handle).copied()
     }
 
     /// How many streams a client is.
     pub(super) fn streams_of(&self, handle: HandleId) -> u32 {
-        self.playing.iter().find(|(playing, _)| *playing == handle).map_or(0, |(_, streams)| *streams)
+        self.playing_of(handle).map_or(0, |playing| playing.streams)
     }
 
     pub(super) fn who_plays(&self) -> impl Iterator<Item = HandleId> {
-        self.playing.iter().map(|(handle, _)| *handle)
+        self.playing.iter().map(|playing| playing.handle)
     }
 
     pub(super) fn is_played_only_by(&self, handle: HandleId) -> bool {
-        matches!(self.playing.as_slice(), [(only, _)] if *only == handle)
+        matches!(self.playing.as_slice(), [only] if only.handle == handle)
     }
 
     /// A client that writes copies the file from now on, or does not.

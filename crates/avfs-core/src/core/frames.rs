@@ -18,8 +18,8 @@ use super::{Core, Purpose};
 use crate::allocator::Owner;
 use crate::format::BLOCK;
 use crate::types::*;
-use avfs_io::IoTag;
 use avfs_io::pool::MAX_BUFFER;
+use avfs_io::{Evidence, IoTag};
 use rtsched::{Class, Direction, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -332,7 +332,8 @@ impl Core {
         if spec.is_none() {
             sequence.terms = None;
         }
-        self.tell_stream(id.stream(), before, spec.map(|(spec, _)| spec));
+        let known = |spec: StreamSpec| (spec, Evidence::Known);
+        self.tell_stream(id.stream(), before.map(known), spec.map(|(spec, _)| known(spec)));
     }
 
     /// The streams of sequences are named by what their files have in common: directory, and `#` for each digit.

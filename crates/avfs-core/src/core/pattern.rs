@@ -227,6 +227,9 @@ const WRITER_JUDGED: Duration = Duration::from_secs(2);
 /// So much of a pause a recorder may make up for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+/// Who has rested for so long in all, each time for [`IDLE`] or longer, has a clock: a copy is kept up by its own machine now and then.
+const RESTED: Duration = Duration::from_millis(100);
+
 /// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
 /// asks as soon as it has one, and on a full device that tells it from a player, because there it is no faster than its share.
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,12 +240,26 @@ pub(super) struct Rest {
     rested: Duration,
     taken: Duration,
     copies: bool,
+    /// For how long it idled since it came.
+    idled: Duration,
 }
 
 impl Rest {
     /// The client asks for something.
     pub(super) fn asks(&mut self, now: Instant) {
-        self.rested += self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
+        let gap = self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
+        self.rested += gap;
+        self.idled += if gap >= IDLE { gap } else { Duration::ZERO };
+    }
+
+    /// It was given something of a file of which nobody knows the rate.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.busy = Some(now);
+    }
+
+    /// It was seen to have a clock, since it came; long before it can be told from a copy by how much it takes.
+    pub(super) fn has_rested(&self) -> bool {
+        self.idled >= RESTED
     }
 
     /// It has to wait for an answer: the time until it asks again says nothing.
@@ -690,6 +707,26 @@ mod tests {
                 assert_eq!(copy.note(Instant::ZERO + period * index, unit), None);
             }
         }
+    }
+
+    /// A copy held the last of the device until it was known for one, because it reads on as a player does. The boundary pairs.
+    #[test]
+    fn who_rests_is_known_to_have_a_clock_and_a_copy_that_is_kept_up_is_not() {
+        let nanosecond = Duration::from_nanos(1);
+        let rests = |each: Duration, count: u32| {
+            let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+            rest.asks(now);
+            for _ in 0..count {
+                // It waits for its answer, and rests before it asks again.
+                now += Duration::from_millis(300);
+                rest.answered(now);
+                now += each;
+                rest.asks(now);
+            }
+            rest.has_rested()
+        };
+        assert!(rests(IDLE, 4) && !rests(IDLE, 3) && !rests(IDLE - nanosecond, 1000));
+        assert!(rests(RESTED, 1) && !rests(RESTED - nanosecond, 1));
     }
 
     /// Until a player's rate is known nothing else tells it from a copy, which on a full device takes no more than a player.

@@ -13,7 +13,7 @@
 //! ahead, until it is there.
 
 use super::cache::BlockId;
-use super::file::FileState;
+use super::file::{FileState, Playing};
 use super::pattern::{Allowance, Beat, Idling, Pace, Pattern, Rest, Step, Way};
 use super::sequence::SequenceId;
 use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
@@ -355,6 +355,8 @@ impl Core {
                 player.rest.asks(now.monotonic);
             }
             player.rest.note(now.monotonic, length, rate, Direction::Read);
+        } else if let Some(player) = player_of(&mut self.handles, handle) {
+            player.rest.answered(now.monotonic);
         }
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.allowance.note(now.monotonic, length, has_waited);
@@ -470,11 +472,12 @@ impl Core {
         }
         player.has_played |= player.is_run();
         rate.into_iter().for_each(|rate| player.here.take(now.monotonic, end - offset, rate));
-        let streams = player.streams();
-        let before_streams = self.files.get(&ino).map_or(0, |file| file.streams_of(handle));
-        if before_streams != streams && reads_only {
-            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, streams));
-            if before_streams == 0 {
+        let (streams, rests) = (player.streams(), player.rest.has_rested());
+        let playing = (streams > 0).then_some(Playing { handle, streams, rests });
+        let before_playing = self.files.get(&ino).and_then(|file| file.playing_of(handle));
+        if before_playing != playing && reads_only {
+            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, playing));
+            if before_playing.is_none() {
                 self.probe(now, ino);
             } else if self.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
                 // It copies: what it was read ahead of as a player's goes before what players want. Whoever waits for it asks again.
@@ -569,7 +572,7 @@ impl Core {
             self.give_up(ino, handle, &given_up);
         }
         let file = self.file_mut(ino);
-        file.set_playing(handle, 0);
+        file.set_playing(handle, None);
         file.set_copying(handle, false);
     }
 

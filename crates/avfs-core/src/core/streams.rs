@@ -9,7 +9,7 @@ use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, UNIT};
 use crate::types::*;
-use avfs_io::{DeclaredStream, IoTag, Promise, Promotion};
+use avfs_io::{DeclaredStream, Evidence, IoTag, Promise, Promotion};
 use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ fn clients(file: &FileState, direction: Direction) -> u64 {
         _ if file.sequence(direction).is_some() => file.declared(direction).count() as u32,
         Direction::Write => file.writers.saturating_sub(file.copying.len() as u32),
         _ if file.policy().refuses_when_full() => file.readers,
-        _ => file.playing.iter().map(|(_, streams)| streams).sum(),
+        _ => file.playing.iter().map(|playing| playing.streams).sum(),
     };
     u64::from(count)
 }
@@ -85,6 +85,13 @@ fn undeclared(file: &FileState, direction: Direction) -> u64 {
     };
     let declared = file.declared(direction).filter(|declared| is_counted(declared.handle)).count() as u64;
     clients(file, direction) - declared
+}
+
+/// How well it is known that a file's clients are a stream: somebody says so, or one of them is seen to have a clock.
+fn evidence(file: &FileState, direction: Direction) -> Evidence {
+    let is_said = file.declared(direction).next().is_some() || file.policy().refuses_when_full();
+    let is_seen = direction == Direction::Write || file.playing.iter().any(|playing| playing.rests);
+    if is_said || is_seen { Evidence::Known } else { Evidence::Guessed }
 }
 
 /// The shortest time that any client leaves its requests.
@@ -439,10 +446,10 @@ impl Core {
     /// Changes something on which the file's streams depend, and tells the scheduler what became of them.
     pub(super) fn change_streams<R>(&mut self, ino: Ino, change: impl FnOnce(&mut Self) -> R) -> R {
         const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
-        let before = BOTH.map(|direction| self.stream_spec(ino, direction));
+        let before = BOTH.map(|direction| self.wanted_stream(ino, direction));
         let result = change(self);
         for (direction, before) in BOTH.into_iter().zip(before) {
-            let after = self.stream_spec(ino, direction);
+            let after = self.wanted_stream(ino, direction);
             if after.is_none()
                 && let Some(file) = self.files.get_mut(&ino)
             {
@@ -453,12 +460,18 @@ impl Core {
         result
     }
 
+    /// The stream that the file's readers or writers are together, if it is one, and how well that is known.
+    fn wanted_stream(&self, ino: Ino, direction: Direction) -> Option<(StreamSpec, Evidence)> {
+        let spec = self.stream_spec(ino, direction)?;
+        Some((spec, evidence(self.files.get(&ino)?, direction)))
+    }
+
     /// Tells the scheduler what has become of a stream.
     pub(super) fn tell_stream(
         &mut self,
         stream: StreamId,
-        before: Option<StreamSpec>,
-        after: Option<StreamSpec>,
+        before: Option<(StreamSpec, Evidence)>,
+        after: Option<(StreamSpec, Evidence)>,
     ) {
         if before == after {
             return;
@@ -468,7 +481,7 @@ impl Core {
             (_, None) => _ = self.undecided.remove(&stream),
             (Some(_), Some(_)) => {}
         }
-        if let (Some(before), Some(after)) = (before, after)
+        if let (Some((before, _)), Some((after, _))) = (before, after)
             && (StreamSpec { rate: after.rate, ..before }) != after
         {
             // A reservation can change its rate and nothing else.

@@ -4,9 +4,9 @@ use avfs_core::config::Config;
 use avfs_core::core::{Cancellation, Core, Operation, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
-use avfs_io::Accepted;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
+use avfs_io::{Accepted, Evidence};
 use rtsched::{Class, Direction, StreamId};
 use std::sync::Arc;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
@@ -206,6 +206,34 @@ fn a_jump_to_what_is_on_its_way_keeps_it() {
     volume.core().audit().unwrap();
 }
 
+/// As long as nothing told a copy from a player, it was promised the last of the device. A player is known for one as soon as it rests
+/// between what it asks for, and a copy is not before it is known for a copy.
+#[test]
+fn who_reads_on_is_known_to_play_when_he_has_rested() {
+    for (rest_ms, known) in [(100, true), (99, false)] {
+        let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[500]);
+        let (handle, stream) = (open(&mut volume, inos[0]), StreamId(inos[0].0 << 1));
+        for mebibyte in 0..12 {
+            volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
+        }
+        let told = |volume: &mut SimVolume, mebibyte: u64| {
+            volume.with(|core, now| {
+                core.read(now, handle, mebibyte * MIB, MIB as usize).expect("it is in memory").unwrap();
+                core.take_outbox().streams
+            })
+        };
+        assert_eq!(told(&mut volume, 12), [], "it is declared, and has not rested");
+        volume.pass(Duration::from_millis(rest_ms));
+        let streams = told(&mut volume, 13);
+        if known {
+            assert!(matches!(streams[..], [(of, Some((_, Evidence::Known)))] if of == stream), "{streams:?}");
+        } else {
+            assert_eq!(streams, [], "{rest_ms} ms");
+        }
+        assert_eq!(told(&mut volume, 14), [], "once");
+    }
+}
+
 /// Whatever a disk is promised to play was reckoned as if it lay inside, where disks are half as fast as outside.
 #[test]
 fn a_player_is_declared_where_its_file_lies() {
@@ -217,7 +245,7 @@ fn a_player_is_declared_where_its_file_lies() {
             core.declare(handle, declaration).unwrap();
             core.take_outbox().streams
         });
-        let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
+        let [(_, Some((spec, Evidence::Known)))] = told[..] else { panic!("{told:?}") };
         let last = volume.core().extents(ino).unwrap().pop().unwrap();
         assert_eq!(spec.place, Some(DeviceOffset(last.device_offset + last.length)));
         assert_eq!(spec.piece, None, "it lies in one piece");
@@ -269,7 +297,7 @@ fn a_player_of_a_file_in_pieces_is_declared_with_what_an_access_brings() {
         core.declare(handle, declaration).unwrap();
         core.take_outbox().streams
     });
-    let [(_, Some(spec))] = told[..] else { panic!("{told:?}") };
+    let [(_, Some((spec, _)))] = told[..] else { panic!("{told:?}") };
     assert_eq!(spec.piece, Some(Bytes(160 * MIB / accesses / 4096 * 4096)), "{pieces:?}");
 }
 
@@ -286,7 +314,7 @@ fn a_second_player_of_a_file_in_pieces_changes_its_rate_and_nothing_else() {
                 core.read(now, handle, mebibyte * MIB, MIB as usize);
                 core.take_outbox().streams
             });
-            rates.extend(told.into_iter().map(|(_, spec)| spec.map(|spec| spec.rate.0)));
+            rates.extend(told.into_iter().map(|(_, wanted)| wanted.map(|(spec, _)| spec.rate.0)));
             volume.read(handle, mebibyte * MIB, MIB as usize).unwrap();
         }
     }
@@ -322,7 +350,7 @@ fn pieces_that_cost_no_access_more_than_one_piece_are_none() {
             core.declare(handle, declaration).unwrap();
             core.take_outbox().streams
         });
-        let [.., (_, Some(spec))] = told[..] else { panic!("{told:?}") };
+        let [.., (_, Some((spec, _)))] = told[..] else { panic!("{told:?}") };
         assert_eq!(spec.rate, Bitrate::from_megabits(megabits));
         spec.piece
     };

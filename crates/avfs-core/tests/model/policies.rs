@@ -633,7 +633,7 @@ fn a_deadline_window_is_what_the_scheduler_is_told() {
             core.create(now, Caller::default(), Ino::ROOT, b"b.mov", 0o644, 0, flags).unwrap();
             core.take_outbox().streams
         }));
-        let [(_, Some(played)), (_, Some(recorded))] = told[..] else { panic!("{told:?}") };
+        let [(_, Some((played, _))), (_, Some((recorded, _)))] = told[..] else { panic!("{told:?}") };
         (
             requests[0].deadline.map(|deadline| deadline.saturating_since(begun)),
             [played.deadline, recorded.deadline],

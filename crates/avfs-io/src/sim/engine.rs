@@ -4,7 +4,7 @@ use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
-use crate::streams::{DeclaredStream, Promise, Streams};
+use crate::streams::{DeclaredStream, Evidence, Promise, Streams};
 use rand::Rng;
 use rtsched::{Class, Config, Direction, Dispatch, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
 use smallvec::SmallVec;
@@ -125,8 +125,8 @@ impl SimEngine {
     }
 
     /// See [`Engine::declare`](crate::engine::Engine::declare).
-    pub fn declare(&mut self, now: Instant, stream: StreamId, spec: Option<StreamSpec>) {
-        self.streams.declare(&mut self.scheduler, now, stream, spec);
+    pub fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+        self.streams.declare(&mut self.scheduler, now, stream, wanted);
     }
 
     /// See [`Engine::note_accepted`](crate::engine::Engine::note_accepted).
