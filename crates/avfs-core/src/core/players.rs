@@ -9,10 +9,10 @@
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
 //! the terms' deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is
-//! read ahead: it may be less than everybody else gets. At the start it asks for half a request, and then for as much as it has
-//! ahead, until it is there.
+//! read ahead: it may be less than everybody else gets. At the start it asks for half a request at a time, and for as much more as
+//! has come; then for as much as it has ahead, until it is there.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, CacheBlock};
 use super::file::{FileState, Playing};
 use super::pattern::{Allowance, Beat, Idling, Pace, Pattern, Rest, Step, Way};
 use super::sequence::SequenceId;
@@ -46,6 +46,10 @@ pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
 
 /// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
 pub(super) const BEGINS_WITH: Duration = Duration::from_secs(1);
+
+/// So long after it began, the requests ahead of a player grow with what has come, not with what was asked for: of those who
+/// begin at once none has anything, and long requests of some, which they come to later, keep the others waiting.
+const BEGINNING: Duration = Duration::from_secs(2);
 
 /// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
 pub(super) const HASTE: Duration = Duration::from_millis(100);
@@ -658,10 +662,15 @@ impl Core {
         if rate.is_some_and(|rate| player.here.is_sooner(now.monotonic, rate)) {
             self.hasten_ahead(now, ino, handle);
         }
+        let came = self.begins(now, handle).then(|| self.came_ahead(handle));
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
-            let request = lead.request.min(asked.abs_diff(front).max(REQUEST).max(least));
+            let has = match came {
+                Some(came) if lead.is_promised => came + least,
+                _ => asked.abs_diff(front),
+            };
+            let request = lead.request.min(has.max(REQUEST).max(least));
             let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
             let Some(range) = next_request(way, asked, request, run_end, size) else { break };
             let end = if way == Way::Forward { range.end } else { range.start };
@@ -687,6 +696,25 @@ impl Core {
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.here.asked = Some(asked);
         }
+    }
+
+    /// It has not played for long at the place at which it is.
+    fn begins(&self, now: Now, handle: HandleId) -> bool {
+        self.player(handle).is_some_and(|player| {
+            player.starts_by.is_some() || now.monotonic < player.here.origin.0 + START + BEGINNING
+        })
+    }
+
+    /// Bytes ahead of a player, where it is, that it can have at once.
+    fn came_ahead(&self, handle: HandleId) -> u64 {
+        let Some(player) = self.player(handle) else { return 0 };
+        let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
+        let blocks = player.here.wanted.iter().filter_map(|id| self.cache.get(*id));
+        let ahead = |block: &CacheBlock| match way {
+            Way::Forward => block.end().saturating_sub(block.start.max(front)),
+            Way::Backward => block.end().min(front).saturating_sub(block.start),
+        };
+        blocks.take_while(|block| block.loading.is_empty()).map(ahead).sum()
     }
 
     /// Where what lies on the device in one piece from `from` on ends: a request over two pieces costs two accesses, and leaves the

@@ -6,8 +6,9 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
-use avfs_io::{Accepted, Evidence};
-use rtsched::{Class, Direction, StreamId};
+use avfs_io::{Accepted, Evidence, Promise};
+use rtsched::{Class, Direction, StreamId, Terms};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
@@ -204,6 +205,31 @@ fn a_jump_to_what_is_on_its_way_keeps_it() {
         assert!(data.is_some(), "MiB {mebibyte} of {ahead}");
     }
     volume.core().audit().unwrap();
+}
+
+/// Eleven who began in one moment wanted their third requests, of 24 to 32 MiB, at the same time, though nothing of what they had
+/// asked for before had come: beside one who played 15 units of theirs were late in twelve rehearsals.
+#[test]
+fn who_begins_asks_for_half_a_request_at_a_time_until_something_has_come() {
+    let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
+    let (handle, stream) = (open(&mut volume, inos[0]), StreamId(inos[0].0 << 1));
+    let (request, rate) = (Bytes::from_mib(32), Bitrate::from_megabits(100));
+    let deadline = rate.time_for(Bytes::from_mib(40));
+    let tickets: Vec<_> = (0..12).map(|_| volume.ticket()).collect();
+    let asked = volume.with(|core, now| {
+        for (offset, &ticket) in (0..).step_by(MIB as usize).zip(&tickets) {
+            core.start(now, ticket, Operation::Read { handle, offset, length: MIB as usize });
+        }
+        let since = now.monotonic;
+        let terms = Some(Terms { request, period: rate.time_for(request), deadline, since });
+        core.promised(now, Promise { stream, terms });
+        core.take_outbox().requests
+    });
+    // What is wanted at the same time goes in one command. It asks for the first 12 MiB itself, and to 24, 40 and 56 is read ahead,
+    // each but the first half a request: then more than 40 are ahead. (To 24, 40 and 64, it was.)
+    let mut wanted = BTreeMap::new();
+    asked.iter().for_each(|request| *wanted.entry(request.deadline).or_insert(0) += request.length().0 / MIB);
+    assert_eq!(wanted.into_values().collect::<Vec<_>>(), [8, 8, 8, 16, 16], "{asked:?}");
 }
 
 /// As long as nothing told a copy from a player, it was promised the last of the device. A player is known for one as soon as it rests
@@ -604,7 +630,7 @@ fn a_player_without_room_is_best_effort_but_for_its_pictures() {
     assert!(all(&classes_of(handles[1], 0..1), Class::RealTime), "its first picture");
     classes_of(handles[1], 1..8);
     let (goes_on, jumps, after) =
-        (classes_of(handles[1], 8..60), classes_of(handles[1], 120..121), classes_of(handles[1], 124..170));
+        (classes_of(handles[1], 8..60), classes_of(handles[1], 120..121), classes_of(handles[1], 124..190));
     let states: Vec<_> = volume.streams().iter().map(|stream| stream.state).collect();
     assert_eq!(states, [StreamService::Paused, StreamService::Waiting]);
     assert!(all(&goes_on, Class::BestEffort), "{goes_on:?}");
