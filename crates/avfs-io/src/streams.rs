@@ -91,6 +91,13 @@ impl Streams {
         stream: StreamId,
         wanted: Option<(StreamSpec, Evidence)>,
     ) {
+        let same = |waiting: &&mut Waiting| wanted.is_some_and(|(spec, _)| spec == waiting.spec);
+        let waiting = self.waiting.iter_mut().find(|waiting| waiting.stream == stream);
+        if let Some((waiting, (_, evidence))) = waiting.filter(same).zip(wanted) {
+            // It keeps its turn.
+            waiting.evidence = evidence;
+            return;
+        }
         self.waiting.retain(|waiting| waiting.stream != stream);
         match (self.admitted.remove(&stream), wanted) {
             (None, None) => {}
@@ -417,10 +424,14 @@ mod tests {
         assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
         let report = declared.report(&scheduler);
         assert!(report.last().is_some_and(|one| one.admitted.is_none() && one.rejected.is_some()));
-        // That it is known to be a stream now makes no room.
         let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Evidence::Known));
+        declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), known);
+        assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(9, None)]));
+        // That it is known to be a stream now makes no room, and it waits where it did.
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
-        assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
+        assert!(told(&mut declared, &mut scheduler).is_empty());
+        let waiting: Vec<_> = declared.waiting.iter().map(|one| (one.stream.0, one.evidence)).collect();
+        assert_eq!(waiting, [(8, Evidence::Known), (9, Evidence::Known)]);
         assert_eq!(streams(&declared, &scheduler).iter().filter(|(_, admitted)| *admitted).count(), 7);
     }
 
