@@ -6,8 +6,8 @@
 //! cannot be refused, so a stream for which there is no room is served all the same, as best effort, until there is.
 //!
 //! As long as nobody uses the device without a guarantee, streams are promised nearly all of it. A copy reads on and on as a player
-//! does, and held the last of it for two to four seconds: with copies and random reads that came in the same moment, or a second later,
-//! twelve players who had just begun were late in one of three runs. So what is admitted beside nobody, and would not be beside others,
+//! does, and held the last of it for two to four seconds: with copies and random reads that came in the same moment, of twelve
+//! players who had just begun some were late in one of three rehearsals. So what is admitted beside nobody, and would not be beside others,
 //! is served as a stream, but promised nothing before it is known to be one: should others come, it is refused.
 
 use rtsched::{
@@ -57,8 +57,8 @@ pub(crate) struct Streams {
     admitted: BTreeMap<StreamId, Admitted>,
     /// Those of them that are promised nothing before they are known to be streams, the last one admitted last.
     guessed: Vec<StreamId>,
-    /// Those that have become known since promises were told last.
-    known: Vec<StreamId>,
+    /// Streams to tell of, for which the scheduler has no event.
+    changed: Vec<StreamId>,
     /// First come, first admitted.
     waiting: Vec<Waiting>,
     /// When those who wait are asked for again.
@@ -91,9 +91,10 @@ impl Streams {
         stream: StreamId,
         wanted: Option<(StreamSpec, Evidence)>,
     ) {
-        let same = |waiting: &&mut Waiting| wanted.is_some_and(|(spec, _)| spec == waiting.spec);
-        let waiting = self.waiting.iter_mut().find(|waiting| waiting.stream == stream);
-        if let Some((waiting, (_, evidence))) = waiting.filter(same).zip(wanted) {
+        if let Some((spec, evidence)) = wanted
+            && let Some(waiting) =
+                self.waiting.iter_mut().find(|waiting| waiting.stream == stream && waiting.spec == spec)
+        {
             // It keeps its turn.
             waiting.evidence = evidence;
             return;
@@ -111,7 +112,7 @@ impl Streams {
                 self.admitted.insert(stream, admitted);
                 if evidence == Evidence::Known && self.is_guessed(stream) {
                     self.guessed.retain(|guessed| *guessed != stream);
-                    self.known.push(stream);
+                    self.changed.push(stream);
                 }
             }
             (Some(Admitted { reservation, .. }), None) => {
@@ -188,7 +189,7 @@ impl Streams {
         if !self.waiting.is_empty() && now >= self.next_asking {
             self.admit_waiting(scheduler, now);
         }
-        let mut changed = std::mem::take(&mut self.known);
+        let mut changed = std::mem::take(&mut self.changed);
         while let Some(event) = scheduler.pop_event() {
             if let Event::Admitted { stream, .. }
             | Event::Resized { stream, .. }
@@ -207,7 +208,7 @@ impl Streams {
         let told = changed.iter().filter(|stream| !self.is_guessed(**stream));
         promises.extend(told.map(|&stream| promise(scheduler, stream)));
         changed.clear();
-        self.known = changed;
+        self.changed = changed;
     }
 
     /// All streams, in the order of their names.

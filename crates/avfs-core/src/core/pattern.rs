@@ -227,7 +227,7 @@ const WRITER_JUDGED: Duration = Duration::from_secs(2);
 /// So much of a pause a recorder may make up for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// Who has rested for so long in all, each time for [`IDLE`] or longer, has a clock: a copy is kept up by its own machine now and then.
+/// Who has rested for so long in all, each time for [`IDLE`] or longer, has a clock: a copy is held up by its own machine now and then.
 const RESTED: Duration = Duration::from_millis(100);
 
 /// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
@@ -711,7 +711,7 @@ mod tests {
 
     /// A copy held the last of the device until it was known for one, because it reads on as a player does. The boundary pairs.
     #[test]
-    fn who_rests_is_known_to_have_a_clock_and_a_copy_that_is_kept_up_is_not() {
+    fn who_rests_is_known_to_have_a_clock_and_a_copy_that_is_held_up_is_not() {
         let nanosecond = Duration::from_nanos(1);
         let rests = |each: Duration, count: u32| {
             let (mut rest, mut now) = (Rest::default(), Instant::ZERO);

@@ -662,14 +662,11 @@ impl Core {
         if rate.is_some_and(|rate| player.here.is_sooner(now.monotonic, rate)) {
             self.hasten_ahead(now, ino, handle);
         }
-        let came = self.begins(now, handle).then(|| self.came_ahead(handle));
+        let came = (lead.is_promised && self.begins(now, handle)).then(|| self.came_ahead(handle));
         while asked.abs_diff(front) <= lead.bytes {
             // Who has little ahead needs something soon, not much of it.
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
-            let has = match came {
-                Some(came) if lead.is_promised => came + least,
-                _ => asked.abs_diff(front),
-            };
+            let has = came.map_or(asked.abs_diff(front), |came| came + least);
             let request = lead.request.min(has.max(REQUEST).max(least));
             let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
             let Some(range) = next_request(way, asked, request, run_end, size) else { break };
