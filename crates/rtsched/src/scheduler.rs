@@ -416,6 +416,13 @@ impl Scheduler {
         for waiting in &run.members {
             if let Some(owner) = waiting.owner {
                 self.streams.get_mut(owner).in_flight += 1;
+                // Whoever begins to play waits as well, and looks at more than two places where a file lies in pieces.
+                let is_searched_for =
+                    (waiting.is_picture || waiting.is_at_once) && self.streams.held_of(owner).is_none();
+                if let Some(stream) = waiting.request.stream.filter(|_| is_searched_for) {
+                    let waited = start.saturating_since(waiting.arrived);
+                    self.unpromised.waited(now, stream, waited, waiting.cost);
+                }
             }
             if waiting.request.class != Class::RealTime {
                 match reason {

@@ -21,6 +21,9 @@ const REMEMBERED_PERMILLE: u64 = 250;
 const GLANCES: usize = 2;
 /// ...of so many that all have looked at.
 const LOOKS: usize = 32;
+/// Who waited for a picture asks for the next one so much later. The time that he waited counts as well, up to so often what the
+/// picture takes: who jumps once does not search, however long he waits.
+const WAITED: u64 = 2;
 
 const fn permille(of: u64) -> u64 {
     LATELY.as_nanos() as u64 / 1000 * of
@@ -61,12 +64,22 @@ impl Unpromised {
 
     /// A stream waits for a picture. It searches when that is not its first or second one.
     pub(crate) fn looked(&mut self, now: Instant, stream: StreamId, cost: u64) {
-        let before = self.looked.iter().filter(|one| **one == Some(stream)).count();
-        if before >= GLANCES {
-            self.searches.ask(now, cost, false);
-        }
         self.looked.rotate_right(1);
         self.looked[0] = Some(stream);
+        if self.is_searching(stream) {
+            self.searches.ask(now, cost, false);
+        }
+    }
+
+    /// It will have waited for so long when the device begins to read its picture.
+    pub(crate) fn waited(&mut self, now: Instant, stream: StreamId, waited: Duration, cost: u64) {
+        if self.is_searching(stream) {
+            self.searches.ask(now, nanos(waited).min(cost.saturating_mul(WAITED)), false);
+        }
+    }
+
+    fn is_searching(&self, stream: StreamId) -> bool {
+        self.looked.iter().filter(|one| **one == Some(stream)).count() > GLANCES
     }
 
     /// Who is noticed; some of metadata and best effort may still `wait`.
@@ -161,6 +174,23 @@ mod tests {
             unpromised.accepted(at(second * 1000), 15_000_000);
             unpromised.asked(at(second * 1000 + 500), 15_000_000, false);
             assert!(!is_noticed(&unpromised, at(second * 1000 + 500), false), "{second}");
+        }
+    }
+
+    /// The boundary pair: the third place that somebody looks at counts for the 20 ms that it takes, and for twice as much if he
+    /// waited so long for it, the fourth for what is left.
+    #[test]
+    fn that_somebody_waited_counts_up_to_twice_what_he_waited_for() {
+        const TAKES: u64 = 20_000_000;
+        for (waited, searches) in [(0, false), (19_999_999, false), (20_000_001, true), (u64::MAX, true)] {
+            let mut unpromised = Unpromised::default();
+            for place in 0..4 {
+                let noticed = unpromised.beside(at(0), false);
+                assert_eq!(noticed, Beside::Nobody, "before place {place}, {waited}");
+                unpromised.looked(at(0), StreamId(1), TAKES);
+                unpromised.waited(at(0), StreamId(1), Duration::from_nanos(waited), TAKES);
+            }
+            assert_eq!(unpromised.beside(at(0), false) == Beside::Searches, searches, "{waited}");
         }
     }
 
