@@ -415,11 +415,12 @@ impl Scheduler {
         }
         for waiting in &run.members {
             if let Some(owner) = waiting.owner {
-                self.streams.get_mut(owner).in_flight += 1;
-                // Whoever begins to play waits as well, and looks at more than two places where a file lies in pieces.
-                let is_searched_for =
-                    (waiting.is_picture || waiting.is_at_once) && self.streams.held_of(owner).is_none();
-                if let Some(stream) = waiting.request.stream.filter(|_| is_searched_for) {
+                let entry = self.streams.get_mut(owner);
+                entry.in_flight += 1;
+                // Who has a reservation may only begin to play: he waits as well, and looks at more than two places where a file
+                // lies in pieces.
+                let may_search = (waiting.is_picture || waiting.is_at_once) && entry.held.is_none();
+                if let Some(stream) = waiting.request.stream.filter(|_| may_search) {
                     let waited = start.saturating_since(waiting.arrived);
                     self.unpromised.waited(now, stream, waited, waiting.cost);
                 }

@@ -64,22 +64,22 @@ impl Unpromised {
 
     /// A stream waits for a picture. It searches when that is not its first or second one.
     pub(crate) fn looked(&mut self, now: Instant, stream: StreamId, cost: u64) {
-        self.looked.rotate_right(1);
-        self.looked[0] = Some(stream);
-        if self.is_searching(stream) {
+        if self.looks_of(stream) >= GLANCES {
             self.searches.ask(now, cost, false);
         }
+        self.looked.rotate_right(1);
+        self.looked[0] = Some(stream);
     }
 
-    /// It will have waited for so long when the device begins to read its picture.
+    /// It will have waited for so long when the device begins to read the picture at which it looked.
     pub(crate) fn waited(&mut self, now: Instant, stream: StreamId, waited: Duration, cost: u64) {
-        if self.is_searching(stream) {
+        if self.looks_of(stream) > GLANCES {
             self.searches.ask(now, nanos(waited).min(cost.saturating_mul(WAITED)), false);
         }
     }
 
-    fn is_searching(&self, stream: StreamId) -> bool {
-        self.looked.iter().filter(|one| **one == Some(stream)).count() > GLANCES
+    fn looks_of(&self, stream: StreamId) -> usize {
+        self.looked.iter().filter(|one| **one == Some(stream)).count()
     }
 
     /// Who is noticed; some of metadata and best effort may still `wait`.
@@ -191,6 +191,17 @@ mod tests {
                 unpromised.waited(at(0), StreamId(1), Duration::from_nanos(waited), TAKES);
             }
             assert_eq!(unpromised.beside(at(0), false) == Beside::Searches, searches, "{waited}");
+        }
+    }
+
+    /// The boundary pair. When a picture counted among those looked at before it, sixteen who search in turn were not seen to.
+    #[test]
+    fn as_many_as_have_all_looked_at_two_places_are_seen_to_search_in_turn() {
+        for (searchers, searches) in [(16_u64, true), (17, false)] {
+            let mut unpromised = Unpromised::default();
+            let mut look = |look: u64| unpromised.looked(at(0), StreamId(look % searchers), 20_000_000);
+            (0..4 * searchers).for_each(&mut look);
+            assert_eq!(unpromised.beside(at(0), false) == Beside::Searches, searches, "{searchers}");
         }
     }
 

@@ -14,6 +14,9 @@ const MIB: u64 = 1 << 20;
 const NANOSECOND: Duration = Duration::from_nanos(1);
 const HD: Bitrate = Bitrate::from_megabits(100);
 const UNIT: Bytes = Bytes::from_mib(8);
+/// As fast as the laboratory's LUN: thirteen players of 100 Mbit/s take 99 % of it.
+const ARRAY: ServiceTime =
+    ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
 
 /// 8 MiB every 671 ms, due a period after they are asked for.
 fn fixed(rate: Bitrate) -> StreamSpec {
@@ -709,7 +712,7 @@ fn a_command_to_which_the_device_prefers_others_is_not_passed_up_to_its_deadline
 fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_sequence() {
     // 14.4 streams if nothing ever moved.
     let array = ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(180_000_000) };
-    let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+    let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
     let reservations: Vec<Reservation> =
         (0..13).map(|stream| admit(&mut lab, stream, StreamSpec::reader(HD))).collect();
     let rejected = lab.scheduler.admit(lab.now, StreamId(13), &StreamSpec::reader(HD)).unwrap_err();
@@ -752,10 +755,9 @@ fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_se
 #[test]
 fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
     // Thirteen take 990 thousandths of it.
-    let array = ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     let admitted = |is_copied: bool, documents: u32| {
-        let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+        let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
         // A document takes 17.7 ms, and 80 are noticed.
         lab.scheduler.note_accepted(lab.now, documents, Bytes(u64::from(documents) * (48 << 10)));
         if is_copied {
@@ -803,11 +805,10 @@ fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
 /// himself, and does not search.
 #[test]
 fn beside_somebody_who_searches_readers_are_promised_less() {
-    let array = ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     // How many streams look at how many places each, before the others are admitted.
     for (searchers, places, expected) in [(1, 2, 13), (13, 2, 13), (1, 10, 10)] {
-        let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+        let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
         let admit =
             |lab: &mut Lab, stream| lab.scheduler.admit(lab.now, StreamId(stream), &spec).map_err(|_| ());
         let _first = admit(&mut lab, 0).expect("it fits");
@@ -828,11 +829,10 @@ fn beside_somebody_who_searches_readers_are_promised_less() {
 /// waits, does not search.
 #[test]
 fn who_is_made_to_wait_for_his_pictures_searches_all_the_same() {
-    let array = ServiceTime { access: Duration::from_micros(17_400), bytes_per_second: Bytes(179_500_000) };
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     // How many places are looked at, each behind a long command or after it.
     for (places, is_behind, expected) in [(3, true, 12), (5, false, 12), (5, true, 10)] {
-        let mut lab = Lab::new(Config { read: array, write: array, ..known() });
+        let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
         let _first = lab.scheduler.admit(lab.now, StreamId(0), &spec).expect("it fits");
         for id in 0..places {
             lab.enqueue(request(200 + id, Class::BestEffort, id << 37, Bytes::from_mib(32), None));
