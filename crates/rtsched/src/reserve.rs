@@ -325,7 +325,8 @@ impl Scheduler {
 
     /// Gives a stream other terms. One that is playing keeps its deadlines: when it is to read further ahead, what
     /// is due at some instant may be asked for earlier than before, and only when it has done so do its requests
-    /// become longer, because until then they would be due too soon for their length.
+    /// become longer, because until then they would be due too soon for their length. They become shorter at once: memory
+    /// has been promised to others, and who asks for nothing for a while would keep his part of it.
     fn set_terms(&mut self, now: Instant, slot: StreamSlot, held: Held, terms: Terms, is_fresh: bool) {
         if (held.terms.request, held.terms.deadline) == (terms.request, terms.deadline)
             && held.wanted.is_none()
@@ -341,8 +342,10 @@ impl Scheduler {
             new.next_release = due.saturating_before(terms.deadline);
             if new.next_release < now {
                 new.wanted = Some((terms.request, now + terms.deadline * 2));
-                (new.terms.request, new.terms.period, new.cost) =
-                    (held.terms.request, held.terms.period, held.cost);
+                if terms.request > held.terms.request {
+                    (new.terms.request, new.terms.period, new.cost) =
+                        (held.terms.request, held.terms.period, held.cost);
+                }
             }
         }
         let stream = self.streams.get_mut(slot);

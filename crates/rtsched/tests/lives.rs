@@ -48,8 +48,9 @@ fn life() -> impl Strategy<Value = Life> {
 }
 
 /// Lives it and returns what was dispatched and what was told.
-fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) {
-    let mut lab = Lab::new(Config { learning, queue_depth: 4, event_capacity: 1 << 14, ..Config::default() });
+fn live(lives: &[Life], learning: bool, memory: Bytes) -> (Vec<rtsched::Dispatch>, Vec<Event>) {
+    let config = Config { learning, queue_depth: 4, event_capacity: 1 << 14, ..Config::default() };
+    let mut lab = Lab::new(Config { buffer_memory: memory, ..config });
     let mut reservations: BTreeMap<u64, Reservation> = BTreeMap::new();
     let mut waiting: BTreeSet<u64> = BTreeSet::new();
     let mut stream_of: BTreeMap<u64, u64> = BTreeMap::new();
@@ -143,17 +144,17 @@ fn live(lives: &[Life], learning: bool) -> (Vec<rtsched::Dispatch>, Vec<Event>) 
         }
         settle(&lab, &mut waiting);
         assert_eq!(lab.scheduler.queued(), waiting.len());
-        let mut memory = 0;
+        let mut promised = 0;
         for stream in 0..8 {
             let Some(status) = lab.scheduler.stream(StreamId(stream)) else { continue };
             let of_it = waiting.iter().filter(|id| stream_of.get(id) == Some(&stream)).count();
             assert_eq!(status.queued as usize, of_it);
             assert!(status.excess <= status.queued);
             if status.state == StreamState::Active {
-                memory += status.terms.buffer().0;
+                promised += status.terms.buffer().0;
             }
         }
-        assert!(memory <= Config::default().buffer_memory.0);
+        assert!(promised <= memory.0, "{promised} of {memory}");
         events.append(&mut lab.events);
     }
     lab.drain();
@@ -175,9 +176,11 @@ proptest! {
     fn whatever_streams_do_nothing_is_lost_and_the_same_calls_get_the_same_answers(
         lives in prop::collection::vec(life(), 1..200),
         learning in any::<bool>(),
+        memory_mib in prop::sample::select(vec![100, 200, 400, 4096]),
     ) {
-        let first = live(&lives, learning);
-        prop_assert_eq!(live(&lives, learning), first);
+        let memory = Bytes::from_mib(memory_mib);
+        let first = live(&lives, learning, memory);
+        prop_assert_eq!(live(&lives, learning, memory), first);
     }
 
     /// Streams come and go; of those that are admitted and ask for no more than their rate, on a device that keeps

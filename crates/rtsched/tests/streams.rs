@@ -536,6 +536,32 @@ fn what_was_admitted_is_rejected_and_released_is_told() {
     assert_eq!((counters.admitted, counters.rejected), (1, 1));
 }
 
+/// Where one more had room because requests became shorter, a stream that had to read further ahead as well kept its long ones until
+/// it asked for something: one whose file is in memory does not, and more was promised than there is.
+#[test]
+fn who_reads_further_ahead_in_shorter_requests_leaves_others_their_memory_at_once() {
+    let memory = Bytes::from_mib(88);
+    let mut lab = Lab::new(Config { buffer_memory: memory, ..Config::default() });
+    let mut reservations = Vec::new();
+    for (newest, megabits) in [200, 100, 200, 100].into_iter().enumerate() {
+        let spec = StreamSpec::reader(Bitrate::from_megabits(megabits));
+        reservations.push(admit(&mut lab, newest as u64, spec));
+        let terms: Vec<_> =
+            (0..=newest).map(|stream| lab.scheduler.terms(StreamId(stream as u64)).unwrap()).collect();
+        let promised: u64 = terms.iter().map(|terms| terms.buffer().0).sum();
+        assert!(promised <= memory.0, "{promised} of {memory}, with {}: {terms:?}", newest + 1);
+        for (stream, terms) in terms.iter().enumerate() {
+            let id = (newest * 10 + stream) as u64;
+            lab.enqueue(of_stream(stream as u64, id, id << 30, terms.request));
+        }
+        lab.drain();
+        lab.now += Duration::from_millis(300);
+    }
+    for reservation in reservations {
+        lab.scheduler.release(lab.now, reservation);
+    }
+}
+
 // --- Overload. ---
 
 /// Streams of the given priorities play on a device that becomes `slower` times as slow after 20 s and recovers after

@@ -260,18 +260,18 @@ impl Player {
     /// What of `lead`, which is that of one stream, it has here, and what it may have ahead of it here: at all its places together
     /// no more than so many streams, and a block that is played for all of them.
     fn share(&self, lead: Lead) -> (Lead, u64) {
-        let (runs, streams) = (self.runs().count() as u64, u64::from(self.streams().max(1)));
-        if !lead.is_promised {
-            return (Lead { bytes: lead.bytes / runs, ..lead }, u64::MAX);
+        let runs = self.runs().count() as u64;
+        if runs == 1 {
+            return (lead, u64::MAX);
         }
+        let streams = if lead.is_promised { u64::from(self.streams().max(1)) } else { 1 };
         let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
         let request = (lead.request * streams / runs / BLOCK * BLOCK).max(BLOCK);
-        let most = if runs == 1 {
-            u64::MAX
-        } else {
-            (lead.bytes * streams + lead.request).saturating_sub(elsewhere)
-        };
-        (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
+        let most = (lead.bytes * streams + lead.request).saturating_sub(elsewhere);
+        // What everybody gets is short: a place that takes more than its part leaves the others nothing.
+        let bytes =
+            if lead.is_promised { lead.bytes * streams } else { lead.bytes.saturating_sub(lead.request) };
+        (Lead { bytes: bytes / runs, request, ..lead }, most)
     }
 }
 

@@ -213,11 +213,11 @@ fn work(config: Config, clients: Vec<Client>, memory: Bytes) -> Result<usize, Te
         check(volume.clock(), &holdings, &rates, &mut allowed)?;
         let together: u64 = holdings.values().map(|holding| holding.held().0).sum();
         prop_assert!(together <= memory.0, "{together} of {memory}");
+        let buffers = volume.streams().into_iter().map(|stream| stream.buffer_bytes);
+        let promised: u64 = buffers.filter(|buffer| *buffer > 0).map(|buffer| buffer + BLOCK).sum();
+        prop_assert!(promised <= memory.0 / 2, "{promised} of {memory} are promised");
         most_promised = most_promised.max(holdings.values().filter(|holding| holding.is_promised).count());
     }
-    let buffers = volume.streams().into_iter().map(|stream| stream.buffer_bytes).filter(|buffer| *buffer > 0);
-    let promised: u64 = buffers.map(|buffer| buffer + BLOCK).sum();
-    prop_assert!(promised <= memory.0 / 2, "{promised} of {memory} are promised");
     for (_, handle) in working.into_iter().filter_map(|one| one.open) {
         volume.with(|core, now| core.release(now, handle));
     }
@@ -230,8 +230,36 @@ fn work(config: Config, clients: Vec<Client>, memory: Bytes) -> Result<usize, Te
 /// Players that begin together asked for 24 MiB each before the scheduler had said that there is memory for a third of it.
 #[test]
 fn who_begins_reads_no_further_ahead_than_is_promised() {
-    let client = |number: u64| Client { records: false, megabits: 25, after: number % 4, jumps_after: 60 };
+    let client = |number: u64| player(25, number % 4, 60);
     work(config(""), (0..14).map(client).collect(), Bytes::from_mib(256)).unwrap();
+}
+
+fn player(megabits: u64, after: u64, jumps_after: u64) -> Client {
+    Client { records: false, megabits, after, jumps_after }
+}
+
+/// A player without a reservation came to where he had been four seconds before, while all that he may have lay ahead of where he
+/// had just been: as he might read on at both places he was read ahead of at both, and held 38 MiB of 32.
+#[test]
+fn who_comes_back_without_a_promise_holds_no_more_than_at_one_place() {
+    let clients = vec![
+        player(100, 0, 5),
+        player(100, 0, 38),
+        player(200, 6, 15),
+        player(200, 4, 8),
+        player(100, 0, 58),
+    ];
+    work(config(""), clients, Bytes::from_mib(96)).unwrap();
+}
+
+/// A player whose file was in memory asked for nothing any more, and kept the promise of long requests though what he would have
+/// had less of was promised to others.
+#[test]
+fn who_asks_for_nothing_holds_no_promise_that_others_got() {
+    let recorder = Client { records: true, ..player(25, 7, 5) };
+    let clients =
+        vec![player(200, 0, 17), player(200, 2, 47), player(100, 0, 13), player(25, 4, 6), recorder];
+    work(config(""), clients, Bytes::from_mib(160)).unwrap();
 }
 
 /// As a [`Line`] is.

@@ -67,6 +67,26 @@ fn who_reads_on_at_two_places_is_read_ahead_of_at_both_and_holds_no_more() {
     volume.core().audit().unwrap();
 }
 
+/// Who is promised nothing was read ahead of at both places without a bound for both together.
+#[test]
+fn who_reads_on_at_two_places_without_a_promise_is_read_ahead_of_at_both_and_holds_no_more() {
+    let no_stream = "[[stream]]\npath = \"**\"\nclass = \"best-effort\"";
+    let (mut volume, inos) = mounted(no_stream, Bytes::from_mib(512), &[500]);
+    let handle = open(&mut volume, inos[0]);
+    let mut places = [0, 250];
+    let each = RATE.time_for(Bytes(MIB));
+    read_in_turn(&mut volume, handle, &mut places, 12, each);
+    for step in 0..40 {
+        assert_eq!(read_in_turn(&mut volume, handle, &mut places, 1, each), 0, "{step}");
+        let holdings = volume.core().holdings();
+        let (held, allowed) =
+            holdings.values().map(|one| (one.for_later(), one.allowed())).next().expect("it reads");
+        assert!(Some(held) <= allowed, "{held} of {allowed:?} at {step}");
+    }
+    assert_eq!(volume.streams(), []);
+    volume.core().audit().unwrap();
+}
+
 /// Two clips of one file that dissolve into each other were one stream, and half of what they needed was beyond its rate.
 #[test]
 fn who_plays_two_places_of_a_file_is_two_streams_as_long_as_he_does() {
