@@ -264,14 +264,18 @@ impl Player {
         if runs == 1 {
             return (lead, u64::MAX);
         }
-        let streams = if lead.is_promised { u64::from(self.streams().max(1)) } else { 1 };
+        if !lead.is_promised {
+            // What everybody gets is short: a place that takes more than its part leaves the others nothing.
+            let elsewhere: u64 = self.runs().skip(1).map(Place::ahead).sum();
+            let most = (lead.bytes + lead.request).saturating_sub(elsewhere);
+            let request = (lead.request * 2 / runs / BLOCK * BLOCK).max(BLOCK);
+            return (Lead { bytes: lead.bytes.saturating_sub(lead.request) / runs, request, ..lead }, most);
+        }
+        let streams = u64::from(self.streams().max(1));
         let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
         let request = (lead.request * streams / runs / BLOCK * BLOCK).max(BLOCK);
         let most = (lead.bytes * streams + lead.request).saturating_sub(elsewhere);
-        // What everybody gets is short: a place that takes more than its part leaves the others nothing.
-        let bytes =
-            if lead.is_promised { lead.bytes * streams } else { lead.bytes.saturating_sub(lead.request) };
-        (Lead { bytes: bytes / runs, request, ..lead }, most)
+        (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
     }
 }
 
