@@ -261,19 +261,20 @@ impl Player {
     /// no more than so many streams, and a block that is played for all of them.
     fn share(&self, lead: Lead) -> (Lead, u64) {
         let runs = self.runs().count() as u64;
+        let whole = |request: u64| (request / BLOCK * BLOCK).max(BLOCK);
         if runs == 1 {
-            return (lead, u64::MAX);
+            return (Lead { request: whole(lead.request), ..lead }, u64::MAX);
         }
         if !lead.is_promised {
             // What everybody gets is short: a place that takes more than its part leaves the others nothing.
             let elsewhere: u64 = self.runs().skip(1).map(Place::ahead).sum();
             let most = (lead.bytes + lead.request).saturating_sub(elsewhere);
-            let request = (lead.request * 2 / runs / BLOCK * BLOCK).max(BLOCK);
+            let request = whole(lead.request * 2 / runs);
             return (Lead { bytes: lead.bytes.saturating_sub(lead.request) / runs, request, ..lead }, most);
         }
         let streams = u64::from(self.streams().max(1));
         let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
-        let request = (lead.request * streams / runs / BLOCK * BLOCK).max(BLOCK);
+        let request = whole(lead.request * streams / runs);
         let most = (lead.bytes * streams + lead.request).saturating_sub(elsewhere);
         (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
     }
