@@ -738,7 +738,7 @@ fn a_command_to_which_the_device_prefers_others_is_not_passed_up_to_its_deadline
 fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_sequence() {
     // 14.4 streams if nothing ever moved.
     let array = ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(180_000_000) };
-    let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
+    let mut lab = Lab::new(Config { read: array, write: array, ..known() });
     let reservations: Vec<Reservation> =
         (0..13).map(|stream| admit(&mut lab, stream, StreamSpec::reader(HD))).collect();
     let rejected = lab.scheduler.admit(lab.now, StreamId(13), &StreamSpec::reader(HD)).unwrap_err();
