@@ -24,8 +24,9 @@ use units::Ino;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
-/// holds its thread.
-const MIN_THREADS: usize = 4;
+/// holds its thread. Not more than there are processors: the kernel wakes them in turn, and each comes to a cache that others
+/// have used since.
+const MIN_THREADS: usize = 2;
 
 /// What the kernel is asked for, where it has it.
 ///
