@@ -24,8 +24,8 @@ use units::Ino;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
-/// holds its thread. Not more than there are processors: the kernel wakes them in turn, and each comes to a cache that others
-/// have used since.
+/// holds its thread. Beyond that as many as processors: the kernel wakes all that there are in turn, and more cost what small
+/// requests take a twentieth (doc/benchmarks.md).
 const MIN_THREADS: usize = 2;
 
 /// What the kernel is asked for, where it has it.
