@@ -34,6 +34,10 @@ pub struct Declaration {
     /// Measure each number of clients up to one beyond the largest, as curves need it.
     #[serde(default)]
     pub curves: bool,
+    /// Contenders take turns, point by point, each on a LUN that stays: what the machine's host gives changes within minutes, and
+    /// then changes for all of them. Takes the memory of all their LUNs at once.
+    #[serde(default)]
+    pub take_turns: bool,
     /// Who is compared, of those that this crate declares; they come before the declaration's own.
     #[serde(default)]
     compare: Vec<String>,

@@ -20,12 +20,13 @@ const DEFAULT_CACHE: Bytes = Bytes::from_mib(1 << 10);
 /// What the LUN keeps of each GiB of the clients' pattern: a byte for a block, and stamps in a tree.
 const PATTERN_PER_GIB: Bytes = Bytes::from_mib(1);
 
-/// What the contenders of a declaration take at the most, one after the other. The kernel's page cache does not count: it
-/// gives way.
+/// What the contenders of a declaration take at the most, one after the other; where they take turns their LUNs stay. The kernel's
+/// page cache does not count: it gives way.
 pub fn needed(declaration: &Declaration) -> Bytes {
     let cache = declaration.contenders.iter().map(cache).max().unwrap_or(Bytes::ZERO);
     let pattern = PATTERN_PER_GIB.as_u64() * declaration.size_gib;
-    Bytes(PROCESSES.as_u64() + LUN_MEMORY.as_u64() + pattern + cache.as_u64())
+    let luns = if declaration.take_turns { declaration.contenders.len() as u64 } else { 1 };
+    Bytes(PROCESSES.as_u64() + luns * (LUN_MEMORY.as_u64() + pattern) + cache.as_u64())
 }
 
 /// Of a contender: pinned memory, or dirty pages, which cannot give way at once.
@@ -104,6 +105,15 @@ mod tests {
         ] {
             assert_eq!(needed(&declaration).as_u64() - without, mib << 20);
         }
+    }
+
+    #[test]
+    fn who_takes_turns_keeps_a_lun_each() {
+        let mut declaration = with("ext4", "", 256);
+        declaration.contenders.push(declaration.contenders[0].clone());
+        let one_after_the_other = needed(&declaration).as_u64();
+        declaration.take_turns = true;
+        assert_eq!(needed(&declaration).as_u64() - one_after_the_other, LUN_MEMORY.as_u64() + (8 << 20));
     }
 
     #[test]
