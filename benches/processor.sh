@@ -8,6 +8,8 @@
 #                        Windows' and macOS' metadata, which the laboratory's has not: they cost smbd time, whatever lies below
 #              ROUNDS    of each point; the table has the medians (default: 3)
 #              PATTERNS  player, recorder or both (default: both)
+#              FIRST     what the clients are started by, such as "chrt --rr 10": before everything else here, as in the laboratory, because
+#                        they stand for other machines (default: nothing)
 #              SHARE     further settings of the share of AVFS, such as "aio read size = 0\n"
 #              PERF      a directory: `perf record` of the last round of each point, all kinds in one, goes there, and costs time itself
 #
@@ -22,6 +24,7 @@ counts=("${@:2}")
 ((${#counts[@]})) || counts=(1 4 10)
 read -ra kinds <<<"${KINDS:-avfs xfs}"
 read -ra patterns <<<"${PATTERNS:-player recorder}"
+read -ra first <<<"${FIRST:-}"
 ROUNDS=${ROUNDS:-3}
 MEGABITS=100
 declare -A devices
@@ -132,7 +135,7 @@ write_out() {
 # play ARG…: the laboratory's clients.
 play() {
 	local pattern="{ kind = \"$PATTERN\", megabits = $MEGABITS, unit_kib = 1024, buffer_ms = 1000 }"
-	"$LAB" play "127.0.0.1:$SMB_PORT/media" --clients "$CLIENTS" --pattern "$pattern" \
+	"${first[@]}" "$LAB" play "127.0.0.1:$SMB_PORT/media" --clients "$CLIENTS" --pattern "$pattern" \
 		--clip-mib $(((SECONDS_EACH + 10) * MEGABITS / 8)) "$@"
 }
 
