@@ -161,7 +161,7 @@ impl Scheduler {
 
     /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
     /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come, with
-    /// a quarter of the cushion to spare;
+    /// a quarter of the cushion to spare, due when its client's grace is over;
     /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
     /// remains the request's wish.
     fn advance(&mut self, now: Instant, owner: StreamSlot, wish: Instant, by_terms: Waiting) {
@@ -170,7 +170,7 @@ impl Scheduler {
         // Its first deadline counts from when its terms begin, which others may have put off.
         let first = held.terms.deadline + held.terms.since.saturating_since(held.since);
         let left = first.saturating_sub(held.advanced);
-        let mut earlier = by_terms.deadline.saturating_since(wish).min(left);
+        let mut earlier = by_terms.deadline.saturating_since(wish + held.spec.grace).min(left);
         for _ in 0..ADVANCES {
             if earlier == Duration::ZERO {
                 break;

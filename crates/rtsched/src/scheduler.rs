@@ -527,7 +527,7 @@ impl Scheduler {
     /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: somebody who was refused, and
     /// admitted later, waited for it for as long as he played. Any other real time that is asked for so is given, while some stream holds a
     /// reservation, only if every deadline then holds, and what the request goes on behind is due no later; what is beyond its stream's
-    /// rate not sooner than after a cushion, and wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
+    /// rate not sooner than after a cushion and its stream's grace, and wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
     /// among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
@@ -590,7 +590,9 @@ impl Scheduler {
             waiting.part = Part::Other;
             // At once is no time in which anything fits; it stays wanted then.
             waiting.request.deadline = Some(sooner);
-            waiting.deadline = waiting.deadline.max(now + Duration::from_nanos(self.cushion()));
+            let held = waiting.owner.and_then(|owner| self.streams.held_of(owner));
+            let due = waiting.deadline + held.map_or(Duration::ZERO, |held| held.spec.grace);
+            waiting.deadline = due.max(now + Duration::from_nanos(self.cushion()));
         }
         let gives_way = before.part == Part::Other && !otherwise.is_picture;
         if !self.has_room_for(now, waiting, gives_way) {

@@ -25,6 +25,9 @@ pub struct StreamSpec {
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen by the admission, one to two times
     /// what a request of the length plays that it would choose.
     pub deadline: Option<Duration>,
+    /// So long after something is wanted it is due, where it is given sooner than by its terms: its client keeps as much itself. It is
+    /// served in the order in which it is wanted all the same, but leaves room for others until then.
+    pub grace: Duration,
     /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
     pub place: Option<DeviceOffset>,
     /// Who is kept when the device carries less than was admitted: the higher, the longer.
@@ -39,7 +42,8 @@ impl StreamSpec {
     pub const fn reader(rate: Bitrate) -> Self {
         let priority = Self::DEFAULT_PRIORITY;
         let (request, piece, deadline, place) = (None, None, None, None);
-        Self { direction: Direction::Read, rate, request, piece, deadline, place, priority }
+        let (direction, grace) = (Direction::Read, Duration::ZERO);
+        Self { direction, rate, request, piece, deadline, grace, place, priority }
     }
 
     /// A recorder at `rate` that leaves everything else to the admission.

@@ -540,3 +540,28 @@ fn a_picture_that_is_hastened_again_does_not_take_its_part_again() {
         assert_eq!(order, [2, 3, 1], "hastened {times} times");
     }
 }
+
+/// Films that had begun were given what they wanted next for good, by when their clients would ask for it, a second before they
+/// show it. The last of six to begin waited for 1.9 s behind that, and had a frame late in one of sixteen runs.
+#[test]
+fn what_is_given_within_its_streams_grace_leaves_room_for_who_wants_something_sooner() {
+    // It takes 65 ms, and so does what another one wants sooner.
+    let wish = Duration::from_millis(160);
+    for (grace, first) in
+        [(Duration::ZERO, 1), (Duration::from_millis(13), 1), (Duration::from_millis(20), 3)]
+    {
+        let mut lab = lab();
+        let spec = StreamSpec {
+            request: Some(UNIT),
+            deadline: Some(HD.time_for(UNIT)),
+            grace,
+            ..StreamSpec::reader(HD)
+        };
+        let _graceful = admit(&mut lab, 1, spec);
+        let _other = admit_without_lead(&mut lab, 2);
+        lab.enqueue(wanted(1, 1, 1 << 40, wish));
+        lab.enqueue(wanted(2, 3, 2 << 40, Duration::from_millis(1)));
+        let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
+        assert_eq!(dispatch.requests[0].0, first, "{grace:?}");
+    }
+}

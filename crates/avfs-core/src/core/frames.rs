@@ -37,6 +37,9 @@ const LONGEST_RECORDED: u64 = 64 << 20;
 const LONGEST_GAP: usize = 256;
 /// However short they are, no more frames are read ahead.
 const MOST_AHEAD: usize = 512;
+/// What is asked for ahead of who plays is wanted by when he asks for it, which is when he shows what is a second before; half of
+/// that second others may need more, who begin.
+const GRACE: Duration = Duration::from_millis(500);
 /// Windows of who records frames: 512 MiB, some seconds of them.
 const WINDOW_UNITS: u64 = 64;
 /// What is gathered of recorded frames before it is written, where nothing is promised.
@@ -288,6 +291,7 @@ impl Core {
             request,
             piece: None,
             deadline: is_timed.then(|| sequence.policy.deadline_window()),
+            grace: if reads && !is_timed { GRACE } else { Duration::ZERO },
             place: if reads { self.place_of_frames(sequence) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
         };

@@ -230,6 +230,7 @@ impl Core {
                 None
             },
             deadline: is_timed.then(|| window_of_all(file, direction)),
+            grace: Duration::ZERO,
             place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
         })
