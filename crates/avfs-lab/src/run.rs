@@ -97,16 +97,13 @@ fn due<'a>(declaration: &'a Declaration, known: &Known) -> Option<Due<'a>> {
     let pairs = declaration.contenders.iter().enumerate().flat_map(|(number, contender)| {
         declaration.experiments.iter().enumerate().filter_map(move |(place, experiment)| {
             let (repeat, clients) = next(declaration, contender, experiment, known)?;
-            let turn = of(&known.settled, contender, experiment).len();
-            Some(((number, place, turn), Due { contender: number, experiment, repeat, clients }))
+            let measured = of(&known.settled, contender, experiment).len();
+            let (first, turn) = if declaration.take_turns { (0, measured) } else { (number, 0) };
+            let order = (first, experiment.aged_percent, place, turn, number);
+            Some((order, Due { contender: number, experiment, repeat, clients }))
         })
     });
-    let order = |(number, place, turn): (usize, usize, usize), age: Option<u32>| match declaration.take_turns
-    {
-        true => (0, age, place, turn, number),
-        false => (number, age, place, 0, 0),
-    };
-    pairs.min_by_key(|(at, due)| order(*at, due.experiment.aged_percent)).map(|(_, due)| due)
+    pairs.min_by_key(|(order, _)| *order).map(|(_, due)| due)
 }
 
 /// Points that are still to come, roughly: a search from a good guess takes three.
@@ -146,7 +143,6 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
     memory::is_available(declaration)?;
     let (start, mut made) = (Instant::now(), 0_u32);
     let mut volumes: BTreeMap<(usize, Option<u32>), Volume> = BTreeMap::new();
-    let mut volumes_made = 0;
     while let Some(Due { contender: number, experiment, repeat, clients }) = due(declaration, &known) {
         let contender = &declaration.contenders[number];
         let place = (number, experiment.aged_percent);
@@ -154,10 +150,9 @@ pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dy
         volumes.retain(|of, _| *of == place || declaration.take_turns && of.1 == place.1);
         let volume = match volumes.entry(place) {
             Entry::Occupied(known) => known.into_mut(),
+            // Each volume is made once, before a point of it: so their numbers differ.
             Entry::Vacant(new) => {
-                volumes_made += 1;
-                let number = volumes_made - 1;
-                new.insert(Volume::make(&scratch, number, declaration, contender, experiment.aged_percent)?)
+                new.insert(Volume::make(&scratch, made as usize, declaration, contender, place.1)?)
             }
         };
         let mut point = volume.measure(declaration, experiment, clients, repeat)?;

@@ -527,8 +527,8 @@ impl Scheduler {
     /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: somebody who was refused, and
     /// admitted later, waited for it for as long as he played. Any other real time that is asked for so is given, while some stream holds a
     /// reservation, only if every deadline then holds, and what the request goes on behind is due no later; what is beyond its stream's
-    /// rate not sooner than after a cushion and its stream's grace, and wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
-    /// among its equals.
+    /// rate when its stream's grace is over and not sooner than after a cushion, and wanted by `deadline`. Otherwise the request keeps
+    /// its class, and the deadline counts among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let older = self.queue.older(slot).filter(|_| self.queue.get(slot).part == Part::Charged);
