@@ -12,9 +12,15 @@
 //! read ahead: it may be less than everybody else gets. At the start it asks for half a request at a time, and for as much more as
 //! has come; then for as much as it has ahead, until it is there.
 
+mod lead;
+mod player;
+
+pub(super) use lead::Lead;
+pub(super) use player::{Client, Player};
+
 use super::cache::{BlockId, CacheBlock};
 use super::file::{FileState, Playing};
-use super::pattern::{Allowance, Beat, Idling, Pace, Pattern, Rest, Step, Way};
+use super::pattern::{Allowance, Beat, Idling, Step, Way};
 use super::sequence::SequenceId;
 use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
 use super::writeback::STREAM_SIZE;
@@ -22,17 +28,15 @@ use super::{Cancellation, Core, Handle, Informant};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
-use crate::policy::Policy;
 use crate::types::*;
-use avfs_io::pool::MAX_BUFFER;
 use hashbrown::HashMap;
-use rtsched::{Class, Direction, Terms};
+use lead::{REQUEST, next_request};
+use player::Place;
+use rtsched::{Class, Direction};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
-const REQUEST: u64 = MAX_BUFFER as u64;
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
 /// What is written more slowly is no recording: sound in two channels is more.
@@ -53,281 +57,6 @@ const BEGINNING: Duration = Duration::from_secs(2);
 
 /// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
 pub(super) const HASTE: Duration = Duration::from_millis(100);
-
-/// A client reads on at no more places of a file at once: a picture and its sound that lie apart, both sides of a dissolve.
-const MOST_PLACES: usize = 4;
-/// Where a client has read nothing for so long, while it read elsewhere, it does not read on;...
-const LEFT_AFTER: Duration = Duration::from_secs(5);
-/// ...between two of its requests no more than this counts, because who pauses has left nothing.
-const LONGEST_GAP: Duration = Duration::from_secs(1);
-/// Who takes three quarters of the file's rate for so long at a place plays there, whatever else he plays: two clips that
-/// dissolve into each other are two streams, a picture and its sound are one.
-const OWN_PACE: Duration = Duration::from_secs(2);
-
-/// A read no longer than this, no farther than [`EDGE`] from the begin or the end of its file, looks at a header or an index:
-/// Windows' Explorer, and players themselves, do so while they play on. Longer ones, and those elsewhere, are pictures.
-const LOOK: u64 = 64 << 10;
-const EDGE: u64 = 1 << 20;
-/// Who looks more often than so many times without reading on where he was is not there any more.
-const MOST_LOOKS: u32 = 4;
-
-/// Where a client reads on and on, and what was read ahead of it there.
-#[derive(Debug, Default)]
-struct Place {
-    pattern: Pattern,
-    /// For how long it has read elsewhere since it did here.
-    away: Duration,
-    /// How much it has taken here since when, and whether it took as much as who plays before that.
-    taken: Option<(Instant, u64)>,
-    has_own_pace: bool,
-    /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
-    /// [`START`] after that.
-    origin: (Instant, u64),
-    /// When it was where, as reckoned with in what was asked for ahead of it.
-    reckoned: Option<(Instant, u64)>,
-    /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
-    asked: Option<u64>,
-    /// Blocks that are kept for it, in the order in which it will come to them.
-    wanted: VecDeque<BlockId>,
-}
-
-impl Place {
-    /// Bytes from where the client is to where it was read ahead.
-    fn ahead(&self) -> u64 {
-        let front = self.pattern.front();
-        self.asked.map_or(0, |asked| match self.pattern.way() {
-            Way::Forward => asked.saturating_sub(front),
-            Way::Backward => front.saturating_sub(asked),
-        })
-    }
-
-    /// The client takes `length` here, of a file of this rate.
-    fn take(&mut self, now: Instant, length: u64, rate: Bitrate) {
-        let (since, taken) = *self.taken.get_or_insert((now, 0));
-        let (elapsed, taken) = (now.saturating_since(since), taken.saturating_add(length));
-        self.taken = Some((since, taken));
-        if elapsed >= OWN_PACE {
-            self.has_own_pace = taken >= rate.bytes_in(elapsed).0 / 4 * 3;
-            self.taken = None;
-        }
-    }
-
-    /// How long ago it was reckoned with, and how much it has come to since, in time at its rate.
-    fn since_reckoned(&self, now: Instant, rate: Bitrate) -> Option<(Duration, Duration)> {
-        let (at, offset) = self.reckoned?;
-        let came = rate.time_for(Bytes(self.pattern.front().saturating_sub(offset)));
-        Some((now.saturating_since(at), came))
-    }
-
-    /// It has come much farther than was reckoned with.
-    fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
-        let is_ahead = |(passed, came)| came >= passed + HASTE;
-        self.pattern.way() == Way::Forward && self.since_reckoned(now, rate).is_some_and(is_ahead)
-    }
-
-    /// It comes to what is asked for now no sooner than reckoned now.
-    fn reckon(&mut self, now: Instant, rate: Bitrate) {
-        if self.since_reckoned(now, rate).is_none_or(|(passed, came)| passed >= came) {
-            self.reckoned = Some((now, self.pattern.front()));
-        }
-    }
-
-    /// The client is elsewhere: what was kept for it here, which nobody keeps any more.
-    fn leave(&mut self) -> VecDeque<BlockId> {
-        (self.asked, self.reckoned, self.taken, self.has_own_pace) = (None, None, None, false);
-        self.pattern.leave();
-        std::mem::take(&mut self.wanted)
-    }
-}
-
-/// What is known of a client that reads a file, or writes it.
-#[derive(Debug, Default)]
-pub(super) struct Player {
-    /// Where it asked for something last.
-    here: Place,
-    /// Where it did before, and may read on, the latest first.
-    elsewhere: Vec<Place>,
-    /// The header or index at which it looked since, and how often it looked at any.
-    look: Option<(Range<u64>, u32)>,
-    pace: Pace,
-    rest: Rest,
-    beat: Beat,
-    allowance: Allowance,
-    /// When it asked for something first, and last.
-    came: Option<Instant>,
-    asks: Option<Instant>,
-    /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
-    /// copies or is gone. One that searches for a picture is still the player that it was.
-    has_played: bool,
-    /// It begins to play: what follows its first requests need not be there before.
-    starts_by: Option<Instant>,
-}
-
-impl Player {
-    /// It takes the file as fast as it can.
-    pub(super) fn copies(&self) -> bool {
-        self.pace.copies() || self.rest.copies()
-    }
-
-    /// It is a stream, should the file have a rate.
-    fn plays(&self) -> bool {
-        self.has_played && !self.copies()
-    }
-
-    /// Its requests went on where others were, at the place at which it is.
-    pub(super) fn is_run(&self) -> bool {
-        self.here.pattern.is_run()
-    }
-
-    fn places(&self) -> impl Iterator<Item = &Place> {
-        std::iter::once(&self.here).chain(&self.elsewhere)
-    }
-
-    /// Where it is, and where else it reads on.
-    fn runs(&self) -> impl Iterator<Item = &Place> {
-        std::iter::once(&self.here).chain(self.elsewhere.iter().filter(|place| place.pattern.is_run()))
-    }
-
-    fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
-        std::iter::once(&mut self.here).chain(&mut self.elsewhere)
-    }
-
-    /// The place to which a byte belongs: the nearest of those at which it reads on, and of where it is.
-    fn place_of(&self, at: u64) -> &Place {
-        let distance = |place: &&Place| place.pattern.front().abs_diff(at);
-        self.runs().min_by_key(distance).unwrap_or(&self.here)
-    }
-
-    /// These bytes may go on where it was before it came here: then it is there again, and reads on at both places. Who searches in
-    /// a short clip comes near where he was all the time: where it does not read on yet it has to go on with few requests between.
-    fn return_to(&mut self, offset: u64, end: u64) {
-        let goes_on = |Place { pattern, .. }: &Place| {
-            if pattern.is_run() { !pattern.would_jump(offset, end) } else { pattern.is_close(offset, end) }
-        };
-        if self.here.pattern.would_jump(offset, end)
-            && let Some(index) = self.elsewhere.iter().position(goes_on)
-        {
-            self.elsewhere[..=index].rotate_right(1);
-            std::mem::swap(&mut self.here, &mut self.elsewhere[0]);
-        }
-    }
-
-    /// It only looks at a header or an index, and plays on where it is. Who goes on behind what he looked at has jumped there.
-    fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
-        let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
-        let goes_on = |place: &Place| !place.pattern.would_jump(offset, end);
-        let is_elsewhere = is_look && self.is_run() && !self.places().any(goes_on);
-        let before = self.look.take();
-        if !is_elsewhere {
-            return false;
-        }
-        let looks = before.as_ref().map_or(1, |(_, looks)| looks + 1);
-        let is_a_look = before.is_none_or(|(before, _)| {
-            let (begin, behind) = (before.start.saturating_sub(EDGE), before.end.saturating_add(EDGE));
-            before == (offset..end) || behind < offset || end < begin
-        });
-        let stays = looks <= MOST_LOOKS && is_a_look;
-        if stays {
-            self.look = Some((offset..end, looks));
-        }
-        stays
-    }
-
-    /// It asks for something here; what was kept for it where it does not read any more.
-    fn leave_old_places(&mut self, now: Instant) -> Vec<BlockId> {
-        let gap = self.asks.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
-        self.here.away = Duration::ZERO;
-        self.elsewhere.iter_mut().for_each(|place| place.away += gap.min(LONGEST_GAP));
-        let mut left = Vec::new();
-        let mut count = 1;
-        self.elsewhere.retain_mut(|place| {
-            count += 1;
-            let stays = count <= MOST_PLACES && place.away < LEFT_AFTER;
-            if !stays {
-                left.extend(place.leave());
-            }
-            stays
-        });
-        left
-    }
-
-    /// How many streams it is, should the file have a rate; 0: it copies, or does not play.
-    fn streams(&self) -> u32 {
-        let has_own_pace = |place: &&Place| place.has_own_pace && place.away < LONGEST_GAP;
-        if self.plays() { self.runs().filter(has_own_pace).count().max(1) as u32 } else { 0 }
-    }
-
-    /// What of `lead`, which is that of one stream, it has here, and what it may have ahead of it here: at all its places together
-    /// no more than so many streams, and a block that is played for all of them.
-    fn share(&self, lead: Lead) -> (Lead, u64) {
-        let runs = self.runs().count() as u64;
-        let whole = |request: u64| (request / BLOCK * BLOCK).max(BLOCK);
-        if runs == 1 {
-            return (Lead { request: whole(lead.request), ..lead }, u64::MAX);
-        }
-        if !lead.is_promised {
-            // What everybody gets is short: a place that takes more than its part leaves the others nothing.
-            let elsewhere: u64 = self.runs().skip(1).map(Place::ahead).sum();
-            let most = (lead.bytes + lead.request).saturating_sub(elsewhere);
-            let request = whole(lead.request * 2 / runs);
-            return (Lead { bytes: lead.bytes.saturating_sub(lead.request) / runs, request, ..lead }, most);
-        }
-        let streams = u64::from(self.streams().max(1));
-        let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
-        let request = whole(lead.request * streams / runs);
-        let most = (lead.bytes * streams + lead.request).saturating_sub(elsewhere);
-        (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
-    }
-}
-
-/// A client whose rate nobody knows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Client {
-    pub(super) allowance: Allowance,
-    pub(super) beat: Beat,
-    /// When it asked for something first.
-    pub(super) came: Instant,
-}
-
-impl Client {
-    /// By when it should have what lies `ahead` of what it asks for. Who rests is no copy, however much it takes.
-    pub(super) fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
-        let allowance = if self.beat.rests(now) { Allowance::default() } else { self.allowance };
-        allowance.due(now, ahead)
-    }
-
-    /// It may play: it rests between what it asks for, or has only just come.
-    pub(super) fn may_play(&self, now: Instant) -> bool {
-        self.beat.may_rest(now, self.came)
-    }
-}
-
-/// How far ahead of a player is asked for, and in what pieces.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lead {
-    /// As soon as no more than this is ahead of the player,...
-    pub(super) bytes: u64,
-    /// ...so much more is asked for.
-    pub(super) request: u64,
-    /// The admission has set memory aside for it.
-    pub(super) is_promised: bool,
-}
-
-impl Lead {
-    /// What the admission reckoned with.
-    pub(super) fn promised(terms: Terms, rate: Bitrate) -> Self {
-        Self {
-            bytes: rate.bytes_in(terms.deadline).0,
-            request: terms.request.0.max(BLOCK),
-            is_promised: true,
-        }
-    }
-
-    /// What a policy wants, or everybody gets. What is read ahead may not push out what was read ahead before it.
-    pub(super) fn unpromised(policy: &Policy, cache: u64) -> Self {
-        Self { bytes: policy.prefetch_depth().0.min(cache / 4), request: REQUEST, is_promised: false }
-    }
-}
 
 /// The player that a handle is, if it has read or written; borrows nothing else of the core.
 fn player_of(handles: &mut HashMap<u64, Handle>, handle: HandleId) -> Option<&mut Player> {
@@ -501,9 +230,7 @@ impl Core {
             given_up.extend(player.here.wanted.drain(..));
         }
         if step == Step::Jumps && !is_ahead {
-            let mut left = Place { pattern: before, origin, ..Place::default() };
-            left.leave();
-            player.elsewhere.insert(0, left);
+            player.elsewhere.insert(0, Place::left(before, origin));
         }
         given_up.extend(player.leave_old_places(now.monotonic));
         self.give_up(ino, handle, &given_up);
@@ -598,8 +325,7 @@ impl Core {
 
     /// True when this is a header or an index, at which a client only looks that plays elsewhere.
     pub(super) fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
-        let look = self.player(handle).and_then(|player| player.look.as_ref());
-        look.is_some_and(|(look, _)| look.contains(&at))
+        self.player(handle).is_some_and(|player| player.looks_at(at))
     }
 
     /// True when a request there goes on where the client was: then more than it asks for is worth reading.
@@ -886,70 +612,5 @@ impl Core {
             return;
         }
         self.cancel_unwanted(given_up);
-    }
-}
-
-/// What is asked for next behind (or before) what was asked for: up to a multiple of the longest buffer, so that
-/// requests after the first lie as blocks do; but forward it ends where what lies in one piece does, at `run_end`, and is as long as
-/// it may be where that piece would take one more request otherwise.
-fn next_request(way: Way, asked: u64, request: u64, run_end: u64, size: u64) -> Option<Range<u64>> {
-    let range = match way {
-        Way::Forward => {
-            let start = asked / BLOCK * BLOCK;
-            let run_end = run_end.min(size.next_multiple_of(BLOCK)).max(start);
-            let longest = (start + request).min(run_end);
-            let even = longest / REQUEST * REQUEST;
-            let requests = |from: u64| (run_end - from).div_ceil(request);
-            let is_enough = even > asked && requests(even) < requests(start);
-            start..if is_enough { even } else { longest }
-        }
-        Way::Backward => {
-            let start = asked.saturating_sub(request).next_multiple_of(REQUEST);
-            let start = if start < asked { start } else { asked.saturating_sub(request) / BLOCK * BLOCK };
-            start..asked
-        }
-    };
-    (range.start < range.end && range.start < size).then_some(range)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended, none
-        /// is empty, over two pieces or longer than asked for, the last one reaches the end, and no piece takes more of them than
-        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of
-        /// an aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late.)
-        #[test]
-        fn requests_ahead_cover_the_file(
-            from in 0u64..200 << 20,
-            request in (1u64..40).prop_map(|count| count << 20),
-            size in 1u64..400 << 20,
-            piece in (64u64..40_000).prop_map(|count| count * BLOCK),
-        ) {
-            let (mut asked, mut counts) = (from.min(size), std::collections::BTreeMap::new());
-            let first = asked / BLOCK * BLOCK;
-            let end_of_piece = |at: u64| (at / piece + 1) * piece;
-            while let Some(range) = next_request(Way::Forward, asked, request, end_of_piece(asked), size) {
-                prop_assert!(range.start <= asked && asked - range.start < BLOCK && range.end > asked);
-                prop_assert!(range.end - range.start <= request && range.end <= end_of_piece(asked));
-                *counts.entry(asked / piece).or_insert(0) += 1;
-                asked = range.end;
-            }
-            prop_assert!(asked >= size);
-            for (number, count) in counts {
-                let end = ((number + 1) * piece).min(size.next_multiple_of(BLOCK));
-                prop_assert_eq!(count, (end - (number * piece).max(first)).div_ceil(request), "piece {}", number);
-            }
-            let mut asked = from;
-            while let Some(range) = next_request(Way::Backward, asked, request, u64::MAX, u64::MAX) {
-                prop_assert_eq!(range.end, asked);
-                prop_assert!(range.end - range.start <= request + BLOCK);
-                asked = range.start;
-            }
-            prop_assert_eq!(asked, 0);
-        }
     }
 }
