@@ -52,10 +52,9 @@ pub(super) struct Place {
 
 impl Place {
     /// Where a client was, and may come back to: `origin` is when its requests began to go on there, and where.
-    pub(super) fn left(pattern: Pattern, origin: (Instant, u64)) -> Self {
-        let mut place = Self { pattern, origin, ..Self::default() };
-        place.leave();
-        place
+    pub(super) fn left(mut pattern: Pattern, origin: (Instant, u64)) -> Self {
+        pattern.leave();
+        Self { pattern, origin, ..Self::default() }
     }
 
     /// Bytes from where the client is to where it was read ahead.
