@@ -37,6 +37,9 @@ pub(crate) const FIRST_WINDOW_PART: u64 = 64;
 const SHORTEST_FIRST_WINDOW_UNITS: usize = 4;
 /// ...and not longer (256 MiB).
 const LONGEST_FIRST_WINDOW_UNITS: usize = 32;
+/// Behind used blocks a stream goes on in no shorter hole (4 MiB) while whole units are free: an access for so little is dear,
+/// and small files have use for it.
+const SHORTEST_HOLE_BLOCKS: u64 = BLOCKS_PER_UNIT / 2;
 /// How many owners of small files have their last unit remembered.
 const REMEMBERED_SMALL_OWNERS: usize = 64;
 
@@ -342,13 +345,19 @@ impl Allocator {
         Some(self.space.free_part(run)).filter(|run| run.count > 0)
     }
 
-    /// The next free blocks of the owner's window. Blocks behind the cursor that were freed since are not looked
-    /// for: a stream goes forward.
+    /// The next free blocks of the owner's window that are worth an access. Blocks behind the cursor that were freed since are not
+    /// looked for: a stream goes forward.
     fn find_in_window(&self, owner: Owner, wanted: u64) -> Option<BlockRun> {
         let window = self.windows.window(owner)?;
-        let ahead = BlockRun { start: window.cursor, count: window.end_block() - window.cursor };
-        let start = self.space.find(ahead, true)?;
-        Some(self.space.free_part(BlockRun { start, count: wanted.min(ahead.end() - start) }))
+        let (mut at, end) = (window.cursor, window.end_block());
+        loop {
+            let start = self.space.find(BlockRun { start: at, count: end - at }, true)?;
+            let hole = self.space.free_part(BlockRun { start, count: end - start });
+            if start == window.cursor || hole.count >= SHORTEST_HOLE_BLOCKS {
+                return Some(BlockRun { start, count: wanted.min(hole.count) });
+            }
+            at = hole.end();
+        }
     }
 
     /// Units of a new owner's first window, if nobody says otherwise. Where several record at once, each of their windows
@@ -392,20 +401,23 @@ impl Allocator {
             .map(|unit| self.space.zone_of(unit - 1))
             .filter(|zone| self.space.longest_in(*zone) >= units);
         let Some(zone) = own_zone.or_else(|| self.space.zone_with_longest_run()) else { return };
-        let units = units.min(self.space.longest_in(zone));
-        let runs = self.space.open_runs(zone).filter(|run| run.len() >= units);
-        let beside = |run: &std::ops::Range<usize>| self.space.free_beside(run);
+        let runs = self.space.open_runs(zone);
         let found = match self.room() {
             Room::Ample => runs.max_by_key(|run| (run.len(), Reverse(run.start))).map(|run| (run, 0)),
             // Where pieces are short, what is free on both sides of a run makes longer ones.
             Room::Tight | Room::Scarce => runs
-                .map(|run| (beside(&run), run))
-                .min_by_key(|((before, behind), run)| (run.len(), Reverse(before + behind), run.start))
+                .map(|run| (self.space.free_beside(&run), run))
+                .min_by_key(|((before, behind), run)| {
+                    // The shortest that is long enough; where none is, the longest.
+                    let fits = run.len() >= units;
+                    let blocks = first_block(run.len()) + before + behind;
+                    (!fits, if fits { run.len() } else { 0 }, Reverse(blocks), run.start)
+                })
                 .map(|((before, _), run)| (run, before)),
         };
         if let Some((run, before)) = found {
             let cursor = first_block(run.start) - before;
-            self.fence_window(owner, Window { cursor, end: run.start + units });
+            self.fence_window(owner, Window { cursor, end: run.start + units.min(run.len()) });
         }
     }
 
