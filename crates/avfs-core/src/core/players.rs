@@ -400,7 +400,8 @@ impl Core {
             let has = came.map_or(asked.abs_diff(front), |came| came + least);
             let request = lead.request.min(has.max(REQUEST).max(least));
             let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
-            let Some(range) = next_request(way, asked, request, run_end, size) else { break };
+            let next = next_request(way, asked, request, lead.request, run_end, size);
+            let Some(range) = next else { break };
             let end = if way == Way::Forward { range.end } else { range.start };
             if end.abs_diff(front) > most {
                 break;

@@ -43,11 +43,13 @@ impl Lead {
 
 /// What is asked for next behind (or before) what was asked for: up to a multiple of the longest buffer, so that
 /// requests after the first lie as blocks do; but forward it ends where what lies in one piece does, at `run_end`, and is as long as
-/// it may be where that piece would take one more request otherwise.
+/// it may be where that piece would take one more request otherwise. What is left of a piece is taken with it if that is half as much
+/// more at most, and no more than `most` in all, which is at least `request`: it would be an access of its own.
 pub(super) fn next_request(
     way: Way,
     asked: u64,
     request: u64,
+    most: u64,
     run_end: u64,
     size: u64,
 ) -> Option<Range<u64>> {
@@ -55,11 +57,15 @@ pub(super) fn next_request(
         Way::Forward => {
             let start = asked / BLOCK * BLOCK;
             let run_end = run_end.min(size.next_multiple_of(BLOCK)).max(start);
-            let longest = (start + request).min(run_end);
-            let even = longest / REQUEST * REQUEST;
+            let even = (start + request) / REQUEST * REQUEST;
             let requests = |from: u64| (run_end - from).div_ceil(request);
-            let is_enough = even > asked && requests(even) < requests(start);
-            start..if is_enough { even } else { longest }
+            if run_end - start <= (request + request / 2).min(most) {
+                start..run_end
+            } else if even > asked && requests(even) < requests(start) {
+                start..even
+            } else {
+                start..start + request
+            }
         }
         Way::Backward => {
             let start = asked.saturating_sub(request).next_multiple_of(REQUEST);
@@ -77,32 +83,41 @@ mod tests {
 
     proptest! {
         /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended, none
-        /// is empty, over two pieces or longer than asked for, the last one reaches the end, and no piece takes more of them than
+        /// is empty, over two pieces or longer than it may be, the last one reaches the end, and no piece takes more of them than
         /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of
-        /// an aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late.)
+        /// an aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late. The half requests of who begins
+        /// left a few MiB of most pieces to another access: 13.9 MiB in the mean where 15.1 were to be had.)
         #[test]
         fn requests_ahead_cover_the_file(
             from in 0u64..200 << 20,
             request in (1u64..40).prop_map(|count| count << 20),
+            longer in (0u64..40).prop_map(|count| count << 20),
             size in 1u64..400 << 20,
             piece in (64u64..40_000).prop_map(|count| count * BLOCK),
         ) {
             let (mut asked, mut counts) = (from.min(size), std::collections::BTreeMap::new());
             let first = asked / BLOCK * BLOCK;
             let end_of_piece = |at: u64| (at / piece + 1) * piece;
-            while let Some(range) = next_request(Way::Forward, asked, request, end_of_piece(asked), size) {
+            let most = request + longer;
+            let last = most.min(request * 3 / 2);
+            while let Some(range) = next_request(Way::Forward, asked, request, most, end_of_piece(asked), size) {
                 prop_assert!(range.start <= asked && asked - range.start < BLOCK && range.end > asked);
-                prop_assert!(range.end - range.start <= request && range.end <= end_of_piece(asked));
+                prop_assert!(range.end <= end_of_piece(asked));
+                let length = range.end - range.start;
+                let end = end_of_piece(asked).min(size.next_multiple_of(BLOCK));
+                let takes_all = end - range.start <= last;
+                prop_assert!(if takes_all { range.end == end } else { length <= request }, "{range:?} of {end}");
                 *counts.entry(asked / piece).or_insert(0) += 1;
                 asked = range.end;
             }
             prop_assert!(asked >= size);
             for (number, count) in counts {
                 let end = ((number + 1) * piece).min(size.next_multiple_of(BLOCK));
-                prop_assert_eq!(count, (end - (number * piece).max(first)).div_ceil(request), "piece {}", number);
+                let length = end - (number * piece).max(first);
+                prop_assert!(count <= length.div_ceil(request), "{count} for piece {number}");
             }
             let mut asked = from;
-            while let Some(range) = next_request(Way::Backward, asked, request, u64::MAX, u64::MAX) {
+            while let Some(range) = next_request(Way::Backward, asked, request, most, u64::MAX, u64::MAX) {
                 prop_assert_eq!(range.end, asked);
                 prop_assert!(range.end - range.start <= request + BLOCK);
                 asked = range.start;
