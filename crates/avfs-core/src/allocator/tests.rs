@@ -607,9 +607,8 @@ fn on_a_tight_volume_the_longest_of_runs_that_are_all_too_short_is_taken() {
 fn a_recording_does_not_go_on_in_short_holes_while_there_are_units() {
     let mut allocator = Allocator::new(100);
     allocator.mark_used(run(0, first_block(100))).unwrap();
-    // It fills this, and what is free behind it up to a small file,...
+    // It fills this, with what is free behind its units up to a small file. Behind that lie two holes that are too short.
     let begun = run(first_block(10), first_block(4) + 300);
-    // ...and behind that lie holes too short, one long enough and...
     let short = [run(begun.end() + 10, 200), run(begun.end() + 220, SHORTEST_HOLE_BLOCKS - 1)];
     let next = run(first_block(30), first_block(3));
     for hole in short.into_iter().chain([begun, next]) {
@@ -618,7 +617,7 @@ fn a_recording_does_not_go_on_in_short_holes_while_there_are_units() {
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, begun.count + next.count);
     assert_eq!(recording.runs, [begun, next]);
-    // ...when nothing else is left, the longest goes first.
+    // When nothing else is left, the longest goes first.
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     allocator.check();
     assert_eq!(recording.runs, [begun, next, short[1], short[0]]);

@@ -400,7 +400,9 @@ impl Core {
             let has = came.map_or(asked.abs_diff(front), |came| came + least);
             let request = lead.request.min(has.max(REQUEST).max(least));
             let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
-            let next = next_request(way, asked, request, lead.request, run_end, size);
+            // What is left at the end of a file may wait: whoever goes on goes on elsewhere.
+            let with_the_rest = if run_end < size { lead.request } else { request };
+            let next = next_request(way, asked, request, with_the_rest, run_end, size);
             let Some(range) = next else { break };
             let end = if way == Way::Forward { range.end } else { range.start };
             if end.abs_diff(front) > most {
