@@ -352,7 +352,8 @@ impl Allocator {
         let (mut at, end) = (window.cursor, window.end_block());
         loop {
             let start = self.space.find(BlockRun { start: at, count: end - at }, true)?;
-            let hole = self.space.free_part(BlockRun { start, count: end - start });
+            let enough = wanted.max(SHORTEST_HOLE_BLOCKS).min(end - start);
+            let hole = self.space.free_part(BlockRun { start, count: enough });
             if start == window.cursor || hole.count >= SHORTEST_HOLE_BLOCKS {
                 return Some(BlockRun { start, count: wanted.min(hole.count) });
             }
