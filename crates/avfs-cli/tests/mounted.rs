@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use avfs_lab::lun::{Lun, LunOptions, REACTION};
-use rtsched_sim::device::{DeviceSpec, FlashSpec, ModelSpec};
+use rtsched_sim::device::{DeviceSpec, ModelSpec};
 use units::Bytes;
 
 /// An image file with a volume, and a directory to mount it on.
@@ -43,26 +43,12 @@ impl Rig {
 
     /// The same, mounted, on a device whose requests take 0.3 s while its [`Self::control`] says `modelled`.
     fn on_a_device_that_can_be_slow() -> Option<Self> {
+        const SLOW_US: f64 = 300_000.0;
         let mut rig = Self::empty()?;
-        let (slow, size) = (Duration::from_millis(300), Bytes::from_mib(512));
-        let spec = DeviceSpec {
-            name: "slow".to_owned(),
-            source: "this test".to_owned(),
-            capacity_gb: 1,
-            model: ModelSpec::Flash(FlashSpec {
-                channels: 16,
-                stripe_kib: 128,
-                read_us: slow.as_secs_f64() * 1e6,
-                read_channel_mb_per_s: 1000.0,
-                write_us: slow.as_secs_f64() * 1e6,
-                write_channel_mb_per_s: 1000.0,
-                link_mb_per_s: 1000.0,
-                flush_us: 0.0,
-                erase_one_in: 0,
-                erase_us: 0.0,
-            }),
-            phases: Vec::new(),
-        };
+        let size = Bytes::from_mib(512);
+        let mut spec = DeviceSpec::named("nvme").unwrap();
+        let ModelSpec::Flash(flash) = &mut spec.model else { panic!("it has an arm") };
+        (flash.read_us, flash.write_us) = (SLOW_US, SLOW_US);
         let backing = Some(rig.directory.path().join("data"));
         let options =
             LunOptions { spec, size, backing, memory: size, log: None, seed: 1, reaction: REACTION };

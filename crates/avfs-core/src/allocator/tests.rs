@@ -15,6 +15,16 @@ fn run(start: u64, count: u64) -> BlockRun {
     BlockRun { start, count }
 }
 
+/// A volume of so many units of which these runs are free.
+fn full_but_for<const N: usize>(units: u64, holes: [BlockRun; N]) -> Allocator {
+    let mut allocator = Allocator::new(units);
+    allocator.mark_used(run(0, units * BLOCKS_PER_UNIT)).unwrap();
+    for hole in holes {
+        allocator.free(hole).unwrap();
+    }
+    allocator
+}
+
 /// A file as a caller sees it: neighbouring runs are merged.
 #[derive(Default, Clone)]
 struct File {
@@ -463,11 +473,8 @@ fn small_files_share_units_and_stay_together() {
 
 #[test]
 fn a_hole_that_fits_is_filled_before_a_larger_one() {
-    let mut allocator = Allocator::new(10);
-    allocator.mark_used(run(0, 10 * BLOCKS_PER_UNIT)).unwrap();
-    for hole in [run(100, 50), run(BLOCKS_PER_UNIT + 100, 20), run(3 * BLOCKS_PER_UNIT, 1000)] {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator =
+        full_but_for(10, [run(100, 50), run(BLOCKS_PER_UNIT + 100, 20), run(3 * BLOCKS_PER_UNIT, 1000)]);
     let small = |wanted| request(Purpose::Small, 1, wanted, None);
     assert_eq!(allocator.allocate(&small(20)), Some(run(BLOCKS_PER_UNIT + 100, 20)));
     // The owner's last unit is full; nothing fits better than 50.
@@ -524,13 +531,9 @@ fn metadata_and_small_files_do_not_cut_a_recording() {
 /// Less than 5 % are free: whole units first, the isolated ones before those of a longer run; then parts of units.
 #[test]
 fn a_nearly_full_volume_gives_single_units_then_parts() {
-    let mut allocator = Allocator::new(100);
-    allocator.mark_used(run(0, 100 * BLOCKS_PER_UNIT)).unwrap();
     let holes =
         [run(100, 7), run(10 * BLOCKS_PER_UNIT, 2 * BLOCKS_PER_UNIT), run(first_block(20), BLOCKS_PER_UNIT)];
-    for hole in holes {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator = full_but_for(100, holes);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     assert_eq!(recording.runs, [holes[2], holes[1], holes[0]]);
@@ -539,11 +542,9 @@ fn a_nearly_full_volume_gives_single_units_then_parts() {
 /// Between 5 and 20 % are free: the run that fits is taken, the longest survives.
 #[test]
 fn a_tight_volume_keeps_its_longest_run() {
-    let mut allocator = Allocator::new(1000);
-    allocator.mark_used(run(0, first_block(1000))).unwrap();
-    for (unit, count) in [(100, 80), (300, 5), (500, 20)] {
-        allocator.free(run(first_block(unit), first_block(count))).unwrap();
-    }
+    let holes =
+        [(100, 80), (300, 5), (500, 20)].map(|(unit, count)| run(first_block(unit), first_block(count)));
+    let mut allocator = full_but_for(1000, holes);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, 4 * BLOCKS_PER_UNIT);
     assert_eq!(recording.runs, [run(first_block(300), 4 * BLOCKS_PER_UNIT)]);
@@ -554,10 +555,8 @@ fn a_tight_volume_keeps_its_longest_run() {
 /// of their units to small files, and the clips of an aged volume lay in more pieces than it had room for.
 #[test]
 fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units() {
-    let mut allocator = Allocator::new(100);
-    allocator.mark_used(run(0, first_block(100))).unwrap();
     let hole = run(first_block(40) - 700, 700 + first_block(8) + 300);
-    allocator.free(hole).unwrap();
+    let mut allocator = full_but_for(100, [hole]);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     allocator.check();
@@ -567,16 +566,12 @@ fn on_a_tight_volume_a_recording_takes_what_is_free_on_both_sides_of_its_units()
 /// Of runs of as many units the one is taken that has most beside it.
 #[test]
 fn on_a_tight_volume_the_longer_of_two_runs_of_as_many_units_is_taken() {
-    let mut allocator = Allocator::new(100);
-    allocator.mark_used(run(0, first_block(100))).unwrap();
     let holes = [
         run(first_block(10) - 64, 64 + first_block(4)),
         run(first_block(30) - 128, 128 + first_block(4) + 1),
         run(first_block(50), first_block(4) + 127),
     ];
-    for hole in holes {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator = full_but_for(100, holes);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     assert_eq!(recording.runs, [holes[1], holes[2], holes[0]]);
@@ -586,16 +581,12 @@ fn on_a_tight_volume_the_longer_of_two_runs_of_as_many_units_is_taken() {
 /// counted between equals alone: of the runs of an aged volume longer ones were left over.
 #[test]
 fn on_a_tight_volume_the_longest_of_runs_that_are_all_too_short_is_taken() {
-    let mut allocator = Allocator::new(40);
-    allocator.mark_used(run(0, first_block(40))).unwrap();
     let holes = [
         run(first_block(10), first_block(2)),
         run(first_block(20) - 2000, 2000 + first_block(1) + 500),
         run(first_block(30), first_block(3)),
     ];
-    for hole in holes {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator = full_but_for(40, holes);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     assert_eq!(recording.runs, [holes[2], holes[1], holes[0]]);
@@ -605,15 +596,11 @@ fn on_a_tight_volume_the_longest_of_runs_that_are_all_too_short_is_taken() {
 /// other: of 310 pieces of the clips of an aged volume 42 were shorter than 4 MiB, for each of which who plays has to seek.
 #[test]
 fn a_recording_does_not_go_on_in_short_holes_while_there_are_units() {
-    let mut allocator = Allocator::new(100);
-    allocator.mark_used(run(0, first_block(100))).unwrap();
     // It fills this, with what is free behind its units up to a small file. Behind that lie two holes that are too short.
     let begun = run(first_block(10), first_block(4) + 300);
     let short = [run(begun.end() + 10, 200), run(begun.end() + 220, SHORTEST_HOLE_BLOCKS - 1)];
     let next = run(first_block(30), first_block(3));
-    for hole in short.into_iter().chain([begun, next]) {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator = full_but_for(100, [begun, short[0], short[1], next]);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, begun.count + next.count);
     assert_eq!(recording.runs, [begun, next]);
@@ -622,12 +609,8 @@ fn a_recording_does_not_go_on_in_short_holes_while_there_are_units() {
     allocator.check();
     assert_eq!(recording.runs, [begun, next, short[1], short[0]]);
 
-    let mut allocator = Allocator::new(100);
-    allocator.mark_used(run(0, first_block(100))).unwrap();
     let long_enough = run(begun.end() + 10, SHORTEST_HOLE_BLOCKS);
-    for hole in [begun, long_enough, next] {
-        allocator.free(hole).unwrap();
-    }
+    let mut allocator = full_but_for(100, [begun, long_enough, next]);
     let mut recording = File::default();
     recording.append(&mut allocator, Purpose::Stream, 1, u64::MAX);
     assert_eq!(recording.runs, [begun, long_enough, next]);
