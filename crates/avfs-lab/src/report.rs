@@ -5,6 +5,7 @@
 //! points make the same text.
 
 mod conditions;
+mod processor_time;
 
 use crate::experiment::{Contender, Declaration, Experiment};
 use crate::figure;
@@ -173,6 +174,9 @@ impl Section<'_> {
         self.bounds();
         if let Some(agreement) = conditions::agreement(self.declaration, self.points) {
             let _ = writeln!(self.text, "\n{agreement}");
+        }
+        if let Some(side_by_side) = processor_time::table(self.declaration, self.points) {
+            let _ = write!(self.text, "\n{side_by_side}");
         }
     }
 
