@@ -77,17 +77,24 @@ fn run(path: &Path, mode: Mode) -> Result<u8, FsckError> {
     let claim = Claim::take(path, NAME, || {
         eprintln!("{NAME}: waiting until {} is written completely after its last mount", printable(path));
     })?;
-    let checked = open(path, &claim).map_err(FsckError::from).and_then(|device| check(path, &device, mode));
+    let opened = open(path, &claim, mode).map_err(FsckError::from);
+    let checked = opened.and_then(|(device, mode)| check(path, &device, mode));
     claim.release();
     checked
 }
 
-fn open(path: &Path, claim: &Claim) -> Result<FileDevice, OpenError> {
+/// The device, and how far to go on it.
+fn open(path: &Path, claim: &Claim, mode: Mode) -> Result<(FileDevice, Mode), OpenError> {
     let exclusive = || FileDevice::open(path, OpenMode::Exclusive);
     match claim.open(exclusive, |error| matches!(error, OpenError::InUse(_))) {
         // What cannot be written cannot change under the check either.
-        Err(OpenError::ReadOnly(_)) => FileDevice::open(path, OpenMode::ReadOnly),
-        opened => opened,
+        Err(OpenError::ReadOnly(_)) => {
+            if mode != Mode::Check {
+                eprintln!("{NAME}: {} is read-only: it is only checked", printable(path));
+            }
+            Ok((FileDevice::open(path, OpenMode::ReadOnly)?, Mode::Check))
+        }
+        opened => Ok((opened?, mode)),
     }
 }
 

@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use avfs_core::format::{Geometry, MMP, MmpBlock};
+use avfs_core::recovery::find_superblock;
+use avfs_io::device::{FileDevice, OpenMode};
 use avfs_lab::lun::{Lun, LunOptions, REACTION};
 use rtsched_sim::device::{DeviceSpec, ModelSpec};
 use units::Bytes;
@@ -331,6 +334,39 @@ fn a_read_only_mount_can_become_writable() {
     succeed(rig.umount());
     succeed(rig.mount("ro"));
     assert_eq!(fs::read(rig.path("file")).unwrap(), b"x");
+}
+
+/// While a volume is mounted to be read nobody holds it, and another host may mount and change it. What this one knows of it is
+/// stale then, and would have been written over the changes.
+#[test]
+fn a_volume_that_another_host_has_used_meanwhile_does_not_become_writable() {
+    let Some(rig) = Rig::new() else { return };
+    let newest = || find_superblock(&FileDevice::open(&rig.image(), OpenMode::ReadOnly).unwrap()).unwrap();
+    let uuid = newest().uuid;
+    let write = |place: u64, block: &[u8]| {
+        let image = OpenOptions::new().write(true).open(rig.image()).unwrap();
+        image.write_all_at(block, place).and_then(|()| image.sync_all()).unwrap();
+    };
+    let renew = |sequence| {
+        let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host: "nas-2".into() };
+        write(MMP, &block.encode()[..]);
+    };
+    succeed(rig.mount("ro"));
+    renew(7);
+    refuse(rig.mount("remount,rw"), 32, "another host has used the volume");
+    assert!(fs::write(rig.path("file"), "x").is_err());
+    // It is unmounted there, and had changed nothing.
+    renew(0);
+    succeed(rig.mount("remount,rw"));
+    rig.write("file", b"x");
+    succeed(rig.mount("remount,ro"));
+    // It is unmounted there, and had.
+    let mut changed = newest();
+    changed.generation += 1;
+    let places = Geometry::superblock_places(changed.geometry.device);
+    write(places[(changed.generation % 2) as usize].0, &changed.encode()[..]);
+    refuse(rig.mount("remount,rw"), 32, "another host has used the volume");
+    succeed(rig.umount());
 }
 
 #[test]

@@ -34,6 +34,7 @@ use crate::extent::Extent;
 use crate::format::{BLOCK, Geometry, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
+use crate::protection;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
@@ -51,7 +52,7 @@ use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use units::{DeviceOffset, Duration, Ino, Instant, Now};
+use units::{DeviceOffset, Ino, Instant, Now};
 
 pub use holdings::Holding;
 pub(crate) use names::MAX_XATTR_BYTES;
@@ -334,7 +335,6 @@ pub struct Core {
 const SYSTEM_RESERVE: u64 = 16 << 20;
 /// A piece of memory may cost the eviction of so many times its size.
 const SCATTERED_LIMIT: usize = 4;
-const MMP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Core {
     /// A volume from what recovery read. `journal` goes on where replay ended.
@@ -630,7 +630,7 @@ impl Core {
     }
 
     fn renew_mmp(&mut self, now: Now) {
-        self.next_mmp = now.monotonic + MMP_INTERVAL;
+        self.next_mmp = now.monotonic + protection::RENEWAL;
         self.mmp_sequence += 1;
         let block = crate::format::MmpBlock {
             uuid: self.superblock.uuid,
@@ -986,6 +986,11 @@ impl Core {
     /// From now on clients' changes are refused. What they changed before is still written.
     pub fn refuse_changes(&mut self) {
         self.read_only = true;
+    }
+
+    /// The generation of the superblock that the volume rests on while nothing is written; `None` while it may be.
+    pub fn resting_on(&self) -> Option<u64> {
+        self.dormant.then_some(self.superblock.generation)
     }
 
     /// Nothing is written any more, or everything is allowed again. Before falling dormant changes must have been

@@ -77,6 +77,9 @@ pub enum Error {
     /// Somebody uses it.
     #[error("device or resource busy")]
     Busy,
+    /// Another host has written to the volume since this one read what it knows of it.
+    #[error("another host has used the volume since it was mounted here: unmount it, and mount it again")]
+    UsedElsewhere,
 }
 
 /// What nearly every operation returns.

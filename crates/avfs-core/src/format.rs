@@ -229,6 +229,9 @@ pub enum SuperblockError {
     /// Not AVFS at all.
     #[error("no AVFS superblock")]
     Foreign,
+    /// Nobody knows what stands there.
+    #[error("superblock cannot be read: the device fails")]
+    Unreadable,
     /// The checksum does not hold.
     #[error("superblock checksum mismatch")]
     Checksum,

@@ -19,10 +19,10 @@ mod write;
 mod tests;
 
 use crate::allocator::BlockRun;
-use crate::format::{BLOCK, Geometry, MMP, MmpBlock, Superblock, SuperblockError};
+use crate::format::{BLOCK, Geometry, Superblock, SuperblockError};
 use crate::metadata::{Contradiction, Metadata};
+use crate::protection;
 use crate::recovery::read_superblocks;
-use crate::volume::{boot_id, used_elsewhere, watch_mmp};
 use avfs_io::IoError;
 use avfs_io::device::Device;
 use load::{Loaded, load};
@@ -377,15 +377,25 @@ impl Report {
 }
 
 /// Checks the volume on a device, and repairs it as `mode` says. Where the protection block names another boot, it is
-/// watched for some seconds first, as before a mount.
+/// watched for some seconds first, as before a mount. Whoever may write holds that block meanwhile, so that no other host mounts
+/// what is being repaired.
 ///
 /// # Errors
 /// See [`FsckError`]. After one, the volume is as it was or as it was to become.
 pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
-    let superblock = newest(&superblocks(device)?)?.clone();
-    match used_elsewhere(device, superblock.uuid, boot_id(), watch_mmp)? {
-        Some(host) => Err(FsckError::InUse(host)),
-        None => examine(device, mode),
+    let uuid = newest(&superblocks(device)?)?.uuid;
+    if let Some(host) = protection::used_elsewhere(device, uuid, protection::boot_id(), protection::watch)? {
+        return Err(FsckError::InUse(host));
+    }
+    let protected = protection::read(device, uuid)?;
+    match mode {
+        Mode::Check => inspect(device, mode, protected.is_some()),
+        Mode::Preen | Mode::Repair => match protection::take(device, uuid)? {
+            Some(host) => Err(FsckError::InUse(host)),
+            None => protection::held(device, uuid, protection::RENEWAL, || {
+                inspect(device, mode, protected.is_some())
+            }),
+        },
     }
 }
 
@@ -422,6 +432,17 @@ fn superblocks(device: &dyn Device) -> Result<Superblocks, FsckError> {
 /// # Errors
 /// See [`FsckError`].
 pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
+    let uuid = newest(&superblocks(device)?)?.uuid;
+    let protected = protection::read(device, uuid)?;
+    let report = inspect(device, mode, protected.is_some())?;
+    if report.repaired > 0 {
+        protection::release(device, uuid)?;
+    }
+    Ok(report)
+}
+
+/// Finds and repairs. Whether the protection block was one of this volume is said by the caller, who has to write it afterwards.
+fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report, FsckError> {
     let superblocks = superblocks(device)?;
     let best = newest(&superblocks)?;
     let mut report = Report::default();
@@ -435,9 +456,7 @@ pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
             }
         }
     }
-    let mut block = vec![0; BLOCK as usize];
-    device.read_at(DeviceOffset(MMP), &mut block)?;
-    if MmpBlock::decode(&block).is_none_or(|mmp| mmp.uuid != best.uuid) {
+    if !is_protected {
         report.findings.push(Finding::MmpDamaged);
     }
 
@@ -484,14 +503,10 @@ pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
     match mode {
         Mode::Repair if is_damaged => {
             write::checkpoint(device, best, log, &patient)?;
-            write::mmp(device, best)?;
             report.repaired = report.findings.len();
         }
         Mode::Preen | Mode::Repair if harmless > 0 => {
             write::copies(device, &superblocks, best, &copies)?;
-            if report.findings.contains(&Finding::MmpDamaged) {
-                write::mmp(device, best)?;
-            }
             report.repaired = harmless;
         }
         _ => {}

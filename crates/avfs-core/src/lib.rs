@@ -21,6 +21,7 @@ pub mod journal;
 pub mod metadata;
 pub mod mkfs;
 pub mod policy;
+mod protection;
 mod ranges;
 pub mod record;
 pub mod recovery;

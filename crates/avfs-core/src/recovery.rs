@@ -72,16 +72,19 @@ pub struct Recovered {
     pub repaired: Vec<DeviceOffset>,
 }
 
-/// What stands at the four places of a superblock. A place that cannot be read holds none.
+/// What stands at the four places of a superblock. A place that the device does not have holds none.
 pub(crate) fn read_superblocks(
     device: &dyn Device,
 ) -> [(DeviceOffset, Result<Superblock, SuperblockError>); 4] {
     Geometry::superblock_places(Bytes(device.size().0 / BLOCK * BLOCK)).map(|place| {
         let mut block = vec![0; BLOCK as usize];
-        if place.0 < SUPERBLOCK_A || device.read_at(place, &mut block).is_err() {
+        if place.0 < SUPERBLOCK_A || place.0 + BLOCK > device.size().0 {
             return (place, Err(SuperblockError::Foreign));
         }
-        (place, Superblock::decode(&block))
+        match device.read_at(place, &mut block) {
+            Ok(()) => (place, Superblock::decode(&block)),
+            Err(_) => (place, Err(SuperblockError::Unreadable)),
+        }
     })
 }
 

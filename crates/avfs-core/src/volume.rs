@@ -12,13 +12,14 @@ use crate::core::{
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
-use crate::format::{MMP, MmpBlock};
-use crate::recovery::{RecoveryError, recover};
+use crate::format::MmpBlock;
+use crate::protection;
+use crate::recovery::{RecoveryError, find_superblock, recover};
 use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::{Buffer, Pool};
-use avfs_io::{Completion, CompletionSink, DeclaredStream, IoError, Promise};
+use avfs_io::{Completion, CompletionSink, DeclaredStream, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::StreamId;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use units::{Bytes, DeviceOffset, Duration, Ino, Instant, Now, Timestamp};
+use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 /// Called exactly once with the outcome.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
@@ -125,8 +126,6 @@ pub enum OpenError {
 
 /// Smallest cache: the largest request several times, and what the volume itself needs.
 const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
-/// A foreign host's protection block is watched for this long: two of its renewals.
-const MMP_WATCH: Duration = Duration::from_secs(11);
 
 enum Continuation {
     Data(Done<ReadData>),
@@ -160,8 +159,8 @@ pub struct Volume {
     timer_thread: Mutex<Option<JoinHandle<()>>>,
     device_read_only: bool,
     uuid: [u8; 16],
-    host: String,
-    boot_id: [u8; 16],
+    /// What said who has the volume when it was opened.
+    found: Option<MmpBlock>,
     /// What the scheduler began with, and what of it was measured.
     scheduler_start: rtsched::Config,
     device_config: DeviceConfig,
@@ -337,54 +336,6 @@ fn answer(continuation: Continuation, outcome: Outcome) {
     }
 }
 
-pub(crate) fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    uuid::Uuid::parse_str(text.trim()).map(|id| *id.as_bytes()).unwrap_or_default()
-}
-
-fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .unwrap_or_default()
-}
-
-/// Waits until a living host would have renewed its protection block.
-pub(crate) fn watch_mmp() {
-    std::thread::park_timeout(MMP_WATCH);
-}
-
-/// The host that renews a volume's protection block, if another one does. A block from this boot is a dead mount's: the
-/// device's own lock says that nobody here has it open. `watch` waits between two looks at a foreign one.
-pub(crate) fn used_elsewhere(
-    device: &dyn Device,
-    uuid: [u8; 16],
-    boot_id: [u8; 16],
-    watch: impl FnOnce(),
-) -> core::result::Result<Option<String>, IoError> {
-    let read = || -> core::result::Result<Option<MmpBlock>, IoError> {
-        let mut block = vec![0; crate::format::BLOCK as usize];
-        device.read_at(DeviceOffset(MMP), &mut block)?;
-        Ok(MmpBlock::decode(&block).filter(|block| block.uuid == uuid))
-    };
-    let Some(before) = read()? else { return Ok(None) };
-    if before.sequence == 0 || before.boot_id == boot_id {
-        return Ok(None);
-    }
-    tracing::info!(
-        host = before.host,
-        "the volume was not unmounted there; watching whether it is still in use"
-    );
-    watch();
-    Ok(read()?.filter(|after| after.sequence != before.sequence).map(|after| after.host))
-}
-
-fn check_mmp(device: &FileDevice, uuid: [u8; 16], boot_id: [u8; 16]) -> core::result::Result<(), OpenError> {
-    match used_elsewhere(device, uuid, boot_id, watch_mmp).map_err(RecoveryError::Device)? {
-        Some(host) => Err(OpenError::MountedElsewhere(host)),
-        None => Ok(()),
-    }
-}
-
 impl Volume {
     /// Opens a device, recovers what is on it and starts the engine.
     ///
@@ -398,16 +349,35 @@ impl Volume {
             }
             opened => (opened?, false),
         };
+        let uuid = find_superblock(&device)?.uuid;
+        let elsewhere = protection::used_elsewhere(&device, uuid, protection::boot_id(), protection::watch);
+        if let Some(host) = elsewhere.map_err(RecoveryError::Device)? {
+            return Err(OpenError::MountedElsewhere(host));
+        }
+        let found = protection::read(&device, uuid).map_err(RecoveryError::Device)?;
+        // What recovery reads must not change any more.
+        let taker = if options.read_only { None } else { protection::take(&device, uuid)? };
+        if let Some(host) = taker {
+            return Err(OpenError::MountedElsewhere(host));
+        }
         let device = Arc::new(device);
-        let (boot_id, host) = (boot_id(), host_name());
+        let opened = Self::start(Arc::clone(&device), device_read_only, found, options.clone());
+        if opened.is_err() && !options.read_only {
+            // What it was not opened for is the error to be told.
+            let _ = protection::let_go(&*device, uuid);
+        }
+        opened
+    }
+
+    /// The rest of [`open`](Self::open), for whoever may have the volume.
+    fn start(
+        device: Arc<FileDevice>,
+        device_read_only: bool,
+        found: Option<MmpBlock>,
+        options: OpenOptions,
+    ) -> core::result::Result<Arc<Self>, OpenError> {
         let recovered = recover(&*device)?;
         let uuid = recovered.superblock.uuid;
-        check_mmp(&device, uuid, boot_id)?;
-        if !options.read_only {
-            let block = MmpBlock { uuid, sequence: 1, boot_id, host: host.clone() };
-            device.write_at(DeviceOffset(MMP), &block.encode()[..])?;
-            device.flush()?;
-        }
         for address in &recovered.repaired {
             tracing::warn!(%address, "damaged metadata was read from its second copy");
         }
@@ -425,8 +395,8 @@ impl Volume {
             read_only: options.read_only,
             no_atime: options.no_atime,
             config: options.config,
-            boot_id,
-            host: host.clone(),
+            boot_id: protection::boot_id(),
+            host: protection::host_name(),
         };
         let core = Core::new(
             recovered.superblock,
@@ -460,8 +430,7 @@ impl Volume {
             timer_thread: Mutex::new(Some(timer_thread)),
             device_read_only,
             uuid,
-            host,
-            boot_id,
+            found,
             scheduler_start,
             device_config,
         }))
@@ -860,17 +829,48 @@ impl Volume {
         Some(report(&self.scheduler_start, self.device_config, now))
     }
 
-    /// Turns changes off, after everything accepted has become durable, or on again. Refused after a device error.
+    /// Turns changes off, after everything accepted has become durable, or on again.
+    ///
+    /// # Errors
+    /// [`Error::Device`] after a device error; to turn them on also [`Error::ReadOnly`] where the device cannot be written, and
+    /// [`Error::UsedElsewhere`]: meanwhile nobody held the volume, and another host may have mounted and changed it.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         if !read_only {
             if self.device_read_only {
                 return Err(Error::ReadOnly);
             }
+            if !self.is_held() {
+                self.take_again()?;
+            }
             return self.shared.run(|state| state.core.set_dormant(now(), false));
         }
-        self.shared.run(|state| state.core.refuse_changes());
-        self.wait_for(Operation::Shutdown)?;
-        self.shared.run(|state| state.core.set_dormant(now(), true))
+        if self.is_held() {
+            self.shared.run(|state| state.core.refuse_changes());
+            self.wait_for(Operation::Shutdown)?;
+            self.shared.run(|state| state.core.set_dormant(now(), true))?;
+            protection::let_go(&*self.device, self.uuid).map_err(|_| Error::Device)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this host has the volume, to write to it.
+    fn is_held(&self) -> bool {
+        self.with(|core| core.resting_on()).is_none()
+    }
+
+    /// Takes the volume, if what rests here is still what the device has.
+    fn take_again(&self) -> Result<()> {
+        let generation = self.with(|core| core.resting_on());
+        let held = protection::read(&*self.device, self.uuid).map_err(|_| Error::Device)?;
+        let is_free =
+            held.as_ref().is_none_or(|held| held.sequence == 0 || held.boot_id == protection::boot_id());
+        let newest = find_superblock(&*self.device).map_err(|_| Error::Device)?;
+        let is_unchanged = newest.uuid == self.uuid && Some(newest.generation) == generation;
+        if !is_unchanged || !is_free && held != self.found {
+            return Err(Error::UsedElsewhere);
+        }
+        let taker = protection::take(&*self.device, self.uuid).map_err(|_| Error::Device)?;
+        taker.map_or(Ok(()), |_| Err(Error::UsedElsewhere))
     }
 
     /// Whether reading a file leaves its time of access alone.
@@ -880,6 +880,7 @@ impl Volume {
 
     /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
     pub fn shutdown(&self) -> Result<()> {
+        let is_held = self.is_held();
         let result = self.wait_for(Operation::Shutdown);
         self.shared.state.lock().stopping = true;
         self.shared.timer.notify_all();
@@ -889,11 +890,8 @@ impl Volume {
         if let Some(engine) = self.shared.engine.get() {
             engine.shutdown();
         }
-        if result.is_ok() && !self.device_read_only {
-            let block =
-                MmpBlock { uuid: self.uuid, sequence: 0, boot_id: self.boot_id, host: self.host.clone() };
-            let written = self.device.write_at(DeviceOffset(MMP), &block.encode()[..]);
-            written.and_then(|()| self.device.flush()).map_err(|_| Error::Device)?;
+        if result.is_ok() && is_held {
+            protection::let_go(&*self.device, self.uuid).map_err(|_| Error::Device)?;
         }
         result
     }

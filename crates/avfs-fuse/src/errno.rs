@@ -39,6 +39,7 @@ fn describe(error: Error) -> (&'static str, i32, Severity) {
         Error::UnknownIoctl => ("unknown_ioctl", libc::ENOTTY, Answer),
         Error::BadHandle => ("bad_handle", libc::EBADF, Answer),
         Error::Busy => ("busy", libc::EBUSY, Answer),
+        Error::UsedElsewhere => ("used_elsewhere", libc::EBUSY, Trouble),
         Error::NoSpace => ("no_space", libc::ENOSPC, Trouble),
         Error::ReadOnly => ("read_only", libc::EROFS, Trouble),
         Error::OutOfMemory => ("out_of_memory", libc::ENOMEM, Trouble),

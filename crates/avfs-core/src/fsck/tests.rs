@@ -1,15 +1,16 @@
 use super::*;
 use crate::config::Config;
 use crate::extent::Extent;
-use crate::format::{LOG_START, SHARD_INODES, ShardLocation, UNIT, UNIT_BLOCKS, decode_table};
+use crate::format::{LOG_START, MMP, MmpBlock, SHARD_INODES, ShardLocation, UNIT, UNIT_BLOCKS, decode_table};
 use crate::inode::{CoreAttributes, Name};
 use crate::journal::{Journal, read_log};
+use crate::protection::used_elsewhere;
 use crate::record::Record;
 use crate::recovery::{PieceReader, RecoveryError, find_superblock, recover};
 use crate::simulation::{SimVolume, formatted};
 use crate::types::{FileKind, HandleId, XattrFlags};
 use avfs_io::pool::Pool;
-use avfs_io::sim::SimDisk;
+use avfs_io::sim::{Fault, SimDisk};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -209,6 +210,20 @@ fn a_superblock_is_written_again() {
         destroy(&disk, place);
         expect_healed(disk, &[Finding::SuperblockDamaged { place, cause: SuperblockError::Foreign }]);
     }
+}
+
+/// A device that failed was called one without a superblock: as if somebody had mounted the wrong one.
+#[test]
+fn a_device_that_cannot_be_read_is_told_from_one_that_is_no_volume() {
+    let disk = volume();
+    disk.inject(Some(Fault::after(0)));
+    let cause = SuperblockError::Unreadable;
+    assert_eq!(examine(&*disk, Mode::Check), Err(FsckError::Superblock(cause)));
+    assert!(matches!(recover(&*disk), Err(RecoveryError::Superblock(found)) if found == cause));
+    let place = Geometry::superblock_places(DISK)[0];
+    disk.inject(Some(Fault::after(0).within(place, Bytes(BLOCK))));
+    let report = examine(&*disk, Mode::Check).unwrap();
+    assert_eq!(report.findings, [Finding::SuperblockDamaged { place, cause }]);
 }
 
 #[test]
@@ -577,11 +592,55 @@ fn a_volume_that_another_host_renews_is_left_alone() {
     let disk = Renewed(volume(), 5.into());
     let superblock = find_superblock(&*disk.0).unwrap();
     let mut watched = 0;
-    let used = used_elsewhere(&disk, superblock.uuid, boot_id(), || watched += 1).unwrap();
+    let used = used_elsewhere(&disk, superblock.uuid, protection::boot_id(), || watched += 1).unwrap();
     assert_eq!((used.as_deref(), watched), (Some("nas-2"), 1));
     // A dead mount of this boot is known by its boot's name.
     assert_eq!(used_elsewhere(&disk, superblock.uuid, [9; 16], || watched += 1), Ok(None));
     assert_eq!(watched, 1);
+}
+
+/// A repair did not hold the protection block: meanwhile another host could mount the volume, as one that nobody has.
+#[test]
+fn a_volume_under_repair_is_in_use() {
+    /// A disk that notes whether somebody has it whenever a superblock is written.
+    struct Watched(Arc<SimDisk>, [u8; 16], std::sync::Mutex<Vec<bool>>);
+    impl Device for Watched {
+        fn size(&self) -> Bytes {
+            self.0.size()
+        }
+        fn geometry(&self) -> avfs_io::device::Geometry {
+            Device::geometry(&*self.0)
+        }
+        fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError> {
+            self.0.read_at(offset, into)
+        }
+        fn write_at(&self, offset: DeviceOffset, from: &[u8]) -> Result<(), IoError> {
+            if Geometry::superblock_places(DISK).contains(&offset) {
+                let is_held = protection::read(&*self.0, self.1)?.is_some_and(|block| block.sequence != 0);
+                self.2.lock().unwrap().push(is_held);
+            }
+            self.0.write_at(offset, from)
+        }
+        fn flush(&self) -> Result<(), IoError> {
+            self.0.flush()
+        }
+        fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
+            self.0.discard(offset, length)
+        }
+    }
+    for (mode, written) in [(Mode::Check, vec![]), (Mode::Preen, vec![true]), (Mode::Repair, vec![true])] {
+        let disk = volume();
+        let uuid = find_superblock(&*disk).unwrap().uuid;
+        destroy(&disk, Geometry::superblock_places(DISK)[1]);
+        // Found damaged before it is held, and repaired by that.
+        destroy(&disk, DeviceOffset(MMP));
+        let watched = Watched(Arc::clone(&disk), uuid, std::sync::Mutex::default());
+        let report = check(&watched, mode).unwrap();
+        assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
+        assert_eq!(*watched.2.lock().unwrap(), written, "{mode:?}");
+        let left = protection::read(&*disk, uuid).unwrap().map(|block| block.sequence);
+        assert_eq!(left, (mode != Mode::Check).then_some(0), "{mode:?}");
+    }
 }
 
 #[test]

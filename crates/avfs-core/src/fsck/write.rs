@@ -5,8 +5,7 @@ use super::load::DamagedCopy;
 use super::{FsckError, Patient, Superblocks};
 use crate::allocator::{Allocator, BlockRun, Owner, Purpose, Request};
 use crate::format::{
-    BLOCK, Geometry, LogPosition, MMP, MmpBlock, Piece, ShardLocation, Superblock, UNIT, UNIT_BLOCKS,
-    encode_table,
+    BLOCK, Geometry, LogPosition, Piece, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, encode_table,
 };
 use avfs_io::IoError;
 use avfs_io::device::Device;
@@ -140,12 +139,5 @@ pub(super) fn copies(
     for copy in copies {
         device.write_at(copy.address, &padded(&copy.bytes))?;
     }
-    device.flush()
-}
-
-/// Nobody has the volume mounted.
-pub(super) fn mmp(device: &dyn Device, superblock: &Superblock) -> Result<(), IoError> {
-    let block = MmpBlock { uuid: superblock.uuid, sequence: 0, boot_id: [0; 16], host: String::new() };
-    device.write_at(DeviceOffset(MMP), &block.encode()[..])?;
     device.flush()
 }

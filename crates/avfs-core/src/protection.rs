@@ -1,0 +1,203 @@
+//! Multi-mount protection: no two hosts write the same volume.
+//!
+//! **For:** the block that says who has the volume: looked at by whoever wants it, and held by whoever repairs it.
+//! **Excludes:** its layout ([`format`](crate::format)); its renewal while mounted, which goes through the scheduler like everything
+//! else (`Core::renew_mmp`); who has the device on this host, which the device's own lock says. **State:** none.
+//! **Invariants:** whoever writes to the volume renews the block each [`RENEWAL`], so that who watches it for [`WATCH`] sees it.
+
+use crate::format::{BLOCK, MMP, MmpBlock};
+use avfs_io::IoError;
+use avfs_io::device::Device;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use units::{DeviceOffset, Duration};
+
+/// Whoever has the volume renews the block so often.
+pub(crate) const RENEWAL: Duration = Duration::from_secs(5);
+/// A foreign host's block is watched for this long: two of its renewals.
+const WATCH: Duration = Duration::from_secs(11);
+/// From when a host has found a volume free to when it has written that it has it: longer than two accesses take on a busy RAID.
+const SETTLING: Duration = Duration::from_millis(200);
+
+/// Identity of this boot; zeros where the kernel does not tell.
+pub(crate) fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    uuid::Uuid::parse_str(text.trim()).map(|id| *id.as_bytes()).unwrap_or_default()
+}
+
+/// Name of this host.
+pub(crate) fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The block of the volume `uuid`; `None` if what stands there is not one of it.
+pub(crate) fn read(device: &dyn Device, uuid: [u8; 16]) -> Result<Option<MmpBlock>, IoError> {
+    let mut block = vec![0; BLOCK as usize];
+    device.read_at(DeviceOffset(MMP), &mut block)?;
+    Ok(MmpBlock::decode(&block).filter(|block| block.uuid == uuid))
+}
+
+/// Writes the block, durably.
+pub(crate) fn write(device: &dyn Device, block: &MmpBlock) -> Result<(), IoError> {
+    device.write_at(DeviceOffset(MMP), &block.encode()[..])?;
+    device.flush()
+}
+
+/// Says that nobody has the volume.
+pub(crate) fn release(device: &dyn Device, uuid: [u8; 16]) -> Result<(), IoError> {
+    write(device, &MmpBlock { uuid, sequence: 0, boot_id: [0; 16], host: String::new() })
+}
+
+/// The same, unless another host has it: who only reads does not hold it, and another one may.
+pub(crate) fn let_go(device: &dyn Device, uuid: [u8; 16]) -> Result<(), IoError> {
+    match read(device, uuid)? {
+        Some(block) if block.boot_id != boot_id() => Ok(()),
+        _ => release(device, uuid),
+    }
+}
+
+/// Takes the volume, in this host's name. The host that has taken it in the same moment, if one has: of several that found it free
+/// the last to write keeps it, and each of them sees that after [`SETTLING`].
+pub(crate) fn take(device: &dyn Device, uuid: [u8; 16]) -> Result<Option<String>, IoError> {
+    take_as(device, &ours(uuid, 1), || std::thread::sleep(SETTLING))
+}
+
+fn take_as(device: &dyn Device, block: &MmpBlock, settle: impl FnOnce()) -> Result<Option<String>, IoError> {
+    write(device, block)?;
+    settle();
+    Ok(read(device, block.uuid)?.filter(|now| now.boot_id != block.boot_id).map(|now| now.host))
+}
+
+fn ours(uuid: [u8; 16], sequence: u64) -> MmpBlock {
+    MmpBlock { uuid, sequence, boot_id: boot_id(), host: host_name() }
+}
+
+/// Waits until a living host would have renewed its block.
+pub(crate) fn watch() {
+    std::thread::park_timeout(WATCH);
+}
+
+/// The host that renews a volume's block, if another one does. A block from this boot is a dead mount's: the device's own lock
+/// says that nobody here has it open. `watch` waits between two looks at a foreign one.
+pub(crate) fn used_elsewhere(
+    device: &dyn Device,
+    uuid: [u8; 16],
+    boot_id: [u8; 16],
+    watch: impl FnOnce(),
+) -> Result<Option<String>, IoError> {
+    let Some(before) = read(device, uuid)? else { return Ok(None) };
+    if before.sequence == 0 || before.boot_id == boot_id {
+        return Ok(None);
+    }
+    tracing::info!(
+        host = before.host,
+        "the volume was not unmounted there; watching whether it is still in use"
+    );
+    watch();
+    Ok(read(device, uuid)?.filter(|after| after.sequence != before.sequence).map(|after| after.host))
+}
+
+/// Does `work` on a volume that was [taken](take), with the block renewed each `renewal`. Afterwards nobody has the volume, whatever
+/// came of it.
+///
+/// # Errors
+/// Those of `work`, and of giving it back.
+pub(crate) fn held<T, E: From<IoError>>(
+    device: &dyn Device,
+    uuid: [u8; 16],
+    renewal: Duration,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let done = std::thread::scope(|scope| {
+        let (end, ended) = channel::<()>();
+        let renewer = scope.spawn(move || {
+            let mut sequence = 1;
+            while ended.recv_timeout(renewal) == Err(RecvTimeoutError::Timeout) {
+                sequence += 1;
+                // Whoever repairs finds out by himself that the device fails.
+                if let Err(error) = write(device, &ours(uuid, sequence)) {
+                    tracing::warn!(%error, "the multi-mount protection block cannot be renewed");
+                }
+            }
+        });
+        let done = work();
+        drop(end);
+        // A panic there would be one of encoding a block.
+        let _ = renewer.join();
+        done
+    });
+    let released = release(device, uuid);
+    let done = done?;
+    released?;
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recovery::find_superblock;
+    use crate::simulation::formatted;
+    use avfs_io::sim::SimDisk;
+    use std::sync::Arc;
+    use std::time::Instant;
+    use units::Bytes;
+
+    const ANOTHER: [u8; 16] = [9; 16];
+
+    fn volume() -> (Arc<SimDisk>, [u8; 16]) {
+        let disk = formatted(Bytes::from_mib(192));
+        let uuid = find_superblock(&*disk).unwrap().uuid;
+        (disk, uuid)
+    }
+
+    fn sequence(disk: &SimDisk, uuid: [u8; 16]) -> u64 {
+        read(disk, uuid).unwrap().unwrap().sequence
+    }
+
+    /// Each found it free, and wrote that he had it: both mounted it.
+    #[test]
+    fn of_two_hosts_that_take_a_volume_in_one_moment_one_has_it() {
+        let (disk, uuid) = volume();
+        let block =
+            |number, host: &str| MmpBlock { uuid, sequence: 1, boot_id: [number; 16], host: host.into() };
+        let mut second = None;
+        let first = take_as(&*disk, &block(1, "nas-1"), || {
+            second = Some(take_as(&*disk, &block(2, "nas-2"), || ()));
+        });
+        assert_eq!((first, second), (Ok(Some("nas-2".into())), Some(Ok(None))));
+    }
+
+    #[test]
+    fn who_works_on_a_volume_is_seen_by_others_and_leaves_it_to_nobody() {
+        let (disk, uuid) = volume();
+        assert_eq!(take_as(&*disk, &ours(uuid, 1), || ()), Ok(None));
+        let watch = || {
+            let (before, start) = (sequence(&disk, uuid), Instant::now());
+            while sequence(&disk, uuid) == before {
+                assert!(start.elapsed() < Duration::from_secs(60), "it is not renewed");
+                std::thread::yield_now();
+            }
+        };
+        let look = || used_elsewhere(&*disk, uuid, ANOTHER, watch);
+        let seen: Result<_, IoError> = held(&*disk, uuid, Duration::from_millis(1), look);
+        assert_eq!(seen, Ok(Some(host_name())));
+        assert_eq!(look(), Ok(None));
+        assert_eq!(sequence(&disk, uuid), 0);
+        let failed: Result<(), IoError> = held(&*disk, uuid, RENEWAL, || Err(IoError::PastEnd));
+        assert_eq!((failed, sequence(&disk, uuid)), (Err(IoError::PastEnd), 0));
+    }
+
+    /// A mount that only reads is told nothing of another host's, and wrote at its end that nobody had the volume.
+    #[test]
+    fn who_did_not_hold_a_volume_does_not_let_it_go() {
+        let (disk, uuid) = volume();
+        let block = MmpBlock { uuid, sequence: 7, boot_id: ANOTHER, host: "nas-2".into() };
+        write(&*disk, &block).unwrap();
+        let_go(&*disk, uuid).unwrap();
+        assert_eq!(read(&*disk, uuid), Ok(Some(block.clone())));
+        write(&*disk, &MmpBlock { boot_id: boot_id(), ..block }).unwrap();
+        let_go(&*disk, uuid).unwrap();
+        assert_eq!(sequence(&disk, uuid), 0);
+    }
+}
