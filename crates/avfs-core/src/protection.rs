@@ -95,7 +95,9 @@ pub(crate) fn used_elsewhere(
         "the volume was not unmounted there; watching whether it is still in use"
     );
     watch();
-    Ok(read(device, uuid)?.filter(|after| after.sequence != before.sequence).map(|after| after.host))
+    // Whoever gives it back meanwhile leaves it to others.
+    let in_use = |after: &MmpBlock| after.sequence != 0 && *after != before;
+    Ok(read(device, uuid)?.filter(in_use).map(|after| after.host))
 }
 
 /// Does `work` on a volume that was [taken](take), with the block renewed each `renewal`. Afterwards nobody has the volume, whatever
@@ -166,6 +168,23 @@ mod tests {
             second = Some(take_as(&*disk, &block(2, "nas-2"), || ()));
         });
         assert_eq!((first, second), (Ok(Some("nas-2".into())), Some(Ok(None))));
+    }
+
+    /// A host that was about to unmount a volume was called the one that has it: unmount it there, said the mount then.
+    #[test]
+    fn a_volume_that_is_given_back_while_it_is_watched_is_free() {
+        let (disk, uuid) = volume();
+        let block = MmpBlock { uuid, sequence: 7, boot_id: ANOTHER, host: "nas-2".into() };
+        write(&*disk, &block).unwrap();
+        let seen = |meanwhile: &dyn Fn()| used_elsewhere(&*disk, uuid, boot_id(), meanwhile);
+        let third = MmpBlock { boot_id: [8; 16], host: "nas-3".into(), ..block.clone() };
+        assert_eq!(
+            seen(&|| write(&*disk, &third).unwrap()),
+            Ok(Some("nas-3".into())),
+            "with the same number"
+        );
+        assert_eq!(seen(&|| ()), Ok(None), "nobody renews it");
+        assert_eq!(seen(&|| release(&*disk, uuid).unwrap()), Ok(None));
     }
 
     #[test]
