@@ -384,19 +384,13 @@ impl Report {
 /// See [`FsckError`]. After one, the volume is as it was or as it was to become.
 pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
     let uuid = newest(&superblocks(device)?)?.uuid;
-    if let Some(host) = protection::used_elsewhere(device, uuid, protection::boot_id(), protection::watch)? {
-        return Err(FsckError::InUse(host));
+    let is_protected = protection::look(device, uuid)?.map_err(FsckError::InUse)?.is_some();
+    let inspect = || inspect(device, mode, is_protected);
+    if mode == Mode::Check {
+        return inspect();
     }
-    let protected = protection::read(device, uuid)?;
-    match mode {
-        Mode::Check => inspect(device, mode, protected.is_some()),
-        Mode::Preen | Mode::Repair => match protection::take(device, uuid)? {
-            Some(host) => Err(FsckError::InUse(host)),
-            None => protection::held(device, uuid, protection::RENEWAL, || {
-                inspect(device, mode, protected.is_some())
-            }),
-        },
-    }
+    protection::take(device, uuid)?.map_err(FsckError::InUse)?;
+    protection::held(device, uuid, protection::RENEWAL, inspect)
 }
 
 type Superblocks = [(DeviceOffset, Result<Superblock, SuperblockError>); 4];

@@ -18,6 +18,9 @@ const WATCH: Duration = Duration::from_secs(11);
 /// From when a host has found a volume free to when it has written that it has it: longer than two accesses take on a busy RAID.
 const SETTLING: Duration = Duration::from_millis(200);
 
+/// What is there for whoever wants a volume that is free; else the name of the host that has it.
+pub(crate) type Free<T> = Result<T, String>;
+
 /// Identity of this boot; zeros where the kernel does not tell.
 pub(crate) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -57,47 +60,52 @@ pub(crate) fn let_go(device: &dyn Device, uuid: [u8; 16]) -> Result<(), IoError>
     }
 }
 
-/// Takes the volume, in this host's name. The host that has taken it in the same moment, if one has: of several that found it free
-/// the last to write keeps it, and each of them sees that after [`SETTLING`].
-pub(crate) fn take(device: &dyn Device, uuid: [u8; 16]) -> Result<Option<String>, IoError> {
+/// Takes the volume, in this host's name; or the host that has taken it in the same moment: of several that found it free the last
+/// to write keeps it, and each of them sees that after [`SETTLING`].
+pub(crate) fn take(device: &dyn Device, uuid: [u8; 16]) -> Result<Free<()>, IoError> {
     take_as(device, &ours(uuid, 1), || std::thread::sleep(SETTLING))
 }
 
-fn take_as(device: &dyn Device, block: &MmpBlock, settle: impl FnOnce()) -> Result<Option<String>, IoError> {
+fn take_as(device: &dyn Device, block: &MmpBlock, settle: impl FnOnce()) -> Result<Free<()>, IoError> {
     write(device, block)?;
     settle();
-    Ok(read(device, block.uuid)?.filter(|now| now.boot_id != block.boot_id).map(|now| now.host))
+    Ok(match read(device, block.uuid)? {
+        Some(now) if now.boot_id != block.boot_id => Err(now.host),
+        _ => Ok(()),
+    })
 }
 
 fn ours(uuid: [u8; 16], sequence: u64) -> MmpBlock {
     MmpBlock { uuid, sequence, boot_id: boot_id(), host: host_name() }
 }
 
-/// Waits until a living host would have renewed its block.
-pub(crate) fn watch() {
-    std::thread::park_timeout(WATCH);
+/// The block of a volume that no other host has; or the host that renews it. A block from this boot is a dead mount's: the device's
+/// own lock says that nobody here has it open. A foreign one is watched for as long as a living host takes to renew it twice.
+pub(crate) fn look(device: &dyn Device, uuid: [u8; 16]) -> Result<Free<Option<MmpBlock>>, IoError> {
+    look_as(device, uuid, boot_id(), || std::thread::sleep(WATCH))
 }
 
-/// The host that renews a volume's block, if another one does. A block from this boot is a dead mount's: the device's own lock
-/// says that nobody here has it open. `watch` waits between two looks at a foreign one.
-pub(crate) fn used_elsewhere(
+/// The same for the boot `boot_id`. `watch` waits between two looks at a foreign block.
+pub(crate) fn look_as(
     device: &dyn Device,
     uuid: [u8; 16],
     boot_id: [u8; 16],
     watch: impl FnOnce(),
-) -> Result<Option<String>, IoError> {
-    let Some(before) = read(device, uuid)? else { return Ok(None) };
-    if before.sequence == 0 || before.boot_id == boot_id {
-        return Ok(None);
-    }
+) -> Result<Free<Option<MmpBlock>>, IoError> {
+    let before = match read(device, uuid)? {
+        Some(before) if before.sequence != 0 && before.boot_id != boot_id => before,
+        free => return Ok(Ok(free)),
+    };
     tracing::info!(
         host = before.host,
         "the volume was not unmounted there; watching whether it is still in use"
     );
     watch();
-    // Whoever gives it back meanwhile leaves it to others.
-    let in_use = |after: &MmpBlock| after.sequence != 0 && *after != before;
-    Ok(read(device, uuid)?.filter(in_use).map(|after| after.host))
+    Ok(match read(device, uuid)? {
+        // Whoever gives it back meanwhile leaves it to others.
+        Some(after) if after.sequence != 0 && after != before => Err(after.host),
+        free => Ok(free),
+    })
 }
 
 /// Does `work` on a volume that was [taken](take), with the block renewed each `renewal`. Afterwards nobody has the volume, whatever
@@ -167,7 +175,7 @@ mod tests {
         let first = take_as(&*disk, &block(1, "nas-1"), || {
             second = Some(take_as(&*disk, &block(2, "nas-2"), || ()));
         });
-        assert_eq!((first, second), (Ok(Some("nas-2".into())), Some(Ok(None))));
+        assert_eq!((first, second), (Ok(Err("nas-2".into())), Some(Ok(Ok(())))));
     }
 
     /// A host that was about to unmount a volume was called the one that has it: unmount it there, said the mount then.
@@ -176,21 +184,18 @@ mod tests {
         let (disk, uuid) = volume();
         let block = MmpBlock { uuid, sequence: 7, boot_id: ANOTHER, host: "nas-2".into() };
         write(&*disk, &block).unwrap();
-        let seen = |meanwhile: &dyn Fn()| used_elsewhere(&*disk, uuid, boot_id(), meanwhile);
+        let seen = |meanwhile: &dyn Fn()| look_as(&*disk, uuid, boot_id(), meanwhile).unwrap();
         let third = MmpBlock { boot_id: [8; 16], host: "nas-3".into(), ..block.clone() };
-        assert_eq!(
-            seen(&|| write(&*disk, &third).unwrap()),
-            Ok(Some("nas-3".into())),
-            "with the same number"
-        );
-        assert_eq!(seen(&|| ()), Ok(None), "nobody renews it");
-        assert_eq!(seen(&|| release(&*disk, uuid).unwrap()), Ok(None));
+        assert_eq!(seen(&|| write(&*disk, &third).unwrap()), Err("nas-3".into()), "with the same number");
+        assert_eq!(seen(&|| ()), Ok(Some(third.clone())), "nobody renews it");
+        let free = seen(&|| release(&*disk, uuid).unwrap()).unwrap().unwrap();
+        assert_eq!(free.sequence, 0);
     }
 
     #[test]
     fn who_works_on_a_volume_is_seen_by_others_and_leaves_it_to_nobody() {
         let (disk, uuid) = volume();
-        assert_eq!(take_as(&*disk, &ours(uuid, 1), || ()), Ok(None));
+        assert_eq!(take_as(&*disk, &ours(uuid, 1), || ()), Ok(Ok(())));
         let watch = || {
             let (before, start) = (sequence(&disk, uuid), Instant::now());
             while sequence(&disk, uuid) == before {
@@ -198,10 +203,10 @@ mod tests {
                 std::thread::yield_now();
             }
         };
-        let look = || used_elsewhere(&*disk, uuid, ANOTHER, watch);
+        let look = || look_as(&*disk, uuid, ANOTHER, watch);
         let seen: Result<_, IoError> = held(&*disk, uuid, Duration::from_millis(1), look);
-        assert_eq!(seen, Ok(Some(host_name())));
-        assert_eq!(look(), Ok(None));
+        assert_eq!(seen, Ok(Err(host_name())));
+        assert!(matches!(look(), Ok(Ok(Some(MmpBlock { sequence: 0, .. })))));
         assert_eq!(sequence(&disk, uuid), 0);
         let failed: Result<(), IoError> = held(&*disk, uuid, RENEWAL, || Err(IoError::PastEnd));
         assert_eq!((failed, sequence(&disk, uuid)), (Err(IoError::PastEnd), 0));

@@ -350,19 +350,16 @@ impl Volume {
             opened => (opened?, false),
         };
         let uuid = find_superblock(&device)?.uuid;
-        let elsewhere = protection::used_elsewhere(&device, uuid, protection::boot_id(), protection::watch);
-        if let Some(host) = elsewhere.map_err(RecoveryError::Device)? {
-            return Err(OpenError::MountedElsewhere(host));
-        }
-        let found = protection::read(&device, uuid).map_err(RecoveryError::Device)?;
-        // What recovery reads must not change any more.
-        let taker = if options.read_only { None } else { protection::take(&device, uuid)? };
-        if let Some(host) = taker {
-            return Err(OpenError::MountedElsewhere(host));
+        let looked = protection::look(&device, uuid).map_err(RecoveryError::Device)?;
+        let found = looked.map_err(OpenError::MountedElsewhere)?;
+        let writes = !options.read_only;
+        if writes {
+            // What recovery reads must not change any more.
+            protection::take(&device, uuid)?.map_err(OpenError::MountedElsewhere)?;
         }
         let device = Arc::new(device);
-        let opened = Self::start(Arc::clone(&device), device_read_only, found, options.clone());
-        if opened.is_err() && !options.read_only {
+        let opened = Self::start(Arc::clone(&device), device_read_only, found, options);
+        if opened.is_err() && writes {
             // What it was not opened for is the error to be told.
             let _ = protection::let_go(&*device, uuid);
         }
@@ -870,7 +867,7 @@ impl Volume {
             return Err(Error::UsedElsewhere);
         }
         let taker = protection::take(&*self.device, self.uuid).map_err(|_| Error::Device)?;
-        taker.map_or(Ok(()), |_| Err(Error::UsedElsewhere))
+        taker.map_err(|_| Error::UsedElsewhere)
     }
 
     /// Whether reading a file leaves its time of access alone.

@@ -4,7 +4,7 @@ use crate::extent::Extent;
 use crate::format::{LOG_START, MMP, MmpBlock, SHARD_INODES, ShardLocation, UNIT, UNIT_BLOCKS, decode_table};
 use crate::inode::{CoreAttributes, Name};
 use crate::journal::{Journal, read_log};
-use crate::protection::used_elsewhere;
+use crate::protection::look_as;
 use crate::record::Record;
 use crate::recovery::{PieceReader, RecoveryError, find_superblock, recover};
 use crate::simulation::{SimVolume, formatted};
@@ -558,86 +558,83 @@ fn blocks_lie_on_the_volume() {
     expect_healed(disk, &[Finding::ExtentOutside { ino: TAKE, run }]);
 }
 
+/// A disk that calls somebody after each read, with what was read, and before each write.
+struct Seen<R, W> {
+    disk: Arc<SimDisk>,
+    read: R,
+    write: W,
+}
+
+impl<R, W> Device for Seen<R, W>
+where
+    R: Fn(DeviceOffset, &mut [u8]) + Send + Sync,
+    W: Fn(DeviceOffset) + Send + Sync,
+{
+    fn size(&self) -> Bytes {
+        self.disk.size()
+    }
+    fn geometry(&self) -> avfs_io::device::Geometry {
+        Device::geometry(&*self.disk)
+    }
+    fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError> {
+        self.disk.read_at(offset, into)?;
+        (self.read)(offset, into);
+        Ok(())
+    }
+    fn write_at(&self, offset: DeviceOffset, from: &[u8]) -> Result<(), IoError> {
+        (self.write)(offset);
+        self.disk.write_at(offset, from)
+    }
+    fn flush(&self) -> Result<(), IoError> {
+        self.disk.flush()
+    }
+    fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
+        self.disk.discard(offset, length)
+    }
+}
+
 #[test]
 fn a_volume_that_another_host_renews_is_left_alone() {
-    /// A disk whose protection block is another one at each look.
-    struct Renewed(Arc<SimDisk>, std::sync::atomic::AtomicU64);
-    impl Device for Renewed {
-        fn size(&self) -> Bytes {
-            self.0.size()
+    let disk = volume();
+    let uuid = find_superblock(&*disk).unwrap().uuid;
+    let sequence = std::sync::atomic::AtomicU64::new(5);
+    // Its protection block is another one at each look.
+    let read = |offset, into: &mut [u8]| {
+        if offset == DeviceOffset(MMP) {
+            let sequence = sequence.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host: "nas-2".into() };
+            into.copy_from_slice(&block.encode()[..]);
         }
-        fn geometry(&self) -> avfs_io::device::Geometry {
-            Device::geometry(&*self.0)
-        }
-        fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError> {
-            self.0.read_at(offset, into)?;
-            if offset == DeviceOffset(MMP) {
-                let sequence = self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let uuid = find_superblock(&*self.0).unwrap().uuid;
-                let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host: "nas-2".into() };
-                into.copy_from_slice(&block.encode()[..]);
-            }
-            Ok(())
-        }
-        fn write_at(&self, _: DeviceOffset, _: &[u8]) -> Result<(), IoError> {
-            panic!("writes to a volume in use")
-        }
-        fn flush(&self) -> Result<(), IoError> {
-            Ok(())
-        }
-        fn discard(&self, _: DeviceOffset, _: Bytes) -> Result<(), IoError> {
-            Ok(())
-        }
-    }
-    let disk = Renewed(volume(), 5.into());
-    let superblock = find_superblock(&*disk.0).unwrap();
+    };
+    let disk = Seen { disk, read, write: |_| panic!("writes to a volume in use") };
     let mut watched = 0;
-    let used = used_elsewhere(&disk, superblock.uuid, protection::boot_id(), || watched += 1).unwrap();
-    assert_eq!((used.as_deref(), watched), (Some("nas-2"), 1));
+    let used = look_as(&disk, uuid, protection::boot_id(), || watched += 1).unwrap();
+    assert_eq!((used, watched), (Err("nas-2".to_owned()), 1));
     // A dead mount of this boot is known by its boot's name.
-    assert_eq!(used_elsewhere(&disk, superblock.uuid, [9; 16], || watched += 1), Ok(None));
+    assert!(matches!(look_as(&disk, uuid, [9; 16], || watched += 1), Ok(Ok(Some(_)))));
     assert_eq!(watched, 1);
 }
 
 /// A repair did not hold the protection block: meanwhile another host could mount the volume, as one that nobody has.
 #[test]
 fn a_volume_under_repair_is_in_use() {
-    /// A disk that notes whether somebody has it whenever a superblock is written.
-    struct Watched(Arc<SimDisk>, [u8; 16], std::sync::Mutex<Vec<bool>>);
-    impl Device for Watched {
-        fn size(&self) -> Bytes {
-            self.0.size()
-        }
-        fn geometry(&self) -> avfs_io::device::Geometry {
-            Device::geometry(&*self.0)
-        }
-        fn read_at(&self, offset: DeviceOffset, into: &mut [u8]) -> Result<(), IoError> {
-            self.0.read_at(offset, into)
-        }
-        fn write_at(&self, offset: DeviceOffset, from: &[u8]) -> Result<(), IoError> {
-            if Geometry::superblock_places(DISK).contains(&offset) {
-                let is_held = protection::read(&*self.0, self.1)?.is_some_and(|block| block.sequence != 0);
-                self.2.lock().unwrap().push(is_held);
-            }
-            self.0.write_at(offset, from)
-        }
-        fn flush(&self) -> Result<(), IoError> {
-            self.0.flush()
-        }
-        fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
-            self.0.discard(offset, length)
-        }
-    }
     for (mode, written) in [(Mode::Check, vec![]), (Mode::Preen, vec![true]), (Mode::Repair, vec![true])] {
         let disk = volume();
         let uuid = find_superblock(&*disk).unwrap().uuid;
         destroy(&disk, Geometry::superblock_places(DISK)[1]);
         // Found damaged before it is held, and repaired by that.
         destroy(&disk, DeviceOffset(MMP));
-        let watched = Watched(Arc::clone(&disk), uuid, std::sync::Mutex::default());
+        let held = std::sync::Mutex::default();
+        let write = |offset| {
+            if Geometry::superblock_places(DISK).contains(&offset) {
+                let block = protection::read(&*disk, uuid).unwrap();
+                Vec::push(&mut *held.lock().unwrap(), block.is_some_and(|block| block.sequence != 0));
+            }
+        };
+        let watched = Seen { disk: Arc::clone(&disk), read: |_, _: &mut [u8]| (), write };
         let report = check(&watched, mode).unwrap();
         assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
-        assert_eq!(*watched.2.lock().unwrap(), written, "{mode:?}");
+        assert_eq!(*held.lock().unwrap(), written, "{mode:?}");
         let left = protection::read(&*disk, uuid).unwrap().map(|block| block.sequence);
         assert_eq!(left, (mode != Mode::Check).then_some(0), "{mode:?}");
     }
