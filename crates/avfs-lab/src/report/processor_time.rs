@@ -42,12 +42,10 @@ pub(super) fn table(declaration: &Declaration, points: &[Point]) -> Option<Strin
             *sum += median;
         }
     }
-    row(
-        &mut text,
-        "a GB of each that was measured | ",
-        sums.iter().map(|sum| format!("{sum:.2}")).collect(),
-        &sums,
-    );
+    if sums[0] > 0.0 {
+        let cells = sums.iter().map(|sum| format!("{sum:.2}")).collect();
+        row(&mut text, "a GB of each that was measured | ", cells, &sums);
+    }
     Some(text)
 }
 
@@ -106,6 +104,8 @@ mod tests {
         ];
         assert_eq!(table(&declaration, &points), None, "one came after the other");
         declaration.take_turns = true;
+        let empty = table(&declaration, &[]).expect("they take turns");
+        assert!(!empty.contains("a GB of each"), "{empty}");
         let text = table(&declaration, &points).expect("they take turns");
         for line in [
             format!(" | {most} | 0.75 (0.60 to 0.90) | 0.50 (0.50 to 0.50) | 1.50 |\n"),
