@@ -121,7 +121,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<(), CtlError> {
-    let mut output = io::stdout().lock();
+    let mut output = io::stdout();
     match command {
         Command::Calibrate { device, destructive, seconds, config } => {
             let duration = seconds.map_or(calibrate::duration(*destructive), Duration::from_secs);
@@ -147,6 +147,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
             _ => return Err(CtlError::OtherAnswer),
         },
     }
+    output.flush()?;
     Ok(())
 }
 

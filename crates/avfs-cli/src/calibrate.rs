@@ -31,6 +31,8 @@ pub(crate) enum CalibrateError {
     Config(#[from] ConfigError),
     #[error("{}: cannot be written: {error}", .path.display())]
     Keep { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Output(#[from] crate::OutputError),
 }
 
 /// Measures a device and shows what was found. With `writes`, what it holds is lost.
@@ -45,7 +47,7 @@ pub(crate) fn measure(
     eprintln!("measuring {} for about {} s: {what}", printable(path), duration.as_secs());
     let measured = measure::measure(Arc::clone(device), writes, duration)
         .map_err(|error| CalibrateError::Measure { path: printable(path), error })?;
-    print!("{}", show(&measured));
+    crate::print(show(&measured))?;
     if measured.has_unfilled_cache() {
         eprintln!(
             "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`"
@@ -110,7 +112,10 @@ impl Kept {
         let failed = |error| CalibrateError::Keep { path: self.path.clone(), error };
         let text = with_device(&self.text, device).map_err(|error| failed(io::Error::other(error)))?;
         replace(&self.path, text.as_bytes()).map_err(failed)?;
-        println!("kept in {}; it counts from the next mount with this configuration", printable(&self.path));
+        crate::print(format_args!(
+            "kept in {}; it counts from the next mount with this configuration\n",
+            printable(&self.path)
+        ))?;
         Ok(())
     }
 }

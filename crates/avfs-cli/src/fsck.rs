@@ -4,11 +4,12 @@
 //! Repairs go into a fresh checkpoint: until its superblock is written, the volume stays as it was found.
 
 use crate::claim::{Claim, ClaimError};
-use crate::fail;
+use crate::{OutputError, fail, print, tell};
 use avfs_core::fsck::{self, Mode};
 use avfs_fuse::mount::printable;
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::Parser;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -49,6 +50,8 @@ enum FsckError {
     Open(#[from] OpenError),
     #[error("{path}: {error}")]
     Check { path: String, error: fsck::FsckError },
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }
 
 /// Runs the command. Exit codes are those of fsck(8).
@@ -75,7 +78,10 @@ pub fn main() -> ExitCode {
 /// Prints what is found and gives back the exit code.
 fn run(path: &Path, mode: Mode) -> Result<u8, FsckError> {
     let claim = Claim::take(path, NAME, || {
-        eprintln!("{NAME}: waiting until {} is written completely after its last mount", printable(path));
+        tell(format_args!(
+            "{NAME}: waiting until {} is written completely after its last mount",
+            printable(path)
+        ));
     })?;
     let opened = open(path, &claim, mode).map_err(FsckError::from);
     let checked = opened.and_then(|(device, mode)| check(path, &device, mode));
@@ -90,7 +96,7 @@ fn open(path: &Path, claim: &Claim, mode: Mode) -> Result<(FileDevice, Mode), Op
         // What cannot be written cannot change under the check either.
         Err(OpenError::ReadOnly(_)) => {
             if mode != Mode::Check {
-                eprintln!("{NAME}: {} is read-only: it is only checked", printable(path));
+                tell(format_args!("{NAME}: {} is read-only: it is only checked", printable(path)));
             }
             Ok((FileDevice::open(path, OpenMode::ReadOnly)?, Mode::Check))
         }
@@ -101,8 +107,10 @@ fn open(path: &Path, claim: &Claim, mode: Mode) -> Result<(FileDevice, Mode), Op
 fn check(path: &Path, device: &FileDevice, mode: Mode) -> Result<u8, FsckError> {
     let path = printable(path);
     let report = fsck::check(device, mode).map_err(|error| FsckError::Check { path: path.clone(), error })?;
+    let mut output = String::new();
     for finding in &report.findings {
-        println!("{path}: {finding}");
+        // Writing to a string does not fail.
+        let _ = writeln!(output, "{path}: {finding}");
     }
     let state = match (report.findings.len(), report.repaired) {
         (0, _) => "clean".to_owned(),
@@ -111,7 +119,9 @@ fn check(path: &Path, device: &FileDevice, mode: Mode) -> Result<u8, FsckError> 
             format!("{found} findings, {repaired} repaired; fsck.avfs -y repairs what can be")
         }
     };
-    println!("{path}: {} inodes, {} changes in the log, {state}", report.inodes, report.replayed);
+    let (inodes, replayed) = (report.inodes, report.replayed);
+    let _ = writeln!(output, "{path}: {inodes} inodes, {replayed} changes in the log, {state}");
+    print(output)?;
     Ok(report.exit_code())
 }
 

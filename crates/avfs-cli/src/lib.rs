@@ -7,6 +7,9 @@
 //!
 //! Each command is a function here and a `main` of one line in `src/bin`.
 
+// It panics when nobody reads, or when the disk is full that the output goes to.
+#![warn(clippy::print_stdout)]
+
 pub mod avfsctl;
 mod calibrate;
 pub mod claim;
@@ -21,10 +24,30 @@ pub mod umount;
 mod vacancy;
 
 use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Prints `name: error` on standard error and gives back `code`.
 fn fail(name: &str, error: impl Display, code: u8) -> ExitCode {
-    eprintln!("{name}: {error}");
+    tell(format_args!("{name}: {error}"));
     ExitCode::from(code)
+}
+
+/// Prints a line on standard error. Where nobody reads it, there is nowhere to say so.
+fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// What was printed is lost.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+struct OutputError(#[from] io::Error);
+
+/// Prints on standard output. A pipe that its reader has closed is no error: it wants no more.
+fn print(text: impl Display) -> Result<(), OutputError> {
+    let mut output = io::stdout().lock();
+    match write!(output, "{text}").and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }

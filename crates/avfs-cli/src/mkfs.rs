@@ -3,7 +3,7 @@
 use crate::calibrate::{self, CalibrateError, Kept};
 use crate::claim::{Claim, ClaimError};
 use crate::vacancy::{self, VacancyError};
-use crate::{fail, size};
+use crate::{OutputError, fail, print, size, tell};
 use avfs_core::format;
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
@@ -54,6 +54,8 @@ enum MkfsError {
     Calibrate(#[from] CalibrateError),
     #[error("cannot make a volume on {}: {error}", .path.display())]
     Make { path: PathBuf, error: mkfs::MkfsError },
+    #[error("the volume was made, but {0}")]
+    Output(#[from] OutputError),
 }
 
 /// Runs the command. Exit codes: 0 made, 1 not made, 2 wrong usage.
@@ -73,14 +75,17 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
     };
     let image = created.is_some();
     let claim = Claim::take(path, NAME, || {
-        eprintln!("{NAME}: waiting until {} is written completely after its last mount", path.display());
+        tell(format_args!(
+            "{NAME}: waiting until {} is written completely after its last mount",
+            path.display()
+        ));
     });
     let made = claim.map_err(MkfsError::from).and_then(|claim| {
         let made = make(arguments, &claim, created);
         claim.release();
         made
     });
-    if made.is_err() && image {
+    if image && made.as_ref().is_err_and(|error| !matches!(error, MkfsError::Output(_))) {
         // The first error is the one to report.
         let _ = std::fs::remove_file(path);
     }
@@ -117,19 +122,21 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
     let superblock =
         mkfs::make(&*device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
     let geometry = superblock.geometry;
-    println!("{}: AVFS volume of {}", path.display(), geometry.device);
-    println!("  uuid       {}", uuid::Uuid::from_bytes(superblock.uuid));
-    println!("  log        {} at {}", geometry.log, Bytes(format::LOG_START));
-    println!(
-        "  data area  {} units of {} at {}",
+    let stripe = match geometry.stripe {
+        Bytes::ZERO => "none known".to_owned(),
+        stripe => stripe.to_string(),
+    };
+    print(format_args!(
+        "{}: AVFS volume of {}\n  uuid       {}\n  log        {} at {}\n  data area  {} units of {} at {}\n  stripe     {stripe}\n",
+        path.display(),
+        geometry.device,
+        uuid::Uuid::from_bytes(superblock.uuid),
+        geometry.log,
+        Bytes(format::LOG_START),
         geometry.units,
         Bytes(format::UNIT),
         Bytes(geometry.data_start.0)
-    );
-    match geometry.stripe {
-        Bytes::ZERO => println!("  stripe     none known"),
-        stripe => println!("  stripe     {stripe}"),
-    }
+    ))?;
     Ok(())
 }
 

@@ -134,7 +134,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             waiting.wait().map_err(|why| Failure::new(MOUNT_FAILED, why))?;
             announce(job.claim.device(), &job.directory);
             if arguments.verbose {
-                println!("{} mounted on {}", printable(job.claim.device()), printable(&job.directory));
+                // It is mounted, whether anybody reads that or not.
+                let _ = crate::print(format_args!(
+                    "{} mounted on {}\n",
+                    printable(job.claim.device()),
+                    printable(&job.directory)
+                ));
             }
             Ok(())
         }

@@ -82,7 +82,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
     }
     if arguments.verbose {
-        println!("{directory} unmounted");
+        // It is unmounted, whether anybody reads that or not.
+        let _ = crate::print(format_args!("{directory} unmounted\n"));
     }
     Ok(())
 }

@@ -249,6 +249,34 @@ pub(crate) fn newest_batch(
     Ok(newest)
 }
 
+/// Takes every batch of the volume from the ring, whole or not. For who makes a volume of a UUID that another one had before,
+/// and would find that one's batches behind the end of its own.
+///
+/// # Errors
+/// When the device fails.
+pub(crate) fn forget(device: &dyn Device, superblock: &Superblock) -> Result<(), IoError> {
+    let ring = superblock.geometry.log.0;
+    let mut chunk = vec![0; 1 << 20];
+    for start in (0..ring).step_by(chunk.len()) {
+        let length = (ring - start).min(chunk.len() as u64) as usize;
+        let chunk = &mut chunk[..length];
+        device.read_at(DeviceOffset(LOG_START + start), chunk)?;
+        let mut is_changed = false;
+        for block in chunk.chunks_mut(BLOCK as usize) {
+            let is_ours = BatchHeader::read_from_prefix(block)
+                .is_ok_and(|(header, _)| header.magic == MAGIC && header.uuid == superblock.uuid);
+            if is_ours {
+                block.fill(0);
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            device.write_at(DeviceOffset(LOG_START + start), chunk)?;
+        }
+    }
+    Ok(())
+}
+
 type Records = Vec<(u64, Record)>;
 
 fn read_batch(

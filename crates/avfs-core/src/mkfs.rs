@@ -4,6 +4,7 @@ use crate::format::{
     BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, Piece, SMALLEST_VOLUME, ShardLocation,
     Superblock, UNIT, encode_table,
 };
+use crate::journal::forget;
 use crate::metadata::Metadata;
 use avfs_io::IoError;
 use avfs_io::device::Device;
@@ -99,8 +100,6 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, Mk
     let table = place(&encode_table(std::iter::once((0, &location))))?;
     let mmp = MmpBlock { uuid, sequence: 0, boot_id: [0; 16], host: String::new() };
     device.write_at(DeviceOffset(MMP), &mmp.encode()[..])?;
-    device.flush()?;
-
     let mut superblock = Superblock {
         uuid,
         label: options.label.clone(),
@@ -111,6 +110,10 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, Mk
         log: LogPosition { offset: 0, sequence: 1, previous_checksum: 0 },
         lsn,
     };
+    if options.uuid.is_some() {
+        forget(device, &superblock)?;
+    }
+    device.flush()?;
     for generation in 1..=2 {
         superblock.generation = generation;
         let slot = (generation % 2) as usize;
@@ -121,4 +124,38 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, Mk
     }
     device.flush()?;
     Ok(superblock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::fsck::{Mode, examine};
+    use crate::simulation::{SimVolume, formatted};
+    use avfs_io::pool::Pool;
+    use units::Ino;
+
+    /// Only the first MiB of the log was wiped: of a volume that had the same UUID before, whole batches lay behind it, and a check
+    /// of the new one found that its log was damaged.
+    #[test]
+    fn a_volume_made_again_with_its_uuid_is_clean() {
+        let disk = formatted(Bytes::from_mib(192));
+        let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
+        let mut volume = SimVolume::mount(disk, &pool, Config::default(), 1).unwrap();
+        for number in 0..30 {
+            let (ino, _) = volume.create(Ino::ROOT, format!("{number}").as_bytes()).unwrap();
+            let value = vec![1; 60_000];
+            volume
+                .with(|core, now| {
+                    core.set_xattr(now, ino, b"user.x", &value, crate::types::XattrFlags::empty())
+                })
+                .unwrap();
+            volume.fsync(ino).unwrap();
+        }
+        let disk = volume.unmount().unwrap();
+        let superblock = crate::recovery::find_superblock(&*disk).unwrap();
+        let options = MkfsOptions { uuid: Some(superblock.uuid), ..MkfsOptions::default() };
+        make(&*disk, &options).unwrap();
+        assert_eq!(examine(&*disk, Mode::Check).unwrap().findings, []);
+    }
 }
