@@ -251,6 +251,13 @@ impl FileDevice {
         self.is_block_device
     }
 
+    /// True when a write that is flagged `RWF_DSYNC` is on stable storage when it completes, also through io_uring. For a
+    /// block device the block layer sees to that, with FUA or a flush of its own. For a file it is a matter of the filesystem,
+    /// and FUSE drops the flag of what is direct and asynchronous: there a flush has to follow.
+    pub fn forces_writes(&self) -> bool {
+        self.is_block_device
+    }
+
     /// True when I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.is_direct

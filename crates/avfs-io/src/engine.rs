@@ -429,7 +429,8 @@ impl Worker {
             .collect();
         self.statistics.commands += 1;
         tally::count(&mut self.statistics.tally, &requests);
-        self.ring.start(Command::new(dispatch.id, requests), &mut self.finished);
+        let command = Command::new(dispatch.id, requests, self.ring.durability());
+        self.ring.start(command, &mut self.finished);
     }
 
     /// Tells scheduler and statistics of the commands that are finished.

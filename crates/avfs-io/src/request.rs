@@ -18,7 +18,8 @@ pub struct IoTag(pub u64);
 pub enum IoOperation {
     /// Device to the segments.
     Read,
-    /// Segments to the device. With `durable` the write itself is on stable storage when it completes (FUA).
+    /// Segments to the device. With `durable` the write itself is on stable storage when it completes (FUA, or a flush
+    /// behind it where the device does not force writes through).
     Write {
         /// Complete only when on stable storage.
         durable: bool,

@@ -24,6 +24,19 @@ pub(super) struct Command {
     moved: usize,
     /// The kernel asked to be asked again, where it may wait.
     again: bool,
+    /// What makes a durable write of this device durable.
+    durability: Durability,
+    /// The current transfer has moved everything, and its flush is still to come.
+    flush_due: bool,
+}
+
+/// What a durable write needs to be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// A flag: the write forces itself through.
+    OfItself,
+    /// A flush behind it, in the same command.
+    ByFlush,
 }
 
 /// What the ring is to do next for a command.
@@ -50,9 +63,22 @@ pub(super) struct Run {
 
 impl Command {
     /// `requests` are of one direction, each starts where the one before ends, and there is at least one.
-    pub(super) fn new(dispatch: DispatchId, requests: SmallVec<[IoRequest; 2]>) -> Self {
+    pub(super) fn new(
+        dispatch: DispatchId,
+        requests: SmallVec<[IoRequest; 2]>,
+        durability: Durability,
+    ) -> Self {
         let together = requests.len();
-        Self { dispatch, requests, results: SmallVec::new(), together, moved: 0, again: false }
+        Self {
+            dispatch,
+            requests,
+            results: SmallVec::new(),
+            together,
+            moved: 0,
+            again: false,
+            durability,
+            flush_due: false,
+        }
     }
 
     /// True after the last request has a result.
@@ -75,16 +101,24 @@ impl Command {
         &self.requests[self.results.len()..][..self.together]
     }
 
+    /// True when the next transfer moves nothing.
+    fn is_flush(&self) -> bool {
+        self.flush_due || self.current()[0].operation == IoOperation::Flush
+    }
+
+    /// True when what the current transfer moves must be on stable storage before anybody hears of its end.
+    fn is_durable(&self) -> bool {
+        self.current().iter().any(|one| one.operation == IoOperation::Write { durable: true })
+    }
+
     /// What remains of the current transfer, as much of it as fits one.
     pub(super) fn next_transfer(&self) -> Transfer {
         let current = self.current();
-        let (write, durable) = match current[0].operation {
-            IoOperation::Flush => return Transfer::Flush,
-            IoOperation::Read => (false, false),
-            IoOperation::Write { .. } => {
-                (true, current.iter().any(|one| one.operation == IoOperation::Write { durable: true }))
-            }
-        };
+        if self.is_flush() {
+            return Transfer::Flush;
+        }
+        let write = current[0].operation != IoOperation::Read;
+        let durable = self.is_durable() && self.durability == Durability::OfItself;
         let offset = current[0].offset.as_u64() + self.moved as u64;
         let mut memory = Runs::new();
         let mut skip = self.moved;
@@ -117,7 +151,7 @@ impl Command {
             return;
         }
         self.again = false;
-        if self.current()[0].operation == IoOperation::Flush {
+        if self.is_flush() {
             // Never tried again: the kernel reports lost writes once (Rebello et al., "Can Applications Recover
             // from fsync Failures?", USENIX ATC 2020), so a second flush would answer for writes that are gone.
             let result = if answer < 0 { Err(IoError::Device(-answer)) } else { Ok(()) };
@@ -129,7 +163,9 @@ impl Command {
             Ok(moved) => {
                 self.moved += moved;
                 let total: u64 = self.current().iter().map(|request| request.length().as_u64()).sum();
-                if self.moved as u64 >= total {
+                if self.moved as u64 >= total && self.is_durable() && self.durability == Durability::ByFlush {
+                    self.flush_due = true;
+                } else if self.moved as u64 >= total {
                     self.end(Ok(()));
                 } else if !(self.moved as u64).is_multiple_of(geometry.logical_block.as_u64()) {
                     // The ragged end of an image that was cut short.
@@ -153,6 +189,7 @@ impl Command {
         self.results.extend(std::iter::repeat_n(result, self.together));
         self.together = usize::from(!self.is_finished());
         self.moved = 0;
+        self.flush_due = false;
     }
 }
 
@@ -187,6 +224,10 @@ mod tests {
         }
     }
 
+    fn command(requests: SmallVec<[IoRequest; 2]>) -> Command {
+        Command::new(DispatchId(1), requests, Durability::OfItself)
+    }
+
     fn buffers(count: usize) -> Vec<Buffer> {
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         (0..count).map(|_| pool.allocate(4096).unwrap()).collect()
@@ -212,7 +253,7 @@ mod tests {
         let memory = buffers(3);
         let scattered = [memory[2].clone(), memory[0].clone()];
         let mut command =
-            Command::new(DispatchId(1), smallvec![request(1, IoOperation::Read, 65536, &scattered)]);
+            command(smallvec![request(1, IoOperation::Read, 65536, &scattered)]);
         assert_eq!(shape(&command), (65536, 8192, 2));
         command.answered(512, &GEOMETRY);
         assert_eq!(shape(&command), (66048, 7680, 2));
@@ -230,7 +271,7 @@ mod tests {
     fn the_end_of_the_device_is_an_end() {
         for answer in [0, 700] {
             let mut command =
-                Command::new(DispatchId(1), smallvec![request(1, IoOperation::Read, 0, &buffers(1))]);
+                command(smallvec![request(1, IoOperation::Read, 0, &buffers(1))]);
             command.answered(answer, &GEOMETRY);
             assert_eq!(results(&command), [Err(IoError::PastEnd)]);
         }
@@ -239,10 +280,8 @@ mod tests {
     #[test]
     fn neighbours_in_memory_are_one_run() {
         let memory = buffers(4);
-        let command = Command::new(
-            DispatchId(1),
-            smallvec![request(1, WRITE, 0, &memory[..2]), request(2, WRITE, 8192, &memory[2..])],
-        );
+        let command =
+            command(smallvec![request(1, WRITE, 0, &memory[..2]), request(2, WRITE, 8192, &memory[2..])]);
         assert_eq!(shape(&command), (0, 4 * 4096, 1));
     }
 
@@ -250,7 +289,7 @@ mod tests {
     fn more_runs_than_a_transfer_may_name_take_several() {
         let mut memory = buffers(2000);
         memory.reverse();
-        let mut command = Command::new(DispatchId(1), smallvec![request(1, WRITE, 0, &memory)]);
+        let mut command = command(smallvec![request(1, WRITE, 0, &memory)]);
         assert_eq!(shape(&command), (0, 1024 * 4096, 1024));
         command.answered(1024 * 4096, &GEOMETRY);
         assert_eq!(shape(&command), (1024 * 4096, 976 * 4096, 976));
@@ -262,7 +301,7 @@ mod tests {
     fn a_merged_command_fails_only_the_guilty() {
         let memory = buffers(3);
         let each = |index: u64| request(index, WRITE, index * 4096, &memory[index as usize..][..1]);
-        let mut command = Command::new(DispatchId(1), smallvec![each(0), each(1), each(2)]);
+        let mut command = command(smallvec![each(0), each(1), each(2)]);
         command.answered(4096, &GEOMETRY);
         command.answered(-libc::EIO, &GEOMETRY);
         assert_eq!(shape(&command), (0, 4096, 1));
@@ -282,11 +321,54 @@ mod tests {
             let requests = [(0, operations[0]), (1, operations[1])].map(|(index, operation)| {
                 request(index, operation, index * 4096, &memory[index as usize..][..1])
             });
-            let transfer = Command::new(DispatchId(1), requests.into_iter().collect()).next_transfer();
+            let transfer = command(requests.into_iter().collect()).next_transfer();
             matches!(transfer, Transfer::Move { durable: true, write: true, .. })
         };
         assert!(!is_durable([WRITE, WRITE]));
         assert!(is_durable([WRITE, IoOperation::Write { durable: true }]));
+    }
+
+    /// A commit was written to a file on FUSE, which drops the flag that was to make it durable: fsync returned and the
+    /// device below had heard of no flush.
+    #[test]
+    fn where_a_write_does_not_force_itself_through_a_flush_follows_it() {
+        let durable = IoOperation::Write { durable: true };
+        let new = |operations: [IoOperation; 2]| {
+            let memory = buffers(2);
+            let requests = [0, 1].map(|index| {
+                request(index as u64, operations[index], index as u64 * 4096, &memory[index..][..1])
+            });
+            Command::new(DispatchId(1), requests.into_iter().collect(), Durability::ByFlush)
+        };
+        for operations in [[durable; 2], [WRITE, durable]] {
+            let mut command = new(operations);
+            assert!(matches!(command.next_transfer(), Transfer::Move { durable: false, write: true, .. }));
+            command.answered(4096, &GEOMETRY);
+            assert_eq!(shape(&command), (4096, 4096, 1));
+            command.answered(4096, &GEOMETRY);
+            assert!(!command.is_finished());
+            assert_eq!(command.next_transfer(), Transfer::Flush);
+            command.answered(-libc::EINTR, &GEOMETRY);
+            assert_eq!(command.next_transfer(), Transfer::Flush);
+            command.answered(0, &GEOMETRY);
+            assert_eq!(results(&command), [Ok(()); 2]);
+        }
+        let mut lost = new([durable; 2]);
+        lost.answered(8192, &GEOMETRY);
+        lost.answered(-libc::EIO, &GEOMETRY);
+        assert_eq!(results(&lost), [EIO, EIO]);
+        let mut plain = new([WRITE; 2]);
+        plain.answered(8192, &GEOMETRY);
+        assert_eq!(results(&plain), [Ok(()); 2]);
+        // One that fails together is tried alone, each with its flush.
+        let mut guilty = new([WRITE, durable]);
+        guilty.answered(-libc::EIO, &GEOMETRY);
+        guilty.answered(4096, &GEOMETRY);
+        assert_eq!(shape(&guilty), (4096, 4096, 1));
+        guilty.answered(4096, &GEOMETRY);
+        assert_eq!(guilty.next_transfer(), Transfer::Flush);
+        guilty.answered(0, &GEOMETRY);
+        assert_eq!(results(&guilty), [Ok(()), Ok(())]);
     }
 
     /// A second flush after a failed one succeeds although the writes are lost.
@@ -294,7 +376,7 @@ mod tests {
     fn a_failed_flush_is_not_tried_again() {
         let flushes =
             smallvec![request(1, IoOperation::Flush, 0, &[]), request(2, IoOperation::Flush, 0, &[])];
-        let mut command = Command::new(DispatchId(1), flushes);
+        let mut command = command(flushes);
         assert_eq!(command.next_transfer(), Transfer::Flush);
         command.answered(-libc::EIO, &GEOMETRY);
         assert_eq!(results(&command), [EIO, EIO]);

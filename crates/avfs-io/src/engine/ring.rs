@@ -4,7 +4,7 @@
 //! the table only after the kernel has answered for it; whatever ends the ring earlier leaks them instead.
 
 use super::StartError;
-use super::command::{Command, Run, Transfer};
+use super::command::{Command, Durability, Run, Transfer};
 use crate::device::{Device, FileDevice, Geometry};
 use crate::pool::Pool;
 use crate::request::IoError;
@@ -87,6 +87,11 @@ impl Ring {
             free: Vec::new(),
             answers: Vec::new(),
         })
+    }
+
+    /// What makes a durable write of its device durable.
+    pub(super) fn durability(&self) -> Durability {
+        if self.device.forces_writes() { Durability::OfItself } else { Durability::ByFlush }
     }
 
     /// Makes the next [`wait`](Self::wait) return when somebody writes to the eventfd.

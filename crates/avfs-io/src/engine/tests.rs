@@ -134,7 +134,7 @@ fn merged_requests_are_moved_as_one_and_judged_as_several() {
         let requests: SmallVec<[IoRequest; 2]> =
             (1..=3).map(|tag| fixture.request(tag, Class::Metadata, IoOperation::Read)).collect();
         let memory: Vec<_> = requests.iter().map(|request| request.segments[0].buffer.clone()).collect();
-        let command = Command::new(DispatchId(7), requests);
+        let command = Command::new(DispatchId(7), requests, fixture.worker.ring.durability());
         let mut finished = Vec::new();
         fixture.worker.ring.start(command, &mut finished);
         while finished.is_empty() {
