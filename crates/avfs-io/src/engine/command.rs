@@ -252,8 +252,7 @@ mod tests {
     fn short_transfers_go_on_where_they_stopped() {
         let memory = buffers(3);
         let scattered = [memory[2].clone(), memory[0].clone()];
-        let mut command =
-            command(smallvec![request(1, IoOperation::Read, 65536, &scattered)]);
+        let mut command = command(smallvec![request(1, IoOperation::Read, 65536, &scattered)]);
         assert_eq!(shape(&command), (65536, 8192, 2));
         command.answered(512, &GEOMETRY);
         assert_eq!(shape(&command), (66048, 7680, 2));
@@ -270,8 +269,7 @@ mod tests {
     #[test]
     fn the_end_of_the_device_is_an_end() {
         for answer in [0, 700] {
-            let mut command =
-                command(smallvec![request(1, IoOperation::Read, 0, &buffers(1))]);
+            let mut command = command(smallvec![request(1, IoOperation::Read, 0, &buffers(1))]);
             command.answered(answer, &GEOMETRY);
             assert_eq!(results(&command), [Err(IoError::PastEnd)]);
         }
