@@ -72,7 +72,7 @@ impl Rig {
             return None;
         }
         if !through_device()
-            && let Err(error) = avfs_fuse::ring::enable()
+            && let Err(error) = avfs_fuse::enable_rings()
         {
             eprintln!("not tested: {error}");
             return None;

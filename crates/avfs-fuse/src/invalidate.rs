@@ -4,7 +4,9 @@
 //! ours: so it is sent from a thread that does nothing else. **State:** the thread owns the kernel's end; callers
 //! own a queue's. **Invariant:** every `done` is called exactly once, also when the kernel is gone.
 
+use crate::server::node;
 use avfs_core::volume::Invalidator;
+use fuse_wire::Notifier;
 use std::io;
 use std::sync::mpsc;
 use std::thread;
@@ -17,6 +19,12 @@ pub trait Notify: Send + 'static {
     /// # Errors
     /// What the kernel says; not that it knows nothing of the inode, which is as good.
     fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()>;
+}
+
+impl Notify for Notifier {
+    fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()> {
+        self.invalidate_pages(node(ino), offset, length)
+    }
 }
 
 struct Stale {

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::protocol::MAX_REQUEST_BYTES;
+use fuse_wire::MAX_REQUEST_BYTES;
 
 /// Filesystem type in the kernel's tables.
 pub const FILESYSTEM_TYPE: &str = "fuse.avfs";

@@ -1,46 +1,25 @@
 //! The life of a mounted volume, from mount(2) to the last byte on the device.
 
 use crate::control::{self, Answer, Control, Info, Request};
-use crate::device;
 use crate::errno::Errors;
+use crate::invalidate::KernelPages;
 use crate::mount::{self, DeviceNumber};
-use crate::ring;
-use crate::server::Server;
+use crate::protocol::{MAX_BACKGROUND, WANTED};
+use crate::server::{RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
+use fuse_wire::abi::InitFlags;
+use fuse_wire::{Notifier, Options, Session, Transport};
 use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use units::Ino;
-
-/// How requests come from the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Through `/dev/fuse`: media cost least.
-    #[default]
-    Device,
-    /// Through io_uring: a single local client waits less.
-    Ring,
-}
-
-impl FromStr for Transport {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "ring" => Ok(Self::Ring),
-            "device" => Ok(Self::Device),
-            _ => Err(format!("`{text}` is none of device, ring")),
-        }
-    }
-}
 
 /// Why a volume could not be mounted or served.
 #[derive(Debug, thiserror::Error)]
@@ -83,29 +62,6 @@ pub enum MountError {
     Shutdown(avfs_core::Error),
 }
 
-/// The threads that serve the kernel's requests.
-enum Session {
-    Ring(ring::Session),
-    Device(device::Session),
-}
-
-impl Session {
-    /// Waits until the filesystem is unmounted.
-    fn join(self) -> io::Result<()> {
-        match self {
-            Self::Ring(session) => session.join(),
-            Self::Device(session) => session.join(),
-        }
-    }
-
-    fn server(&self) -> &Server {
-        match self {
-            Self::Ring(session) => session.server(),
-            Self::Device(session) => session.server(),
-        }
-    }
-}
-
 /// A mounted volume, served by threads of this process.
 pub struct Mounted {
     volume: Arc<Volume>,
@@ -131,7 +87,7 @@ impl Mounted {
     ) -> Result<Self, MountError> {
         mount::raise_pages_limit();
         if transport == Transport::Ring {
-            ring::enable().map_err(MountError::Ring)?;
+            fuse_wire::enable_rings().map_err(MountError::Ring)?;
         }
         let connection = mount::mount(source, directory, flags).map_err(|error| MountError::Mount {
             directory: mount::printable(directory),
@@ -160,15 +116,26 @@ impl Mounted {
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let session = match transport {
-            Transport::Device => device::Session::start(volume, Arc::clone(&errors), connection)
-                .map(Session::Device)
-                .map_err(MountError::Handshake),
-            Transport::Ring => ring::Session::start(volume, Arc::clone(&errors), connection)
-                .map(Session::Ring)
-                .map_err(MountError::Ring),
-        }?;
-        session.server().show_root(directory).map_err(MountError::NoAnswer)?;
+        let notifications = connection.try_clone().map_err(MountError::Handshake)?;
+        let pages = KernelPages::start(Notifier::new(notifications)).map_err(MountError::Thread)?;
+        volume.set_invalidator(Arc::new(pages));
+        let server = Arc::new(Server::new(Arc::clone(volume), Arc::clone(&errors)));
+        let buffers = match transport {
+            Transport::Device => volume.request_buffers(fuse_wire::reading_threads()),
+            Transport::Ring => Vec::new(),
+        };
+        let options = Options {
+            transport,
+            wanted: WANTED,
+            required: InitFlags::empty(),
+            max_background: MAX_BACKGROUND,
+            buffers: buffers.into_iter().map(RequestBuffer).collect(),
+        };
+        let session = Session::start(connection, &server, options).map_err(match transport {
+            Transport::Device => MountError::Handshake,
+            Transport::Ring => MountError::Ring,
+        })?;
+        server.show_root(directory).map_err(MountError::NoAnswer)?;
 
         // The first request, to the end: what mount(8) waits for.
         rustix::fs::statvfs(directory).map_err(|error| MountError::NoAnswer(error.into()))?;

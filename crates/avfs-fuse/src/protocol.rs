@@ -4,20 +4,36 @@ use avfs_core::Error;
 use avfs_core::error::Result;
 use avfs_core::types::{AllocateMode, CacheMode, FileKind, OpenFlags, Opened, RenameFlags, Seek, XattrFlags};
 use bitflags::bitflags;
+use fuse_wire::abi::InitFlags;
 use std::time::Duration;
 
 /// How long the kernel may believe an entry, its attributes, or that a name does not exist. Long, because all
 /// changes go through this kernel: it sees each of them itself.
 pub const CACHE_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Largest write and read in one request, in bytes.
-pub const MAX_REQUEST_BYTES: u32 = 16 << 20;
-/// Memory that requests move through is placed in pages of this size.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
-
 /// Requests the kernel keeps in flight on its own account (readahead, asynchronous direct I/O). Each client of a
 /// file server has about ten; a hundred clients should not wait for one another here.
 pub const MAX_BACKGROUND: u16 = 1024;
+
+/// What the kernel is asked for, where it has it.
+///
+/// Left out on purpose: POSIX_LOCKS and FLOCK_LOCKS (locks of one host belong in its kernel), WRITEBACK_CACHE (the
+/// kernel's pages would hide writes from the scheduler), ATOMIC_O_TRUNC (truncation comes as SETATTR), and what
+/// the decoder does not know: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+pub(crate) const WANTED: InitFlags = InitFlags::ASYNC_READ
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::BIG_WRITES)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::EXPORT_SUPPORT)
+    .union(InitFlags::POSIX_ACL)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::HANDLE_KILLPRIV_V2)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::DIRECT_IO_ALLOW_MMAP)
+    .union(InitFlags::INIT_EXT);
 
 bitflags! {
     /// What an open file's reply tells the kernel (FOPEN_* of linux/fuse.h).

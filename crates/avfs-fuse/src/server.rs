@@ -1,12 +1,9 @@
 //! Decoded requests to calls of the volume, outcomes to replies. Knows neither rings nor `/dev/fuse`.
 
-use crate::abi::{self, SetattrValid};
 use crate::application;
-use crate::decode::{Malformed, Operation};
 use crate::errno::Errors;
 use crate::mount;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
-use crate::reply::{Pieces, Reply};
 use avfs_core::Error;
 use avfs_core::types::{
     Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
@@ -14,7 +11,10 @@ use avfs_core::types::{
 };
 use avfs_core::volume::{Done, Volume};
 use avfs_io::pool::Buffer;
+use fuse_wire::abi::{self, SetattrValid};
+use fuse_wire::{Filesystem, MAX_REQUEST_BYTES, Malformed, Operation, Pieces, Reply, WriteBuffer};
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,10 +71,25 @@ impl Server {
         self.root_is_named.store(false, Ordering::Relaxed);
         shown
     }
+}
 
-    /// Answers a request, now or later. `operation` is at least the structure of the operation, `payload` what follows
-    /// it; neither is used after this returns.
-    pub(crate) fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
+/// One of the volume's buffers, for a write that it can keep.
+pub(crate) struct RequestBuffer(pub(crate) Buffer);
+
+impl WriteBuffer for RequestBuffer {
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes(0, self.0.len())
+    }
+
+    fn receive(&mut self, connection: BorrowedFd<'_>, head: &mut [u8], tail: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(connection, head, tail)
+    }
+}
+
+impl Filesystem for Server {
+    type Buffer = RequestBuffer;
+
+    fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
         let node = ino(header.nodeid);
         let caller = caller(header);
         let volume = &self.volume;
@@ -273,6 +288,29 @@ impl Server {
         }
     }
 
+    fn handle_write(
+        &self,
+        header: &abi::InHeader,
+        operation: &[u8],
+        buffer: RequestBuffer,
+        reply: Reply,
+    ) -> RequestBuffer {
+        let node = ino(header.nodeid);
+        let caller = caller(header);
+        let decoded = Operation::decode(header.opcode, operation, buffer.bytes());
+        let how = match decoded {
+            Ok(Operation::Write { how, data }) if data.len() == buffer.bytes().len() => how,
+            _ => {
+                self.refuse(reply, "decode", node, Error::InvalidArgument);
+                return buffer;
+            }
+        };
+        let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
+        RequestBuffer(self.volume.write_from(HandleId(how.fh), how.offset, buffer.0, unprivileged, done))
+    }
+}
+
+impl Server {
     fn refuse(&self, reply: Reply, operation: &'static str, ino: Ino, error: Error) {
         reply.error(self.errors.answer(operation, ino, error));
     }
@@ -317,28 +355,6 @@ impl Server {
         }
     }
 
-    /// Answers a write whose data fill one of the volume's buffers, now or later. Gives back a buffer for the next one.
-    pub(crate) fn handle_write(
-        &self,
-        header: &abi::InHeader,
-        operation: &[u8],
-        buffer: Buffer,
-        reply: Reply,
-    ) -> Buffer {
-        let node = ino(header.nodeid);
-        let caller = caller(header);
-        let decoded = Operation::decode(header.opcode, operation, buffer.bytes(0, buffer.len()));
-        let how = match decoded {
-            Ok(Operation::Write { how, data }) if data.len() == buffer.len() => how,
-            _ => {
-                self.refuse(reply, "decode", node, Error::InvalidArgument);
-                return buffer;
-            }
-        };
-        let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
-        self.volume.write_from(HandleId(how.fh), how.offset, buffer, unprivileged, done)
-    }
-
     /// What is called when a write has ended, and who writes, if they may not leave setuid and setgid standing.
     fn begin_write(
         &self,
@@ -368,7 +384,7 @@ impl Server {
 
     fn read_directory(&self, node: Ino, how: &abi::ReadIn, plus: bool, reply: Reply) {
         let operation = if plus { "readdirplus" } else { "readdir" };
-        reply.fill((how.size).min(protocol::MAX_REQUEST_BYTES) as usize, |room| {
+        reply.fill((how.size).min(MAX_REQUEST_BYTES) as usize, |room| {
             let mut listing = Listing { room, used: 0 };
             self.volume
                 .read_directory(node, how.offset, plus, &mut |entry| listing.add(&entry, plus))

@@ -1,26 +1,19 @@
 //! `/dev/fuse`: the handshake, and requests that threads read and answer.
 //!
-//! **For:** the transport that costs large reads one copy, from the cache's memory to the client's, and large writes one, into a
-//! buffer that the cache keeps. With rings, which have a place of their own between, only what these do not carry arrives here
-//! (FORGET, INTERRUPT), and notifications leave. **Excludes:** decisions about files: [`crate::server`] passes everything to the
-//! volume. **State:** each thread owns the memory that it reads requests into. **Invariant:** no thread waits for the device.
+//! **For:** the transport that costs large reads one copy, from the filesystem's memory to the client's, and large writes one, into a
+//! buffer that the filesystem keeps. With rings, which have a place of their own between, only what these do not carry arrives here
+//! (FORGET, INTERRUPT), and notifications leave. **Excludes:** decisions about files: everything is passed to the
+//! [`Filesystem`]. **State:** each thread owns the memory that it reads requests into.
 
 use crate::abi::{self, InitFlags, opcode};
-use crate::errno::Errors;
-use crate::invalidate::{KernelPages, Notify};
-use crate::protocol::{HUGE_PAGE, MAX_BACKGROUND, MAX_REQUEST_BYTES};
 use crate::reply::{Pieces, Reply, Route};
-use crate::server::{Server, node};
-use avfs_core::core::HANDED_OVER_BYTES;
-use avfs_core::volume::Volume;
-use avfs_io::pool::Buffer;
+use crate::{Filesystem, HUGE_PAGE, MAX_REQUEST_BYTES, NoBuffer, Options, Transport, WriteBuffer};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use units::Ino;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Fewest threads that read requests. More than one even on one processor, because a large copy out of a request
@@ -28,33 +21,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// requests take a twentieth (doc/benchmarks.md).
 const MIN_THREADS: usize = 2;
 
-/// What the kernel is asked for, where it has it.
-///
-/// Left out on purpose: POSIX_LOCKS and FLOCK_LOCKS (locks of one host belong in its kernel), WRITEBACK_CACHE (the
-/// kernel's pages would hide writes from the scheduler), ATOMIC_O_TRUNC (truncation comes as SETATTR), and what
-/// the decoder does not know: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
-const WANTED: InitFlags = InitFlags::ASYNC_READ
-    .union(InitFlags::ASYNC_DIO)
-    .union(InitFlags::BIG_WRITES)
-    .union(InitFlags::MAX_PAGES)
-    .union(InitFlags::PARALLEL_DIROPS)
-    .union(InitFlags::DO_READDIRPLUS)
-    .union(InitFlags::READDIRPLUS_AUTO)
-    .union(InitFlags::EXPORT_SUPPORT)
-    .union(InitFlags::POSIX_ACL)
-    .union(InitFlags::DONT_MASK)
-    .union(InitFlags::HANDLE_KILLPRIV_V2)
-    .union(InitFlags::CACHE_SYMLINKS)
-    .union(InitFlags::DIRECT_IO_ALLOW_MMAP)
-    .union(InitFlags::INIT_EXT);
-
-/// How the requests are to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rings {
-    /// From rings.
-    Wanted,
-    /// All from `/dev/fuse`.
-    Unwanted,
+/// How many threads read from `/dev/fuse`.
+pub fn reading_threads() -> usize {
+    thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS))
 }
 
 /// More than writev(2) takes at once.
@@ -67,10 +36,10 @@ const HEADER_BYTES: usize = size_of::<abi::InHeader>() + size_of::<abi::WriteIn>
 /// Memory that a request is read into: the header of a write first, then, from the beginning of a page on, its data. The kernel
 /// copies them page to page; it looks each of them up before, which takes it least in a huge page. What was touched once stays
 /// resident.
-struct Incoming {
+struct Incoming<B> {
     head: Box<[u8; HEADER_BYTES]>,
-    /// Where the data begin, and what the cache can keep of them, if they fit; else `memory` has all of them.
-    buffer: Option<Buffer>,
+    /// Where the data begin, and what the filesystem can keep of them, if they fit; else `memory` has all of them.
+    buffer: Option<B>,
     memory: MmapMut,
     /// First byte of it that is used.
     start: usize,
@@ -78,8 +47,8 @@ struct Incoming {
     whole: Vec<u8>,
 }
 
-impl Incoming {
-    fn new(buffer: Option<Buffer>) -> io::Result<Self> {
+impl<B: WriteBuffer> Incoming<B> {
+    fn new(buffer: Option<B>) -> io::Result<Self> {
         let mut memory = MmapOptions::new().len(MAX_REQUEST_BYTES as usize + HUGE_PAGE).map_anon()?;
         if let Err(error) = memory.advise(Advice::HugePage) {
             tracing::debug!(%error, "requests are read into small pages");
@@ -98,8 +67,8 @@ impl Incoming {
         let memory = &mut self.memory[self.start..];
         match &mut self.buffer {
             Some(buffer) => {
-                let tail = &mut memory[buffer.len()..];
-                buffer.receive(connection, head, tail)
+                let tail = &mut memory[buffer.bytes().len()..];
+                buffer.receive(connection.as_fd(), head, tail)
             }
             None => Ok(rustix::io::readv(connection, &mut [IoSliceMut::new(head), IoSliceMut::new(memory)])?),
         }
@@ -112,11 +81,12 @@ impl Incoming {
             return Request::split(head);
         }
         let data = match &self.buffer {
-            Some(buffer) if after <= buffer.len() => buffer.bytes(0, after),
+            Some(buffer) if after <= buffer.bytes().len() => &buffer.bytes()[..after],
             begun => {
                 let memory = &mut self.memory[self.start..][..after];
                 if let Some(buffer) = begun {
-                    memory[..buffer.len()].copy_from_slice(buffer.bytes(0, buffer.len()));
+                    let kept = buffer.bytes();
+                    memory[..kept.len()].copy_from_slice(kept);
                 }
                 memory
             }
@@ -141,7 +111,7 @@ impl Device {
     }
 
     /// Reads one request. `None`: the filesystem is unmounted.
-    fn read<'a>(&self, incoming: &'a mut Incoming) -> io::Result<Option<Request<'a>>> {
+    fn read<'a, B: WriteBuffer>(&self, incoming: &'a mut Incoming<B>) -> io::Result<Option<Request<'a>>> {
         let length = loop {
             match incoming.receive(&self.0).map_err(|error| (error.raw_os_error(), error)) {
                 Ok(length) => break length,
@@ -157,9 +127,10 @@ impl Device {
     /// Agrees with the kernel on what both can do.
     ///
     /// # Errors
-    /// When the kernel does not offer rings that are wanted, or speaks another protocol; nothing was agreed then.
-    pub(crate) fn handshake(&self, rings: Rings) -> io::Result<()> {
-        let mut incoming = Incoming::new(None)?;
+    /// When the kernel does not offer what is required or the rings that are wanted, or speaks another protocol; nothing
+    /// was agreed then.
+    pub(crate) fn handshake<B>(&self, options: &Options<B>) -> io::Result<()> {
+        let mut incoming = Incoming::<NoBuffer>::new(None)?;
         let request = self.read(&mut incoming)?.ok_or(io::ErrorKind::NotConnected)?;
         if request.header.opcode != opcode::INIT {
             return Err(io::Error::other(format!(
@@ -173,13 +144,18 @@ impl Device {
             return Err(io::Error::other(format!("the kernel speaks FUSE {}", offer.major)));
         }
         let offered = InitFlags::from_bits_retain(u64::from(offer.flags2) << 32 | u64::from(offer.flags));
-        let wanted = match rings {
-            Rings::Unwanted => WANTED,
-            Rings::Wanted if offered.contains(InitFlags::OVER_IO_URING) => WANTED | InitFlags::OVER_IO_URING,
-            Rings::Wanted => {
-                return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
-            }
+        let rings = match options.transport {
+            Transport::Device => InitFlags::empty(),
+            Transport::Ring => InitFlags::OVER_IO_URING,
         };
+        let wanted = options.wanted | options.required | rings;
+        if !offered.contains(rings) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
+        }
+        if let Some((name, _)) = (options.required - offered).iter_names().next() {
+            let missing = format!("the kernel is too old: it does not have {name}");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, missing));
+        }
         for (name, _) in (wanted - offered).iter_names() {
             tracing::info!(capability = name, "this kernel does not have");
         }
@@ -190,8 +166,8 @@ impl Device {
             max_readahead: offer.max_readahead,
             flags: agreed as u32,
             flags2: (agreed >> 32) as u32,
-            max_background: MAX_BACKGROUND,
-            congestion_threshold: MAX_BACKGROUND / 4 * 3,
+            max_background: options.max_background,
+            congestion_threshold: options.max_background / 4 * 3,
             max_write: MAX_REQUEST_BYTES,
             time_gran: 1,
             max_pages: (MAX_REQUEST_BYTES as usize / PAGE) as u16,
@@ -222,25 +198,29 @@ impl Device {
         }
     }
 
-    /// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the volume's, for writes that it can keep.
+    /// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the filesystem's, for writes that it can
+    /// keep.
     ///
     /// # Errors
     /// What readv(2) says.
-    pub(crate) fn serve(self: &Arc<Self>, server: &Server, buffer: Option<Buffer>) -> io::Result<()> {
-        let has_buffer = buffer.is_some();
+    pub(crate) fn serve<F: Filesystem>(
+        self: &Arc<Self>,
+        filesystem: &F,
+        buffer: Option<F::Buffer>,
+    ) -> io::Result<()> {
+        let whole = buffer.as_ref().map(|buffer| buffer.bytes().len());
         let mut incoming = Incoming::new(buffer)?;
         while let Some(request) = self.read(&mut incoming)? {
             let Request { header, operation, payload } = request;
             let reply = Reply::new(header.unique, Route::Device(Arc::clone(self)));
-            let fills_buffer =
-                has_buffer && header.opcode == opcode::WRITE && payload.len() == HANDED_OVER_BYTES;
+            let fills_buffer = header.opcode == opcode::WRITE && Some(payload.len()) == whole;
             if !fills_buffer {
-                server.handle(&header, operation, payload, reply);
+                filesystem.handle(&header, operation, payload, reply);
                 continue;
             }
             let buffer = incoming.buffer.take().expect("the data were read into it");
             let operation = &incoming.head[size_of::<abi::InHeader>()..];
-            incoming.buffer = Some(server.handle_write(&header, operation, buffer, reply));
+            incoming.buffer = Some(filesystem.handle_write(&header, operation, buffer, reply));
         }
         Ok(())
     }
@@ -248,36 +228,28 @@ impl Device {
 
 /// A connection whose requests all come from `/dev/fuse`.
 pub(crate) struct Session {
-    server: Arc<Server>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Session {
-    /// Starts to serve a connection that was just mounted, and becomes the volume's invalidator.
-    ///
-    /// # Errors
-    /// When the kernel speaks another protocol, or threads cannot be had.
-    pub(crate) fn start(volume: &Arc<Volume>, errors: Arc<Errors>, connection: OwnedFd) -> io::Result<Self> {
+    /// See [`crate::Session::start`].
+    pub(crate) fn start<F: Filesystem>(
+        connection: OwnedFd,
+        filesystem: &Arc<F>,
+        mut options: Options<F::Buffer>,
+    ) -> io::Result<Self> {
         let device = Arc::new(Device::new(connection));
-        let server = Arc::new(Server::new(Arc::clone(volume), errors));
-        let pages = KernelPages::start(Arc::clone(&device))?;
-        device.handshake(Rings::Unwanted)?;
-        volume.set_invalidator(Arc::new(pages));
-        let count = thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS));
-        let mut buffers = volume.request_buffers(count);
+        device.handshake(&options)?;
+        let count = reading_threads();
         let threads = (0..count).map(|number| {
-            let (device, server, buffer) = (Arc::clone(&device), Arc::clone(&server), buffers.pop());
-            let name = format!("avfs-fuse-{number}");
-            thread::Builder::new().name(name).spawn(move || device.serve(&server, buffer))
+            let (device, filesystem) = (Arc::clone(&device), Arc::clone(filesystem));
+            let buffer = options.buffers.pop();
+            let name = format!("fuse-{number}");
+            thread::Builder::new().name(name).spawn(move || device.serve(&*filesystem, buffer))
         });
         let threads = threads.collect::<io::Result<_>>()?;
         tracing::info!(threads = count, "requests arrive through /dev/fuse");
-        Ok(Self { server, threads })
-    }
-
-    /// What answers.
-    pub(crate) fn server(&self) -> &Server {
-        &self.server
+        Ok(Self { threads })
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
@@ -304,17 +276,6 @@ impl AsFd for Device {
     }
 }
 
-impl Notify for Arc<Device> {
-    fn invalidate(&self, ino: Ino, offset: i64, length: i64) -> io::Result<()> {
-        let range = abi::InvalInodeOut { ino: node(ino), offset, length };
-        match self.write(abi::NOTIFY_INVAL_INODE, 0, &[IoSlice::new(range.as_bytes())]) {
-            // The kernel does not know the inode: it has no pages of it.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            result => result,
-        }
-    }
-}
-
 /// A request as read(2) gives it: header, structure and payload in one piece.
 struct Request<'a> {
     header: abi::InHeader,
@@ -333,11 +294,9 @@ impl<'a> Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use avfs_io::pool::Pool;
     use proptest::prelude::*;
     use std::io::Read;
     use std::os::unix::fs::FileExt;
-    use units::Bytes;
 
     proptest! {
         #[test]
@@ -349,9 +308,30 @@ mod tests {
         }
     }
 
-    fn incoming() -> [Incoming; 2] {
-        let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
-        [None, pool.allocate(HANDED_OVER_BYTES)].map(|buffer| Incoming::new(buffer).unwrap())
+    const BUFFER_BYTES: usize = 1 << 20;
+
+    /// Memory that begins a page, of a filesystem that keeps what is written.
+    struct Kept(MmapMut);
+
+    impl WriteBuffer for Kept {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn receive(
+            &mut self,
+            connection: BorrowedFd<'_>,
+            head: &mut [u8],
+            tail: &mut [u8],
+        ) -> io::Result<usize> {
+            let mut places = [head, &mut self.0, tail].map(IoSliceMut::new);
+            Ok(rustix::io::readv(connection, &mut places)?)
+        }
+    }
+
+    fn incoming() -> [Incoming<Kept>; 2] {
+        let buffer = Kept(MmapOptions::new().len(BUFFER_BYTES).map_anon().unwrap());
+        [None, Some(buffer)].map(|buffer| Incoming::new(buffer).unwrap())
     }
 
     /// The header of a write is as long as some requests are and shorter than others: what they hold is found wherever it was read to.
@@ -366,8 +346,8 @@ mod tests {
                 (opcode::SETXATTR, 70_000),
                 (opcode::WRITE, 40),
                 (opcode::WRITE, 41),
-                (opcode::WRITE, 40 + HANDED_OVER_BYTES),
-                (opcode::WRITE, 41 + HANDED_OVER_BYTES),
+                (opcode::WRITE, 40 + BUFFER_BYTES),
+                (opcode::WRITE, 41 + BUFFER_BYTES),
                 (opcode::WRITE, 40 + MAX_REQUEST_BYTES as usize),
             ] {
                 let header = abi::InHeader { opcode, unique: 7, ..Default::default() };

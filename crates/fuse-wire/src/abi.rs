@@ -1,6 +1,6 @@
 //! The kernel's FUSE protocol, version 7.42, as it lies in memory (linux/fuse.h): structures, numbers, flags.
 //!
-//! **For:** bytes to values and back. **Excludes:** what any of it means to the filesystem; see [`crate::protocol`].
+//! **For:** bytes to values and back. **Excludes:** what any of it means to a filesystem.
 //! **Invariant:** each structure has the size that the kernel has, without padding that nobody names; the
 //! compiler checks both. Names are the kernel's, in this language's case, without `fuse_`.
 

@@ -12,7 +12,7 @@ use zerocopy::{Immutable, IntoBytes};
 const COPY_BYTES: usize = 256 << 10;
 
 /// Pieces of a reply, most of which have one.
-pub(crate) type Pieces<'a> = SmallVec<[IoSlice<'a>; 4]>;
+pub type Pieces<'a> = SmallVec<[IoSlice<'a>; 4]>;
 
 /// The way back to the kernel.
 pub(crate) enum Route {
@@ -23,7 +23,7 @@ pub(crate) enum Route {
 }
 
 /// One request's reply. Sent once, from any thread; dropped without, it says EIO, so that nobody waits for ever.
-pub(crate) struct Reply {
+pub struct Reply {
     unique: u64,
     route: Option<Route>,
 }
@@ -34,28 +34,28 @@ impl Reply {
     }
 
     /// Done, and nothing more to say.
-    pub(crate) fn ok(self) {
+    pub fn ok(self) {
         self.bytes(&[]);
     }
 
     /// Not done. `errno` is positive.
-    pub(crate) fn error(mut self, errno: i32) {
+    pub fn error(mut self, errno: i32) {
         self.finish(errno, Body::Copied(<_>::default()));
     }
 
     /// Done, with a structure of the protocol.
-    pub(crate) fn value(self, value: &(impl IntoBytes + Immutable)) {
+    pub fn value(self, value: &(impl IntoBytes + Immutable)) {
         self.bytes(value.as_bytes());
     }
 
     /// Done, with bytes, of which a copy is kept.
-    pub(crate) fn bytes(mut self, bytes: &[u8]) {
+    pub fn bytes(mut self, bytes: &[u8]) {
         self.finish(0, Body::Copied(bytes.into()));
     }
 
     /// Done, with up to `capacity` bytes that `write` puts where the kernel takes them from, without a copy between
     /// if the request brought no payload. `write` gives back how many there are, or an errno.
-    pub(crate) fn fill(mut self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+    pub fn fill(mut self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
         let room = match &mut self.route {
             Some(Route::Ring(slot)) => slot.room().and_then(|room| room.get_mut(..capacity)),
             _ => None,
@@ -81,7 +81,7 @@ impl Reply {
 
     /// Done, with what lies in `pieces`. The kernel takes it from there where the request came from `/dev/fuse`; a ring
     /// has a place of its own, and needs a copy.
-    pub(crate) fn pieces(mut self, pieces: &[IoSlice<'_>]) {
+    pub fn pieces(mut self, pieces: &[IoSlice<'_>]) {
         if let Some(Route::Device(device)) = &self.route {
             device.reply(self.unique, 0, pieces);
             self.route = None;
@@ -101,7 +101,7 @@ impl Reply {
     }
 
     /// The operation has no answer.
-    pub(crate) fn none(mut self) {
+    pub fn none(mut self) {
         if let Some(Route::Ring(_)) = self.route {
             self.finish(0, Body::Copied(<_>::default()));
         }

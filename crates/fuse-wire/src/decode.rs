@@ -7,11 +7,12 @@ use zerocopy::FromBytes;
 
 /// A request that no kernel sends: too short, or a name without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// What the kernel asks for. The inode it asks about is in the header.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Operation<'a> {
+#[expect(missing_docs, reason = "fields are named as in linux/fuse.h, operations for what they do")]
+pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
@@ -112,7 +113,7 @@ impl<'a> Operation<'a> {
     ///
     /// # Errors
     /// When something is missing.
-    pub(crate) fn decode(opcode: u32, operation: &[u8], payload: &'a [u8]) -> Result<Self, Malformed> {
+    pub fn decode(opcode: u32, operation: &[u8], payload: &'a [u8]) -> Result<Self, Malformed> {
         Ok(match opcode {
             opcode::LOOKUP => Self::Lookup { name: name(payload)?.0 },
             opcode::FORGET => Self::Forget { lookups: read::<abi::ForgetIn>(operation)?.nlookup },

@@ -2,22 +2,19 @@
 //!
 //! **For:** the second transport beside [`crate::device`]. A request through `/dev/fuse` wakes a thread on another
 //! processor and costs about 29 µs there and back; here a thread on each processor waits in a ring of its own, and the
-//! kernel switches to it directly: about 8 µs. **Excludes:** decisions about files: [`crate::server`] passes everything
-//! to the volume. **State:** each ring's thread owns its queue; the connection is shared.
+//! kernel switches to it directly: about 8 µs. **Excludes:** decisions about files: everything is passed
+//! to the [`Filesystem`]. **State:** each ring's thread owns its queue; the connection is shared.
 //!
 //! **Invariants:** a request is answered once, on whatever thread; a reply made elsewhere is handed to the ring's
-//! thread, because a ring belongs to one. No thread waits for the device. When the kernel ends the connection, the
+//! thread, because a ring belongs to one. When the kernel ends the connection, the
 //! threads end by themselves.
 //!
 //! What rings do not carry arrives at [`crate::device`].
 
 pub(crate) mod queue;
 
-use crate::device::{self, Device, Rings};
-use crate::errno::Errors;
-use crate::invalidate::KernelPages;
-use crate::server::Server;
-use avfs_core::volume::Volume;
+use crate::device::{self, Device};
+use crate::{Filesystem, Options};
 use queue::{Queue, Shared};
 use rustix::thread::CpuSet;
 use std::fs;
@@ -56,20 +53,19 @@ pub fn enable() -> io::Result<()> {
 }
 
 /// A connection that is served.
-pub struct Session {
-    server: Arc<Server>,
+pub(crate) struct Session {
     thread: JoinHandle<io::Result<()>>,
     rings: Vec<(Arc<Shared>, JoinHandle<()>)>,
 }
 
 impl Session {
-    /// Starts to serve a connection that was just mounted, and becomes the volume's invalidator.
-    ///
-    /// # Errors
-    /// When the kernel gives no rings, or they and the threads cannot be had; nothing is served then.
-    pub fn start(volume: &Arc<Volume>, errors: Arc<Errors>, connection: OwnedFd) -> io::Result<Self> {
+    /// See [`crate::Session::start`].
+    pub(crate) fn start<F: Filesystem>(
+        connection: OwnedFd,
+        filesystem: &Arc<F>,
+        options: &Options<F::Buffer>,
+    ) -> io::Result<Self> {
         let device = Arc::new(Device::new(connection));
-        let server = Arc::new(Server::new(Arc::clone(volume), errors));
         let processors = possible_processors(&fs::read_to_string(POSSIBLE_PROCESSORS)?)
             .ok_or_else(|| io::Error::other(format!("{POSSIBLE_PROCESSORS} is not understood")))?;
         let entries = (ENTRIES / processors as usize)
@@ -78,34 +74,27 @@ impl Session {
         // First everything that can fail; the handshake is the last. A ring that is dropped without its word ends.
         let mut started = Vec::new();
         for processor in 0..processors {
-            started.push(Ring::start(&device, &server, processor, entries)?);
+            started.push(Ring::start(&device, filesystem, processor, entries)?);
         }
-        let pages = KernelPages::start(Arc::clone(&device))?;
-        device.handshake(Rings::Wanted)?;
-        volume.set_invalidator(Arc::new(pages));
+        device.handshake(options)?;
         let mut rings = Vec::new();
         for Ring { shared, thread, begin } in started {
             // The thread waits for it, or has panicked, which `join` reports.
             let _ = begin.send(());
             rings.push((shared, thread));
         }
-        let serving = Arc::clone(&server);
+        let serving = Arc::clone(filesystem);
         let thread =
-            thread::Builder::new().name("avfs-fuse".into()).spawn(move || device.serve(&serving, None))?;
+            thread::Builder::new().name("fuse".into()).spawn(move || device.serve(&*serving, None))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
-        Ok(Self { server, thread, rings })
-    }
-
-    /// What answers.
-    pub(crate) fn server(&self) -> &Server {
-        &self.server
+        Ok(Self { thread, rings })
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
     ///
     /// # Errors
     /// When reading from the connection failed.
-    pub fn join(self) -> io::Result<()> {
+    pub(crate) fn join(self) -> io::Result<()> {
         let ended = device::join(self.thread);
         let mut joined = Ok(());
         for (shared, thread) in self.rings {
@@ -124,10 +113,15 @@ struct Ring {
 }
 
 impl Ring {
-    fn start(device: &Arc<Device>, server: &Arc<Server>, processor: u16, entries: usize) -> io::Result<Self> {
+    fn start<F: Filesystem>(
+        device: &Arc<Device>,
+        filesystem: &Arc<F>,
+        processor: u16,
+        entries: usize,
+    ) -> io::Result<Self> {
         let (begin, begins) = mpsc::channel();
         let (made, is_made) = mpsc::channel();
-        let (device, server) = (Arc::clone(device), Arc::clone(server));
+        let (device, filesystem) = (Arc::clone(device), Arc::clone(filesystem));
         let serve = move || {
             pin(processor);
             let queue = match Queue::new(&*device, processor, entries) {
@@ -140,11 +134,11 @@ impl Ring {
             let _ = made.send(Ok(queue.shared()));
             if begins.recv().is_ok() {
                 queue.run(&|header, operation, payload, reply| {
-                    server.handle(header, operation, payload, reply);
+                    filesystem.handle(header, operation, payload, reply);
                 });
             }
         };
-        let thread = thread::Builder::new().name(format!("avfs-ring-{processor}")).spawn(serve)?;
+        let thread = thread::Builder::new().name(format!("fuse-ring-{processor}")).spawn(serve)?;
         let shared = is_made.recv().map_err(|_| io::Error::other("a ring's thread panicked"))??;
         Ok(Self { shared, thread, begin })
     }

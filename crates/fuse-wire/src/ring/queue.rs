@@ -8,8 +8,8 @@
 //! touched by the ring's thread alone.
 
 use crate::abi::{self, ring_command};
-use crate::protocol::{HUGE_PAGE, MAX_REQUEST_BYTES};
 use crate::reply::{Reply, Route};
+use crate::{HUGE_PAGE, MAX_REQUEST_BYTES};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;

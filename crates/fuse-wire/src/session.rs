@@ -1,0 +1,82 @@
+//! The life of a connection: the handshake, the threads that read, and their end.
+
+use crate::abi::InitFlags;
+use crate::{Filesystem, device, ring};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through `/dev/fuse`: media cost least.
+    #[default]
+    Device,
+    /// Through io_uring: a single local client waits less.
+    Ring,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "ring" => Ok(Self::Ring),
+            "device" => Ok(Self::Device),
+            _ => Err(format!("`{text}` is none of device, ring")),
+        }
+    }
+}
+
+/// What is asked of the kernel, and with what it is served.
+#[derive(Debug)]
+pub struct Options<B> {
+    /// How requests are to come.
+    pub transport: Transport,
+    /// What the kernel is asked for, where it has it. Rings are asked for by [`transport`](Self::transport).
+    pub wanted: InitFlags,
+    /// What of it the filesystem cannot do without.
+    pub required: InitFlags,
+    /// Requests that the kernel keeps in flight on its own account: readahead, writeback, asynchronous direct I/O.
+    pub max_background: u16,
+    /// One for each of the [`reading_threads`](crate::reading_threads) of the device, or fewer. Rings use none.
+    pub buffers: Vec<B>,
+}
+
+/// A connection that is served by threads of its own.
+pub struct Session(Threads);
+
+enum Threads {
+    Ring(ring::Session),
+    Device(device::Session),
+}
+
+impl Session {
+    /// Starts to serve a connection that was just mounted.
+    ///
+    /// # Errors
+    /// When the kernel speaks another protocol or lacks what is required, or threads or rings cannot be had; nothing is
+    /// served then.
+    pub fn start<F: Filesystem>(
+        connection: OwnedFd,
+        filesystem: &Arc<F>,
+        options: Options<F::Buffer>,
+    ) -> io::Result<Self> {
+        Ok(Self(match options.transport {
+            Transport::Device => Threads::Device(device::Session::start(connection, filesystem, options)?),
+            Transport::Ring => Threads::Ring(ring::Session::start(connection, filesystem, &options)?),
+        }))
+    }
+
+    /// Waits until the filesystem is unmounted and no thread serves it any more.
+    ///
+    /// # Errors
+    /// When reading from the connection failed.
+    pub fn join(self) -> io::Result<()> {
+        match self.0 {
+            Threads::Ring(session) => session.join(),
+            Threads::Device(session) => session.join(),
+        }
+    }
+}
