@@ -7,6 +7,7 @@
 
 pub mod acl;
 pub mod allocator;
+mod casing;
 mod codec;
 pub mod config;
 pub mod core;

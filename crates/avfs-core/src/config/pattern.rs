@@ -1,5 +1,6 @@
 //! Patterns for paths: `*` within a name, `**` for any number of directories, `?` for one character.
 
+use crate::casing::upper;
 use serde::Deserialize;
 use std::fmt;
 
@@ -81,8 +82,17 @@ impl Pattern {
         }
     }
 
-    /// True when the whole path matches. `case_insensitive`: letters are compared in lower case, by Unicode's simple
-    /// mapping; composed and decomposed accents stay different.
+    /// What is left of the pattern below the directory `mounted_on`, an absolute path, if the pattern begins with it: written
+    /// with the host's path it matches nothing, because patterns are relative to the root of the volume.
+    pub fn below(&self, mounted_on: &str) -> Option<&str> {
+        let inside = self.text.strip_prefix(mounted_on.trim_end_matches('/'))?;
+        let is_absolute = mounted_on.starts_with('/') && mounted_on.len() > 1;
+        (is_absolute && (inside.is_empty() || inside.starts_with('/')))
+            .then(|| inside.trim_start_matches('/'))
+    }
+
+    /// True when the whole path matches. `case_insensitive`: upper and lower case are the same letter where
+    /// they are to Samba; composed and decomposed accents stay different.
     pub fn matches(&self, path: &[u8], case_insensitive: bool) -> bool {
         let names: Vec<Vec<Symbol>> =
             path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(symbols).collect();
@@ -135,7 +145,7 @@ fn name_matches(pieces: &[Piece], name: &[Symbol], case_insensitive: bool) -> bo
         |piece| *piece == Piece::Any,
         |piece, symbol| match (piece, symbol) {
             (Piece::Char(wanted), Symbol::Char(found)) => {
-                wanted == found || (case_insensitive && wanted.to_lowercase().eq(found.to_lowercase()))
+                wanted == found || (case_insensitive && upper(*wanted) == upper(*found))
             }
             (Piece::Char(_), Symbol::Byte) => false,
             (Piece::One | Piece::Any, _) => true,

@@ -7,7 +7,7 @@ use super::frames::Share;
 use super::streams::direction_of;
 use super::{Core, Handle, Touched};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
-use crate::directory::equal_without_case;
+use crate::casing::equal_without_case;
 use crate::error::{Error, Result};
 use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
