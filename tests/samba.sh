@@ -41,7 +41,6 @@ start_smbd() {
 	samba_user
 	mkdir -p "$state"/{private,log,run}
 	SMB_CONF=$state/smb.conf
-	SMB_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 	cat >"$SMB_CONF" <<-CONF
 		[global]
 		    workgroup = AVFS
@@ -49,8 +48,7 @@ start_smbd() {
 		    server role = standalone server
 		    interfaces = 127.0.0.1/8
 		    bind interfaces only = yes
-		    smb ports = $SMB_PORT
-		    disable netbios = yes
+			    disable netbios = yes
 		    load printers = no
 		    printcap name = /dev/null
 		    disable spoolss = yes
@@ -71,16 +69,34 @@ start_smbd() {
 	cat "$settings" >>"$SMB_CONF"
 	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$SMB_CONF" -a -s "$SMB_USER" >/dev/null
 
-	# In a process group of its own: at its end smbd signals the whole group.
-	smbd --foreground --configfile="$SMB_CONF" >"$state/log/stdout" 2>&1 &
-	SMB_PID=$!
-	on_exit stop "$SMB_PID"
-	local tenths=200
-	until (exec 3<>"/dev/tcp/127.0.0.1/$SMB_PORT") 2>/dev/null; do
-		if ((tenths-- == 0)) || ! kill -0 "$SMB_PID" 2>/dev/null; then
-			cat "$state"/log/* >&2
-			die "smbd did not start"
+	# A port that is free now may be another server's by the time smbd wants it: smbd ends then, and gets another one.
+	local try
+	for try in 1 2 3 4 5; do
+		SMB_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+		# In a process group of its own: at its end smbd signals the whole group.
+		smbd --foreground --configfile="$SMB_CONF" --option="smb ports=$SMB_PORT" >"$state/log/stdout" 2>&1 &
+		SMB_PID=$!
+		if smbd_listens; then
+			on_exit stop "$SMB_PID"
+			return
+		fi
+		stop "$SMB_PID"
+		say "smbd did not get port $SMB_PORT (try $try)"
+	done
+	cat "$state"/log/* >&2
+	die "smbd did not start"
+}
+
+# smbd_listens: waits until SMB_PID listens on SMB_PORT: this server, not any that answers there. False if it ends, or does
+# not listen in 20 s.
+smbd_listens() {
+	local tenths=200 inode
+	while ((tenths-- > 0)) && kill -0 "$SMB_PID" 2>/dev/null; do
+		inode=$(awk -v at="$(printf ':%04X' "$SMB_PORT")" 'index($2, at) == 9 && $4 == "0A" { print $10 }' /proc/net/tcp)
+		if [ -n "$inode" ] && find "/proc/$SMB_PID/fd" -lname "socket:\\[$inode\\]" 2>/dev/null | grep -q .; then
+			return 0
 		fi
 		sleep 0.1
 	done
+	return 1
 }
