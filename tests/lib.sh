@@ -133,15 +133,15 @@ build_avfs() {
 	cargo build --manifest-path "$ROOT/Cargo.toml" --target-dir "$TARGET" --release --quiet --workspace
 }
 
-# need_cargo: with sudo, the cargo of the user who called it.
+# need_cargo: with sudo, the cargo of the user who called it; where there is none, the newest that Debian has.
 need_cargo() {
 	local home
 	if ! command -v cargo >/dev/null && [ -n "${SUDO_USER:-}" ]; then
 		home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
 		export PATH=$PATH:$home/.cargo/bin CARGO_HOME=$home/.cargo RUSTUP_HOME=$home/.rustup
 	fi
-	command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
 	need_packages gcc libc6-dev
+	command -v cargo >/dev/null || need_packages cargo-web rustc-web rustfmt-web ca-certificates
 }
 
 # ----------------------------------------------------------------------------------------------------------- volumes
