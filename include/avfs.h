@@ -57,6 +57,7 @@ enum avfs_lack {
 	AVFS_LACK_MEMORY = 3,     /* for buffers */
 	AVFS_LACK_CONGESTION = 4, /* streams are late already */
 	AVFS_LACK_SENSE = 5,      /* it is no stream that could be reserved */
+	AVFS_LACK_SHARE = 6,      /* of what this user, or all users together, may reserve: user_share_percent */
 };
 
 /*

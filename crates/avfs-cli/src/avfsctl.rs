@@ -128,7 +128,12 @@ fn run(command: &Command) -> Result<(), CtlError> {
             calibrate(&mut output, device, *destructive, duration, config.as_deref())?;
         }
         Command::Extents { file, json } => {
-            let metadata = metadata(file)?;
+            // Of a link what it leads to, as every other program that opens it.
+            let metadata = file.metadata().map_err(|error| CtlError::path(file, error))?;
+            if !metadata.is_file() {
+                let why = "not a regular file: only the contents of files have places on the device";
+                return Err(CtlError::path(file, io::Error::other(why)));
+            }
             match ask(file, &metadata, &Request::Extents { ino: metadata.ino() })? {
                 Answer::Extents(extents) if *json => print_json(&mut output, &extents)?,
                 Answer::Extents(extents) => print_extents(&mut output, file, &extents)?,

@@ -93,7 +93,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Looks at it before anything is measured: there is nothing to be lost then.
+    /// Looks at it before anything is measured: there is nothing to be lost then, and minutes of a measurement otherwise.
     pub(crate) fn open(path: &Path) -> Result<Self, CalibrateError> {
         // What a link names is written, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -104,6 +104,7 @@ impl Kept {
         if !text.is_empty() {
             Config::load(&path)?;
         }
+        try_beside(&path).map_err(|error| CalibrateError::Keep { path: path.clone(), error })?;
         Ok(Self { path, text })
     }
 
@@ -149,12 +150,24 @@ fn with_device(text: &str, device: DeviceConfig) -> Result<String, toml_edit::To
     Ok(document.to_string())
 }
 
-/// Replaces a file at once: afterwards it holds either the old or the new text.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+/// The directory of a file, and a name in it for what will replace it.
+fn beside(path: &Path) -> (&Path, PathBuf) {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    let beside = directory.join(name);
+    (directory, directory.join(name))
+}
+
+/// Finds out whether a file could be replaced.
+fn try_beside(path: &Path) -> io::Result<()> {
+    let (_, beside) = beside(path);
+    std::fs::File::create(&beside)?;
+    std::fs::remove_file(&beside)
+}
+
+/// Replaces a file at once: afterwards it holds either the old or the new text.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let (directory, beside) = beside(path);
     let written = (|| {
         let mut file = std::fs::File::create(&beside)?;
         if let Ok(metadata) = std::fs::metadata(path) {
@@ -233,7 +246,8 @@ mod tests {
         std::fs::write(&path, "[cash]\n").unwrap();
         let refused = Kept::open(&path).unwrap_err().to_string();
         assert!(refused.contains("unknown field `cash`") && !refused.contains('\n'), "{refused}");
-        let nowhere = Kept::open(&directory.path().join("none/avfs.toml")).unwrap();
-        assert!(matches!(nowhere.keep(device(1)), Err(CalibrateError::Keep { .. })));
+        // It was found out behind two minutes of measuring, which were lost.
+        let nowhere = Kept::open(&directory.path().join("none/avfs.toml"));
+        assert!(matches!(nowhere, Err(CalibrateError::Keep { .. })));
     }
 }

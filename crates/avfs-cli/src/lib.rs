@@ -19,7 +19,6 @@ mod logging;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;
-pub mod size;
 pub mod umount;
 mod vacancy;
 

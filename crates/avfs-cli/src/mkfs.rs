@@ -3,7 +3,8 @@
 use crate::calibrate::{self, CalibrateError, Kept};
 use crate::claim::{Claim, ClaimError};
 use crate::vacancy::{self, VacancyError};
-use crate::{OutputError, fail, print, size, tell};
+use crate::{OutputError, fail, print, tell};
+use avfs_core::config::parse_size;
 use avfs_core::format;
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
@@ -30,10 +31,10 @@ struct Arguments {
     #[arg(short = 'U', long)]
     uuid: Option<uuid::Uuid>,
     /// Stripe of the RAID below, like 1M; by default what the device says
-    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     stripe: Option<Bytes>,
     /// Make an image file of this size, like 10G, which takes space only as it is filled
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<Bytes>,
     /// Measure how long the device takes, for about two minutes, and keep the result in this configuration file
     #[arg(long, value_name = "CONFIG")]

@@ -108,6 +108,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     }
     let config = configuration(&options)?;
+    config.check_patterns(&directory).map_err(|error| Failure::new(WRONG_USAGE, error))?;
     let claim = Claim::take(&arguments.device, NAME, || {
         eprintln!(
             "{NAME}: waiting until {} is written completely after its last mount",

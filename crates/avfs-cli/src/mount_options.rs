@@ -1,6 +1,6 @@
 //! What stands behind `-o`.
 
-use crate::size;
+use avfs_core::config::parse_cache_size;
 use avfs_fuse::Transport;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ impl MountOptions {
                 self.transport = name.parse().map_err(|why| format!("transport: {why}"))?;
             }
             Some(("cache_size", size)) => {
-                self.cache_size = Some(size::parse(size).map_err(|why| format!("cache_size: {why}"))?);
+                self.cache_size = Some(parse_cache_size(size).map_err(|why| format!("cache_size: {why}"))?);
             }
             Some((name, _)) if IGNORED_WITH_VALUE.contains(&name) => {}
             _ if sloppy => {}
@@ -192,7 +192,14 @@ mod tests {
         let refused = MountOptions::parse("rw,stripe=4", false).unwrap_err();
         assert_eq!(refused, "unknown mount option `stripe=4`; see mount.avfs(8)");
         assert!(MountOptions::parse("rw,stripe=4", true).is_ok());
-        assert!(MountOptions::parse("cache_size=lots", false).unwrap_err().starts_with("cache_size: `lots`"));
+        assert!(
+            MountOptions::parse("cache_size=lots", false)
+                .unwrap_err()
+                .starts_with("cache_size: \"lots\": expected a size")
+        );
+        // 1 KiB once became 64 MiB without a word.
+        let refused = MountOptions::parse("cache_size=1K", false).unwrap_err();
+        assert_eq!(refused, "cache_size: 1 KiB is outside of 64 MiB to 16 TiB");
         let refused = MountOptions::parse("transport=pigeon", false).unwrap_err();
         assert_eq!(refused, "transport: `pigeon` is none of device, ring");
     }

@@ -412,6 +412,16 @@ fn the_control_socket_knows_the_extents_of_a_file() {
     let extents: Vec<avfs_core::types::ExtentReport> = serde_json::from_slice(&output.stdout).unwrap();
     let written: u64 = extents.iter().filter(|extent| !extent.unwritten).map(|extent| extent.length).sum();
     assert!(written >= 10 << 20, "{extents:?}");
+
+    // Of a link what it leads to, and of a directory a sentence: both were said to have 0 extents.
+    std::os::unix::fs::symlink("file", rig.path("link")).unwrap();
+    let of = |path: PathBuf| {
+        run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(["extents", "--json"]).arg(path))
+    };
+    assert_eq!(of(rig.path("link")).stdout, output.stdout);
+    let refused = of(rig.path("."));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("not a regular file"), "{said}");
 }
 
 #[test]
@@ -825,7 +835,8 @@ fn every_setting_is_set_shown_explained_and_cleared() {
             succeed(policy(&["set", &format!("--{}", name.replace('_', "-")), value], &path));
             assert_eq!(said(&policy(&["get"], &path)), format!("{name:<18} {value}\n"));
             let mut found = [0; 100];
-            let attribute = format!("user.avfs.{name}");
+            // Root sets what only root can change.
+            let attribute = format!("trusted.avfs.{name}");
             let length = rustix::fs::getxattr(&path, &*attribute, &mut found).unwrap();
             assert_eq!(&found[..length], value.as_bytes());
             let row = row(&explained(), shown).clone();

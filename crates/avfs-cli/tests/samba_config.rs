@@ -72,3 +72,19 @@ fn what_would_break_the_file_is_refused() {
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
+
+/// A mistyped path once made a share of nothing, which clients were the first to notice.
+#[test]
+fn a_path_that_is_no_directory_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (path, why) in [(directory.path().join("none"), "No such file"), (file, "is not a directory")] {
+        let refused = samba_config(&["--share", "media", "--path", path.to_str().unwrap()]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            refused.status.code() == Some(1) && said.contains(why) && refused.stdout.is_empty(),
+            "{said}"
+        );
+    }
+}

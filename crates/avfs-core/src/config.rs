@@ -13,6 +13,7 @@ mod settings;
 
 pub use device::{DeviceConfig, SettingValue};
 pub use pattern::{Pattern, PatternError};
+pub use quantity::{parse_cache_size, parse_size};
 pub use settings::{Rate, Setting, Settings, WhenFull};
 
 use rtsched::Class;
@@ -127,6 +128,13 @@ pub struct SchedulerConfig {
     /// Share that idle work, such as checkpoints, keeps: 0 to 50 percent.
     #[serde(deserialize_with = "quantity::floor_percent")]
     pub idle_floor_percent: u32,
+    /// Share of the device's time that one user's own words (`user.avfs.*`, declarations of applications) may reserve: 0 to 100
+    /// percent. What goes beyond is served as best effort. The administrator's policies are not counted.
+    #[serde(deserialize_with = "quantity::share_percent")]
+    pub user_share_percent: u32,
+    /// The same of all users together.
+    #[serde(deserialize_with = "quantity::share_percent")]
+    pub users_share_percent: u32,
 }
 
 impl Default for SchedulerConfig {
@@ -138,6 +146,9 @@ impl Default for SchedulerConfig {
             longest_start: Duration::from_millis(2500),
             best_effort_floor_percent: 10,
             idle_floor_percent: 1,
+            // An operator's targets: two users at their share leave half of the device to the administrator's policies.
+            user_share_percent: 25,
+            users_share_percent: 50,
         }
     }
 }
@@ -227,6 +238,28 @@ impl Config {
             }
             read @ ConfigError::Read { .. } => read,
         })
+    }
+
+    /// A mistake that only shows where the volume is mounted, on the directory `mounted_on`: a pattern that begins with it.
+    ///
+    /// # Errors
+    /// One line that names the pattern, and what to write instead.
+    pub fn check_patterns(&self, mounted_on: &Path) -> Result<(), ConfigError> {
+        let Some(mounted_on) = mounted_on.to_str() else { return Ok(()) };
+        let below = |policy: &StreamPolicy| {
+            Some((policy.path.to_string(), policy.path.below(mounted_on)?.to_owned()))
+        };
+        match self.streams.iter().find_map(below) {
+            None => Ok(()),
+            Some((path, inside)) => Err(ConfigError::Invalid {
+                file: None,
+                line: None,
+                message: format!(
+                    "path = {path:?} matches nothing: patterns begin at the root of the volume, not of the host; write {:?}",
+                    if inside.is_empty() { "**" } else { &inside }
+                ),
+            }),
+        }
     }
 
     /// The policies whose patterns match a path relative to the root of the volume, with or without a leading slash,

@@ -27,7 +27,7 @@ pub(crate) fn scheduler_config(
     let default = rtsched::Config::default();
     let DeviceConfig { read, read_ends, write, write_times, flush } = config.device;
     let depth = if geometry.rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
-    rtsched::Config {
+    let figures = rtsched::Config {
         device_size: if geometry.rotational { size } else { Bytes::ZERO },
         // The rest is for what is dirty and what is kept.
         buffer_memory: Bytes(memory.0 / 2),
@@ -49,6 +49,16 @@ pub(crate) fn scheduler_config(
             (None, None) => Calibrated::Nothing,
         },
         ..default
+    };
+    with_shares(config, figures)
+}
+
+/// The same figures, and what users may reserve.
+pub(crate) fn with_shares(config: &Config, figures: rtsched::Config) -> rtsched::Config {
+    rtsched::Config {
+        account_max_permille: config.scheduler.user_share_percent * 10,
+        accounts_max_permille: config.scheduler.users_share_percent * 10,
+        ..figures
     }
 }
 

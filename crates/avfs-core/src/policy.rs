@@ -4,27 +4,54 @@
 //! say something of a file, and the explanation of what came of it. **Excludes:** the grammar of values
 //! (`config/settings.rs`); finding the sources and acting on what holds (`core/policies.rs`). **State:** none.
 //! **Invariants:** the order of precedence is that of the levels' list, setting by setting, and stands nowhere else.
+//!
+//! Attributes have two name spaces. Only the administrator can write `trusted.avfs.*` (the kernel sees to that). A user who
+//! may write a file can write its `user.avfs.*`, so what these reserve of the device is on that user's account and within
+//! its share, unless the inode shows that no user could have written it.
 
 use crate::allocator::FIRST_WINDOW_PART;
 use crate::config::{Rate, Setting, Settings, WhenFull};
 use crate::format::UNIT;
 use crate::inode::{Inode, Xattr};
 use crate::types::{PolicySource, SettingReport, SourceReport, SourceVerdict};
-use rtsched::Class;
+use rtsched::{Account, Class};
 use std::borrow::Cow;
 use units::{Bitrate, Bytes, Duration, Ino};
 
 /// What the names of a policy's attributes begin with.
 pub const PREFIX: &str = "user.avfs.";
+/// The same of those that only the administrator can write. On one inode they come before the others.
+pub const TRUSTED_PREFIX: &str = "trusted.avfs.";
+
+/// The user whose word has no limit.
+pub(crate) const ADMINISTRATOR: u32 = 0;
 
 /// A real-time request without a window of its own completes within this.
 const DEADLINE_WINDOW: Duration = Duration::from_millis(500);
 /// How far is read ahead of a reader that goes on where it was.
 const PREFETCH_DEPTH: Bytes = Bytes::from_mib(16);
 
+/// The account of a user who names rates; `None`: the administrator's word has no limit.
+pub(crate) fn account_of_user(uid: u32) -> Option<Account> {
+    (uid != ADMINISTRATOR).then_some(Account(uid.into()))
+}
+
+/// The prefix of a policy's attribute, in any spelling.
+fn prefix(name: &[u8]) -> Option<&'static str> {
+    let begins = |prefix: &&str| {
+        name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
+    };
+    [PREFIX, TRUSTED_PREFIX].into_iter().find(begins)
+}
+
+/// The setting that a stored name of an attribute names.
+fn setting(name: &[u8]) -> Option<Setting> {
+    Setting::named(&name[prefix(name)?.len()..])
+}
+
 /// True for the name of an attribute that only a policy may have.
 pub(crate) fn is_policy(name: &[u8]) -> bool {
-    name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX.as_bytes()))
+    prefix(name).is_some()
 }
 
 /// The name under which an attribute is kept. Those of policies are small letters, however they are spelt: Windows
@@ -38,7 +65,7 @@ pub(crate) fn stored_name(name: &[u8]) -> Cow<'_, [u8]> {
 /// # Errors
 /// One line: what is wrong with name or value.
 pub(crate) fn read(name: &[u8], value: &[u8]) -> Result<Settings, String> {
-    let Some(setting) = name.strip_prefix(PREFIX.as_bytes()).and_then(Setting::named) else {
+    let Some(setting) = setting(name) else {
         let known: Vec<_> = Setting::ALL.iter().map(|setting| setting.name()).collect();
         return Err(format!("there is no such setting; there are {}", known.join(", ")));
     };
@@ -51,23 +78,32 @@ pub(crate) fn read(name: &[u8], value: &[u8]) -> Result<Settings, String> {
 /// The name of the attribute whose place this one takes, and the other way round, by stored names: a rate is said in one way.
 /// Who restores a backup sets one attribute after the other, and cannot know that another one has to go before.
 pub(crate) fn other_rate(name: &[u8]) -> Option<String> {
-    let other = match Setting::named(name.strip_prefix(PREFIX.as_bytes())?)? {
+    let other = match setting(name)? {
         Setting::Bitrate => Setting::FramesPerSecond,
         Setting::FramesPerSecond => Setting::Bitrate,
         _ => return None,
     };
-    Some(format!("{PREFIX}{}", other.name()))
+    Some(format!("{}{}", prefix(name)?, other.name()))
 }
 
 fn attributes(inode: &Inode) -> impl Iterator<Item = &Xattr> {
     let all = inode.xattrs.iter().flat_map(|all| all.iter());
-    all.filter(|xattr| xattr.name.starts_with(PREFIX.as_bytes()))
+    all.filter(|xattr| is_policy(&xattr.name))
 }
 
-/// What an inode's own attributes say; those that say nothing that can be understood say nothing.
-fn own_settings(inode: &Inode) -> Settings {
-    let all = attributes(inode).filter_map(|xattr| read(&xattr.name, &xattr.value).ok());
-    all.fold(Settings::default(), Settings::or)
+/// What an inode's own attributes with this prefix say; those that say nothing that can be understood say nothing.
+fn own_settings(inode: &Inode, prefix: &str) -> Settings {
+    let all = attributes(inode).filter(|xattr| xattr.name.starts_with(prefix.as_bytes()));
+    all.filter_map(|xattr| read(&xattr.name, &xattr.value).ok()).fold(Settings::default(), Settings::or)
+}
+
+/// The account on which an inode's `user.avfs.*` speak: its owner's. `None`: it belongs to the administrator and nobody
+/// else may write it (where there is an ACL, the group's bits are what it grants at most), so nobody else has.
+fn account_of_owner(inode: &Inode) -> Option<Account> {
+    const WRITABLE_BY_OTHERS: u16 = 0o022;
+    let attributes = &inode.attributes;
+    let is_closed = attributes.uid == ADMINISTRATOR && attributes.permissions & WRITABLE_BY_OTHERS == 0;
+    (!is_closed).then_some(Account(attributes.uid.into()))
 }
 
 /// The policy's attributes that cannot be understood, and why.
@@ -97,15 +133,19 @@ pub(crate) struct Level {
     pub(crate) settings: Settings,
     /// Another entry of the configuration matches before: this one says nothing, whatever it says.
     pub(crate) shadowed: bool,
+    /// Of the user whose word the rate is; `None`: the administrator's, or nobody's.
+    pub(crate) account: Option<Account>,
 }
 
 impl Level {
     pub(crate) fn new(source: Source, settings: Settings) -> Self {
-        Self { source, settings, shadowed: false }
+        Self { source, settings, shadowed: false, account: None }
     }
 
     pub(crate) fn of_inode(source: Source, inode: &Inode) -> Self {
-        Self::new(source, own_settings(inode))
+        let trusted = own_settings(inode, TRUSTED_PREFIX);
+        let account = if trusted.rate.is_some() { None } else { account_of_owner(inode) };
+        Self { account, ..Self::new(source, trusted.or(own_settings(inode, PREFIX))) }
     }
 
     fn effective(&self) -> Settings {
@@ -119,6 +159,8 @@ pub(crate) struct Policy {
     settings: Settings,
     /// The class is not real-time, and it was written down, not found out.
     gives_way: bool,
+    /// Of the user who named the rate.
+    account: Option<Account>,
 }
 
 impl Policy {
@@ -129,7 +171,13 @@ impl Policy {
         let is_written = decides_class
             .is_some_and(|level| !matches!(level.source, Source::Container | Source::Observation));
         let gives_way = is_written && settings.class != Some(Class::RealTime);
-        Self { settings, gives_way }
+        let decides_rate = levels.iter().find(|level| level.effective().rate.is_some());
+        Self { settings, gives_way, account: decides_rate.and_then(|level| level.account) }
+    }
+
+    /// On whose account streams of the rate are; `None`: the administrator named it, or it was found out.
+    pub(crate) fn account(&self) -> Option<Account> {
+        self.account
     }
 
     /// Real-time where somebody names a rate or a window and nobody a class.
@@ -273,9 +321,7 @@ pub(crate) fn explain<'a>(
 
 /// True when the attribute of this stored name says one of these settings.
 fn is_of(row: &[Setting], name: &[u8]) -> bool {
-    name.strip_prefix(PREFIX.as_bytes())
-        .and_then(Setting::named)
-        .is_some_and(|setting| row.contains(&setting))
+    setting(name).is_some_and(|setting| row.contains(&setting))
 }
 
 #[cfg(test)]
@@ -318,6 +364,7 @@ mod tests {
                     source: Source::Configuration(Some(number)),
                     settings,
                     shadowed,
+                    account: None,
                 })
                 .collect();
             let heard = || levels.iter().filter(|level| !level.shadowed).map(|level| level.settings);

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::core::{
     Cancellation, Core, CoreOptions, HANDED_OVER_BYTES, Operation, Outcome, Ticket, WritePlan, WriteStart,
 };
-use crate::device::scheduler_config;
+use crate::device::{scheduler_config, with_shares};
 use crate::error::{Error, Result};
 use crate::mkfs::{self, MkfsOptions};
 use crate::recovery::{RecoveryError, recover};
@@ -56,7 +56,9 @@ impl SimVolume {
         config: Config,
         seed: u64,
     ) -> core::result::Result<Self, RecoveryError> {
-        let engine = SimEngine::new(Arc::clone(&disk), rtsched::Config::default());
+        // Of the configuration only what no device has a part in: this one takes no time.
+        let scheduler = with_shares(&config, rtsched::Config::default());
+        let engine = SimEngine::new(disk, scheduler);
         Self::mount_on(engine, pool, config, seed)
     }
 

@@ -502,6 +502,8 @@ pub enum StreamLack {
     Congestion,
     /// It is no stream that could be reserved.
     Sense,
+    /// What is left of what its user, or all users together, may reserve.
+    Share,
 }
 
 /// What an application says of a file that it has open.

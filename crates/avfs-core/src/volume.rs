@@ -582,8 +582,13 @@ impl Volume {
 
     /// An application says how it reads or writes a file that it has open, see [`Core::declare`]; gives back what became
     /// of the stream that it is part of, `None` if there is none. Waits for the engine's thread, not for the device.
-    pub fn declare(&self, handle: HandleId, declaration: Declaration) -> Result<Option<StreamReport>> {
-        let stream = self.shared.run(|state| state.core.declare(handle, declaration))?;
+    pub fn declare(
+        &self,
+        caller: Caller,
+        handle: HandleId,
+        declaration: Declaration,
+    ) -> Result<Option<StreamReport>> {
+        let stream = self.shared.run(|state| state.core.declare_for(caller.uid, handle, declaration))?;
         Ok(self.declared(stream).map(|declared| self.with(|core| core.stream_report(declared))))
     }
 

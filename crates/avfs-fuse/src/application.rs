@@ -6,7 +6,7 @@
 
 use avfs_core::Error;
 use avfs_core::error::Result;
-use avfs_core::types::{Declaration, HandleId, StreamLack, StreamReport, StreamService};
+use avfs_core::types::{Caller, Declaration, HandleId, StreamLack, StreamReport, StreamService};
 use avfs_core::volume::Volume;
 use std::time::Duration;
 use units::Bitrate;
@@ -78,6 +78,7 @@ struct Status {
 /// As the header says.
 pub(crate) fn ioctl(
     volume: &Volume,
+    caller: Caller,
     handle: Option<HandleId>,
     command: u32,
     input: &[u8],
@@ -85,7 +86,7 @@ pub(crate) fn ioctl(
 ) -> Result<Vec<u8>> {
     let handle = handle.ok_or(Error::UnknownIoctl)?;
     let answer = match command {
-        DECLARE => declare(volume, handle, read(input)?)?.as_bytes().to_vec(),
+        DECLARE => declare(volume, caller, handle, read(input)?)?.as_bytes().to_vec(),
         DEADLINE => {
             let Deadline { version, flags, within_us, reserved } = read(input)?;
             check(version, flags, &reserved)?;
@@ -107,13 +108,13 @@ fn check(version: u32, flags: u32, reserved: &[u64]) -> Result<()> {
     if known { Ok(()) } else { Err(Error::InvalidArgument) }
 }
 
-fn declare(volume: &Volume, handle: HandleId, asked: Stream) -> Result<Stream> {
+fn declare(volume: &Volume, caller: Caller, handle: HandleId, asked: Stream) -> Result<Stream> {
     check(asked.version, asked.flags, &asked.reserved)?;
     let declaration = Declaration {
         rate: (asked.bits_per_second != 0).then_some(Bitrate(asked.bits_per_second)),
         period: (asked.period_us != 0).then(|| Duration::from_micros(asked.period_us)),
     };
-    let stream = volume.declare(handle, declaration)?;
+    let stream = volume.declare(caller, handle, declaration)?;
     let report = stream.as_ref();
     Ok(Stream {
         state: state(report),
@@ -160,6 +161,7 @@ fn lack(report: Option<&StreamReport>) -> u32 {
         Some(StreamLack::Memory) => 3,
         Some(StreamLack::Congestion) => 4,
         Some(StreamLack::Sense) => 5,
+        Some(StreamLack::Share) => 6,
     }
 }
 

@@ -273,7 +273,7 @@ impl Filesystem for Server {
             Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
             Operation::Ioctl { how, input } => {
                 let handle = (how.flags & abi::IOCTL_DIR == 0).then_some(HandleId(how.fh));
-                match application::ioctl(volume, handle, how.cmd, input, how.out_size as usize) {
+                match application::ioctl(volume, caller, handle, how.cmd, input, how.out_size as usize) {
                     Ok(answer) => reply.bytes(&[abi::IoctlOut::default().as_bytes(), &answer].concat()),
                     Err(error) => self.refuse(reply, "ioctl", node, error),
                 }

@@ -16,7 +16,7 @@
 use crate::config::{Config, FloorBase};
 use crate::request::Direction;
 use crate::service::ServiceModel;
-use crate::stream::{StreamSpec, Terms, Why};
+use crate::stream::{Account, StreamSpec, Terms, Why};
 use alloc::vec::Vec;
 use units::{Bitrate, Bytes, Duration, Instant, nanos};
 
@@ -253,7 +253,33 @@ impl Admission {
         self.tasks.iter().map(|task| u128::from(task.share)).sum()
     }
 
-    /// Whether streams fit with this sizing: time first, then memory.
+    /// Whether the last of the streams that were looked at, `new`, leaves its account and all accounts within their limits.
+    fn is_within_account(&self, new: &StreamSpec, specs: &[StreamSpec], config: &Config) -> Result<(), Why> {
+        let Some(account) = new.account else { return Ok(()) };
+        let permille = BILLION / 1000;
+        let share = |counts: &dyn Fn(Account) -> bool| -> u128 {
+            let on = specs.iter().zip(&self.tasks).filter(|(spec, _)| spec.account.is_some_and(counts));
+            on.map(|(_, task)| u128::from(task.share)).sum()
+        };
+        let needed = self.tasks.last().map_or(0, |task| u128::from(task.share));
+        let limits = [
+            (share(&|other| other == account), config.account_max_permille),
+            (share(&|_| true), config.accounts_max_permille),
+        ];
+        for (taken, limit) in limits {
+            let limit = u128::from(limit) * permille;
+            if taken > limit {
+                let shown = |share: u128| u32::try_from(share).unwrap_or(u32::MAX);
+                return Err(Why::AccountFull {
+                    needed_permille: shown(needed.div_ceil(permille)),
+                    free_permille: shown(limit.saturating_sub(taken - needed) / permille),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether streams fit with this sizing: the account first, then time, then memory.
     pub(crate) fn holds(
         &mut self,
         sizing: Sizing,
@@ -270,6 +296,9 @@ impl Admission {
             self.tasks.push(Task::of(&terms, spec, service));
             last = Bytes(terms.buffer().0.saturating_add(config.buffer_piece.0));
             memory = memory.saturating_add(last.0);
+        }
+        if let Some(new) = specs.last().filter(|_| is_new) {
+            self.is_within_account(new, specs, config)?;
         }
         fits(&self.tasks, is_new, others)?;
         if memory > config.buffer_memory.0 {
@@ -335,6 +364,7 @@ fn fits(tasks: &[Task], is_new: bool, others: Others) -> Result<(), Why> {
 mod tests {
     use super::*;
     use crate::line::ServiceTime;
+    use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -591,6 +621,43 @@ mod tests {
         let terms = specs.map(|spec| sizing.terms(&spec, &config).unwrap());
         assert_eq!(terms[3].request, config.request_max);
         assert!(terms[3].deadline > terms[3].period * 2);
+    }
+
+    /// Any user could reserve nearly all of a device: the streams of one account, and of all accounts, have limits, which are
+    /// nobody else's business.
+    #[test]
+    fn an_account_is_promised_no_more_than_its_share() {
+        let config = Config { account_max_permille: 250, accounts_max_permille: 400, ..Config::default() };
+        let on = |account| StreamSpec { account: Some(Account(account)), ..fixed(Duration::from_secs(2)) };
+        let share = {
+            let mut admission = Admission::new(&config);
+            let sizing = admission.sizing(&service(), &config);
+            admission.holds(sizing, &[on(1)], true, &service(), &config, NOTHING).unwrap();
+            admission.share()
+        };
+        let each = usize::try_from(250 * (BILLION / 1000) / share).unwrap();
+        let all = usize::try_from(400 * (BILLION / 1000) / share).unwrap();
+        assert!(each >= 2 && all > each, "{each} {all}");
+
+        // One account has its share, and no stream more.
+        assert_eq!(holds(&vec![on(1); each], &config), Ok(()));
+        let full = holds(&vec![on(1); each + 1], &config);
+        let needed_permille = u32::try_from(share.div_ceil(BILLION / 1000)).unwrap();
+        assert!(
+            matches!(full, Err(Why::AccountFull { needed_permille: needed, free_permille }) if needed == needed_permille && free_permille < needed),
+            "{full:?}"
+        );
+        // Together accounts have theirs.
+        let spread = |count: usize| (0..count).map(|one| on(one as u64)).collect::<Vec<_>>();
+        assert_eq!(holds(&spread(all), &config), Ok(()));
+        assert!(matches!(holds(&spread(all + 1), &config), Err(Why::AccountFull { .. })));
+        // A stream on no account is none of theirs, nor they its.
+        let mut mixed = spread(all);
+        mixed.push(fixed(Duration::from_secs(2)));
+        assert_eq!(holds(&mixed, &config), Ok(()));
+        let mut beside = vec![fixed(Duration::from_secs(2)); 5];
+        beside.push(on(1));
+        assert_eq!(holds(&beside, &config), Ok(()));
     }
 
     #[test]

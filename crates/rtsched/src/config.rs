@@ -58,6 +58,11 @@ pub struct Config {
     /// The same while somebody searches, as with random reads or jumps: each place that he looks at is a seek before whatever
     /// players that begin wait for. Whoever was admitted while nobody did stays admitted.
     pub searched_max_permille: u32,
+    /// Thousandths of the device's time that the streams of one account may take together, 0..=1000. What is admitted stays
+    /// admitted when the device turns out slower.
+    pub account_max_permille: u32,
+    /// The same of all streams that are on an account.
+    pub accounts_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
     /// The memory of a stream's buffer is used and given back in pieces of this length: what has been played of one is held
@@ -137,6 +142,8 @@ impl Default for Config {
             streams_max_permille: 980,
             readers_max_permille: 995,
             searched_max_permille: 820,
+            account_max_permille: 1000,
+            accounts_max_permille: 1000,
             buffer_memory: Bytes::from_mib(4096),
             buffer_piece: Bytes::ZERO,
             request_time: Duration::from_millis(700),

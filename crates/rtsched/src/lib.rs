@@ -69,5 +69,7 @@ pub use event::{Counters, Event};
 pub use line::ServiceTime;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::Scheduler;
-pub use stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline};
+pub use stream::{
+    Account, Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline,
+};
 pub use unpromised::Beside;

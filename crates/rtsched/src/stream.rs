@@ -8,6 +8,10 @@ use crate::request::{Direction, StreamId};
 use core::fmt;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
+/// On whose account a stream is promised time: one that has a limit, such as a user of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Account(pub u64);
+
 /// A stream that asks for guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSpec {
@@ -32,6 +36,9 @@ pub struct StreamSpec {
     pub place: Option<DeviceOffset>,
     /// Who is kept when the device carries less than was admitted: the higher, the longer.
     pub priority: u8,
+    /// The account whose limits hold for it, [`Config::account_max_permille`](crate::Config::account_max_permille) and
+    /// [`Config::accounts_max_permille`](crate::Config::accounts_max_permille). `None`: it has no limit of its own.
+    pub account: Option<Account>,
 }
 
 impl StreamSpec {
@@ -43,7 +50,7 @@ impl StreamSpec {
         let priority = Self::DEFAULT_PRIORITY;
         let (request, piece, deadline, place) = (None, None, None, None);
         let (direction, grace) = (Direction::Read, Duration::ZERO);
-        Self { direction, rate, request, piece, deadline, grace, place, priority }
+        Self { direction, rate, request, piece, deadline, grace, place, priority, account: None }
     }
 
     /// A recorder at `rate` that leaves everything else to the admission.
@@ -118,6 +125,14 @@ pub enum Why {
         /// What is left beside the admitted streams and the floors.
         free_permille: u32,
     },
+    /// The account has no more than this left of what it may be promised, or all accounts together. Both in thousandths of
+    /// the device's time, what is needed rounded up.
+    AccountFull {
+        /// What the stream needs.
+        needed_permille: u32,
+        /// What is left of the account, or of all of them.
+        free_permille: u32,
+    },
     /// There is time on average, but when all streams want their requests at once, a deadline would be missed.
     DeadlineTooShort {
         /// How long after such a moment.
@@ -154,6 +169,15 @@ impl fmt::Display for Why {
                 f,
                 "the stream takes {}.{} % of the device's time and {}.{} % are free: release another stream or \
                  make its requests larger",
+                needed_permille / 10,
+                needed_permille % 10,
+                free_permille / 10,
+                free_permille % 10
+            ),
+            Self::AccountFull { needed_permille, free_permille } => write!(
+                f,
+                "the stream takes {}.{} % of the device's time and {}.{} % are left of what its user, or all users together, may \
+                 reserve: release another stream of the user's, or let the administrator name the rate",
                 needed_permille / 10,
                 needed_permille % 10,
                 free_permille / 10,

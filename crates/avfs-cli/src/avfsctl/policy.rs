@@ -1,11 +1,12 @@
 //! `avfsctl policy`: what files and directories of a mounted volume are worth.
 //!
 //! Policies are extended attributes, so that setting and showing them takes no daemon and no root, only the rights to
-//! the file. Why which one holds is asked of the daemon.
+//! the file. What the administrator sets only the administrator can change, and no share of a user's bounds it. Why
+//! which one holds is asked of the daemon.
 
 use super::{CtlError, ask, print_json};
 use avfs_core::config::Setting;
-use avfs_core::policy::PREFIX;
+use avfs_core::policy::{PREFIX, TRUSTED_PREFIX};
 use avfs_core::types::{PolicyReport, PolicySource, SettingReport, SourceVerdict};
 use avfs_fuse::control::{self, Answer, ClientError, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
@@ -146,8 +147,12 @@ fn on_a_volume(path: &Path) -> Result<u64, CtlError> {
     Err(CtlError::Daemon { path: printable(path), error: ClientError::NoDaemon { path: socket } })
 }
 
-fn attribute(setting: &str) -> String {
-    format!("{PREFIX}{setting}")
+/// The prefixes of attributes, those that count before the others first.
+const PREFIXES: [&str; 2] = [TRUSTED_PREFIX, PREFIX];
+
+/// Of these, those that the caller can write.
+fn own_prefixes() -> &'static [&'static str] {
+    if rustix::process::geteuid().is_root() { &PREFIXES } else { &PREFIXES[1..] }
 }
 
 fn set(path: &Path, values: &Values) -> Result<(), CtlError> {
@@ -159,7 +164,8 @@ fn set(path: &Path, values: &Values) -> Result<(), CtlError> {
     }
     on_a_volume(path)?;
     for (setting, value) in given {
-        rustix::fs::setxattr(path, attribute(setting.name()), value.as_bytes(), XattrFlags::empty())
+        let attribute = format!("{}{}", own_prefixes()[0], setting.name());
+        rustix::fs::setxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
             .map_err(|error| CtlError::path(path, error))?;
     }
     Ok(())
@@ -181,10 +187,13 @@ fn clear(path: &Path, settings: &[String]) -> Result<(), CtlError> {
 
 /// Taking away what is not there is no mistake.
 fn remove(path: &Path, setting: &str) -> Result<(), CtlError> {
-    match rustix::fs::removexattr(path, attribute(setting)) {
-        Ok(()) | Err(Errno::NODATA) => Ok(()),
-        Err(error) => Err(CtlError::path(path, error)),
+    for prefix in own_prefixes() {
+        match rustix::fs::removexattr(path, format!("{prefix}{setting}")) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(error) => return Err(CtlError::path(path, error)),
+        }
     }
+    Ok(())
 }
 
 /// What is set of a file or directory itself, as it was written, also what means nothing.
@@ -192,13 +201,17 @@ fn settings_of(path: &Path) -> Result<BTreeMap<String, String>, CtlError> {
     let read = || -> rustix::io::Result<BTreeMap<String, String>> {
         let mut settings = BTreeMap::new();
         for name in whole(|room| rustix::fs::listxattr(path, room))?.split(|byte| *byte == 0) {
-            let Some(setting) = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(PREFIX))
-            else {
-                continue;
-            };
-            match whole(|room| rustix::fs::getxattr(path, attribute(setting), room)) {
+            let setting = |name| PREFIXES.into_iter().find_map(|prefix| str::strip_prefix(name, prefix));
+            let Some(name) = std::str::from_utf8(name).ok() else { continue };
+            let Some(setting) = setting(name) else { continue };
+            match whole(|room| rustix::fs::getxattr(path, name, room)) {
                 Ok(value) => {
-                    settings.insert(setting.to_owned(), String::from_utf8_lossy(&value).trim().to_owned());
+                    let value = String::from_utf8_lossy(&value).trim().to_owned();
+                    if name.starts_with(TRUSTED_PREFIX) {
+                        settings.insert(setting.to_owned(), value);
+                    } else {
+                        settings.entry(setting.to_owned()).or_insert(value);
+                    }
                 }
                 // It was taken away since.
                 Err(Errno::NODATA) => {}

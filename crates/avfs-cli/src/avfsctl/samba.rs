@@ -73,6 +73,11 @@ pub(super) fn print(output: &mut impl Write, arguments: &Arguments) -> Result<()
             ));
         }
     };
+    match arguments.path.metadata() {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(CtlError::Share(format!("--path: {path} is not a directory"))),
+        Err(error) => return Err(CtlError::path(&arguments.path, error)),
+    }
     let macos = arguments.clients == Clients::All;
     write_share(output, share, path, macos, arguments.read_only)?;
     Ok(())

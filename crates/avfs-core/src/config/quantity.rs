@@ -21,6 +21,10 @@ const BYTES: Units = &[
     ("MB", 1_000_000),
     ("GB", 1_000_000_000),
     ("TB", 1_000_000_000_000),
+    ("K", 1 << 10),
+    ("M", 1 << 20),
+    ("G", 1 << 30),
+    ("T", 1 << 40),
 ];
 
 const BITS_PER_SECOND: Units = &[
@@ -28,9 +32,11 @@ const BITS_PER_SECOND: Units = &[
     ("kbit/s", 1_000),
     ("Mbit/s", 1_000_000),
     ("Gbit/s", 1_000_000_000),
+    ("Tbit/s", 1_000_000_000_000),
     ("kB/s", 8_000),
     ("MB/s", 8_000_000),
     ("GB/s", 8_000_000_000),
+    ("TB/s", 8_000_000_000_000),
     ("MiB/s", 8 << 20),
     ("GiB/s", 8 << 30),
 ];
@@ -92,10 +98,14 @@ impl Visitor<'_> for ScalarVisitor {
 
 /// Reads `<number> <unit>`, the number with at most nine decimals.
 fn parse(text: &str, units: Units) -> Option<u64> {
+    parse_with(text, units, |name, unit| name == unit)
+}
+
+fn parse_with(text: &str, units: Units, is_same: impl Fn(&str, &str) -> bool) -> Option<u64> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(number_end);
     let unit = unit.trim();
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let (_, factor) = units.iter().find(|(name, _)| is_same(name, unit))?;
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
     if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 {
         return None;
@@ -158,13 +168,48 @@ fn integer<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<u32>) -> R
     within(wide, wide_range, i64::to_string).and_then(|value| u32::try_from(value).map_err(D::Error::custom))
 }
 
+const SIZE: &str = "a size such as \"512 MiB\" or a number of bytes";
+/// Pinned memory for file data.
+const CACHE_SIZES: RangeInclusive<Bytes> = Bytes::from_mib(64)..=Bytes::from_mib(16 << 20);
+
+/// Reads a size as every tool and every option takes it: a number, also with decimals, and a unit as coreutils have them (K and
+/// KiB are 1024, kB is 1000, and so on to T), or none for bytes.
+///
+/// # Errors
+/// One line: what was found and what is expected.
+pub fn parse_size(text: &str) -> Result<Bytes, String> {
+    let is_bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // Of sizes no unit means another one in other letters, unlike Mb/s and MB/s.
+    let bytes =
+        if is_bare { text.parse().ok() } else { parse_with(text.trim(), BYTES, str::eq_ignore_ascii_case) };
+    bytes.map(Bytes).ok_or_else(|| {
+        let names: Vec<_> = BYTES.iter().map(|(name, _)| *name).collect();
+        format!("{text:?}: expected {SIZE}; the units are {}", names.join(", "))
+    })
+}
+
+/// Reads the size of a cache, by the same grammar and within the bounds of the configuration.
+///
+/// # Errors
+/// One line: what was found and what is expected.
+pub fn parse_cache_size(text: &str) -> Result<Bytes, String> {
+    within::<_, serde::de::value::Error>(parse_size(text)?, CACHE_SIZES, Bytes::to_string)
+        .map_err(|why| why.to_string())
+}
+
 fn size<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<Bytes>) -> Result<Bytes, D::Error> {
-    let bytes = Bytes(value(input, BYTES, true, "a size such as \"512 MiB\" or a number of bytes")?);
+    let bytes = match input.deserialize_any(ScalarVisitor { expected: SIZE })? {
+        Scalar::Text(text) => parse_size(&text).map_err(D::Error::custom)?,
+        Scalar::Integer(integer) => u64::try_from(integer)
+            .map(Bytes)
+            .map_err(|_| D::Error::custom(format_args!("{integer}: expected {SIZE}")))?,
+        Scalar::Float(float) => return Err(D::Error::custom(format_args!("{float}: expected {SIZE}"))),
+    };
     within(bytes, range, Bytes::to_string)
 }
 
 pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Bytes, D::Error> {
-    size(input, Bytes::from_mib(64)..=Bytes::from_mib(16 << 20))
+    size(input, CACHE_SIZES)
 }
 
 pub(super) fn commit_age<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
@@ -220,6 +265,10 @@ pub(super) fn longest_start<'de, D: Deserializer<'de>>(input: D) -> Result<Durat
 
 pub(super) fn floor_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
     integer(input, 0..=50)
+}
+
+pub(super) fn share_percent<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    integer(input, 0..=100)
 }
 
 pub(super) fn deadline_window<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Duration>, D::Error> {
@@ -308,7 +357,7 @@ pub(super) fn show_bytes(bytes: Bytes) -> String {
 }
 
 pub(super) fn show_bitrate(rate: Bitrate) -> String {
-    show(rate.0, &BITS_PER_SECOND[..4])
+    show(rate.0, &BITS_PER_SECOND[..5])
 }
 
 pub(super) fn show_duration(duration: Duration) -> String {

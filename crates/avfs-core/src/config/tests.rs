@@ -268,10 +268,67 @@ fn patterns() {
         folded.matches("übung/a.mov".as_bytes(), true) && !folded.matches("übung/a.mov".as_bytes(), false)
     );
 
+    // Letters that are one to Samba, and no others: clients' paths come through it.
+    let dotless = Pattern::new("adı.mov").unwrap();
+    assert!(dotless.matches("ADı.MOV".as_bytes(), true) && !dotless.matches(b"adi.mov", true));
+
     assert_eq!(Pattern::new("/"), Err(PatternError::Empty));
     assert_eq!(Pattern::new("a/**b"), Err(PatternError::StarStar));
     assert_eq!(Pattern::new("../a"), Err(PatternError::Dots));
     assert_eq!(Pattern::new("a\\"), Err(PatternError::Escape));
+}
+
+/// A pattern that was written with the host's path never matched, without a word.
+#[test]
+fn a_pattern_that_begins_with_the_mount_point_is_refused() {
+    let config = |path: &str| Config::parse(&format!("[[stream]]\npath = {path:?}\n")).unwrap();
+    let on =
+        |path: &str, at: &str| config(path).check_patterns(Path::new(at)).map_err(|error| error.to_string());
+    let why = "matches nothing: patterns begin at the root of the volume, not of the host; write";
+    assert_eq!(
+        on("/mnt/footage/Projects/**", "/mnt/footage"),
+        Err(format!("path = \"/mnt/footage/Projects/**\" {why} \"Projects/**\""))
+    );
+    assert_eq!(on("/mnt/footage", "/mnt/footage"), Err(format!("path = \"/mnt/footage\" {why} \"**\"")));
+    for path in ["/Projects/**", "mnt/footage/**", "/mnt/footage2/**", "**"] {
+        assert_eq!(on(path, "/mnt/footage"), Ok(()), "{path}");
+        assert_eq!(on(path, "/"), Ok(()), "{path}");
+    }
+}
+
+/// The configuration and the options of the commands once had grammars of their own, in which 8MB was not the same.
+#[test]
+fn sizes_have_one_grammar() {
+    for (text, bytes) in [
+        ("8388608", 8 << 20),
+        ("8192K", 8 << 20),
+        ("8m", 8 << 20),
+        ("8MiB", 8 << 20),
+        ("8 MiB", 8 << 20),
+        ("8 MB", 8_000_000),
+        ("8mb", 8_000_000),
+        ("1.5G", 3 << 29),
+        ("2T", 2 << 40),
+        ("100 B", 100),
+    ] {
+        assert_eq!(parse_size(text), Ok(Bytes(bytes)), "{text}");
+    }
+    for text in ["", "M", "-1", "8X", "8 M i B", "1..5G", "16777216T", "99999999999999999999"] {
+        assert!(parse_size(text).unwrap_err().starts_with(&format!("{text:?}: expected a size")), "{text}");
+    }
+    let of = |text: &str| Config::parse(&format!("[cache]\nsize = {text:?}")).map(|config| config.cache.size);
+    assert_eq!(of("512M").unwrap(), Bytes::from_mib(512));
+    assert_eq!(parse_cache_size("1K"), Err("1 KiB is outside of 64 MiB to 16 TiB".to_owned()));
+    assert!(of("1K").unwrap_err().to_string().ends_with("1 KiB is outside of 64 MiB to 16 TiB"));
+}
+
+/// The manual names it as the highest there is, and it was refused.
+#[test]
+fn the_highest_bitrate_of_the_manual_is_taken_and_shown() {
+    let settings = Setting::Bitrate.parse("1 Tbit/s").unwrap();
+    assert_eq!(settings.rate, Some(Rate::Bitrate(Bitrate(1_000_000_000_000))));
+    assert_eq!(Setting::Bitrate.show(&settings).unwrap(), "1 Tbit/s");
+    assert!(Setting::Bitrate.parse("1 mbit/s").is_err(), "Mb/s and MB/s are not the same");
 }
 
 /// The definition, without any thought of time.

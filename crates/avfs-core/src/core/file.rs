@@ -8,7 +8,7 @@ use super::sequence::SequenceId;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
 use crate::types::{Declaration, HandleId, OpenFlags, Opener};
-use rtsched::{Direction, Terms};
+use rtsched::{Account, Direction, Terms};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -161,6 +161,8 @@ pub(super) struct Declared {
     pub(super) handle: HandleId,
     pub(super) direction: Direction,
     pub(super) declaration: Declaration,
+    /// Of the user whose application said it.
+    pub(super) account: Option<Account>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -294,6 +294,7 @@ impl Core {
             grace: if reads && !is_timed { GRACE } else { Duration::ZERO },
             place: if reads { self.place_of_frames(sequence) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
+            account: sequence.policy.account(),
         };
         Some((spec, players))
     }

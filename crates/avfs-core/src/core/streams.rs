@@ -8,9 +8,10 @@ use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, UNIT};
+use crate::policy::{ADMINISTRATOR, account_of_user};
 use crate::types::*;
 use avfs_io::{DeclaredStream, Evidence, IoTag, Promise, Promotion};
-use rtsched::{Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
+use rtsched::{Account, Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -94,6 +95,17 @@ fn evidence(file: &FileState, direction: Direction) -> Evidence {
     if is_said || is_seen { Evidence::Known } else { Evidence::Guessed }
 }
 
+/// On whose account the stream of a file's clients is: an application's user that declares more than the administrator
+/// has granted the file, or else the user who named its rate. `None`: the administrator's word, or what was found out.
+fn account(file: &FileState, direction: Direction) -> Option<Account> {
+    let policy = file.policy();
+    let granted = if policy.account().is_some() { None } else { policy.bitrate() };
+    let exceeds = |declared: &&Declared| {
+        declared.declaration.rate.is_some_and(|rate| granted.is_none_or(|granted| rate > granted))
+    };
+    file.declared(direction).filter(exceeds).find_map(|declared| declared.account).or(policy.account())
+}
+
 /// The shortest time that any client leaves its requests.
 fn window_of_all(file: &FileState, direction: Direction) -> Duration {
     let of_policy = file.policy().deadline_window();
@@ -151,6 +163,7 @@ impl From<DeclaredStream> for StreamReport {
                 Why::NoTime { .. } => StreamLack::Time,
                 Why::DeadlineTooShort { .. } => StreamLack::Deadline,
                 Why::NoMemory { .. } => StreamLack::Memory,
+                Why::AccountFull { .. } => StreamLack::Share,
                 Why::Congested { .. } => StreamLack::Congestion,
                 Why::NoStream | Why::AlreadyAdmitted => StreamLack::Sense,
             }),
@@ -233,6 +246,7 @@ impl Core {
             grace: Duration::ZERO,
             place: if direction == Direction::Read { self.place_of(ino) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
+            account: account(file, direction),
         })
     }
 
@@ -306,6 +320,14 @@ impl Core {
     /// [`Error::InvalidArgument`]: a rate or a period out of range. [`Error::NotPermitted`]: the policy wants the file to
     /// give way. [`Error::BadHandle`].
     pub fn declare(&mut self, handle: HandleId, declaration: Declaration) -> Result<StreamId> {
+        self.declare_for(ADMINISTRATOR, handle, declaration)
+    }
+
+    /// The same in the name of a user, whose share of the device holds for what is declared beyond the file's policy.
+    ///
+    /// # Errors
+    /// Those of [`Core::declare`].
+    pub fn declare_for(&mut self, uid: u32, handle: HandleId, declaration: Declaration) -> Result<StreamId> {
         let (ino, flags) = self.handle(handle)?;
         let in_range =
             declaration.rate.is_none_or(is_bitrate) && declaration.period.is_none_or(is_deadline_window);
@@ -313,6 +335,7 @@ impl Core {
             return Err(Error::InvalidArgument);
         }
         let direction = direction_of(flags);
+        let account = account_of_user(uid);
         let is_empty = declaration == Declaration::default();
         if !is_empty && self.file_mut(ino).policy().forbids_streams() {
             return Err(Error::NotPermitted);
@@ -321,7 +344,7 @@ impl Core {
             let declarations = &mut core.file_mut(ino).declarations;
             declarations.retain(|declared| declared.handle != handle);
             if !is_empty {
-                declarations.push(Declared { handle, direction, declaration });
+                declarations.push(Declared { handle, direction, declaration, account });
             }
         });
         Ok(stream_of(ino, direction))

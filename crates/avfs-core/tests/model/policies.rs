@@ -663,6 +663,69 @@ fn a_stream_is_admitted_only_if_its_deadline_window_can_be_kept() {
     }
 }
 
+/// Whoever may write a file could set `user.avfs.bitrate` on it and was promised nearly all of the device, so that the player
+/// of a film whose rate the administrator had set found no room.
+#[test]
+fn a_users_word_reserves_no_more_than_the_users_share() {
+    use StreamService::{Admitted, Waiting};
+    const USER: u32 = 1000;
+    let mut volume = mount("");
+    let make = |volume: &mut SimVolume, name: &str, uid: u32| {
+        let ino = make_file(volume, Ino::ROOT, name);
+        volume.set_attributes(ino, SetAttributes { uid: Some(uid), ..SetAttributes::default() }).unwrap();
+        ino
+    };
+    let states = |volume: &SimVolume, inos: &[Ino]| {
+        let all = volume.streams();
+        let state = |ino: &Ino| all.iter().find(|one| one.ino == ino.0).map(|one| (one.state, one.lacking));
+        inos.iter().map(|ino| state(ino).unwrap()).collect::<Vec<_>>()
+    };
+    let beyond = (Waiting, Some(StreamLack::Share));
+    let within = (Admitted, None);
+
+    // One file that wants most of the device, and one after the other that wants a little.
+    let files: Vec<_> = (0..9).map(|number| make(&mut volume, &format!("{number}.mxf"), USER)).collect();
+    for (number, ino) in files.iter().enumerate() {
+        set(&mut volume, *ino, "bitrate", if number == 0 { "900 Mbit/s" } else { "60 Mbit/s" }).unwrap();
+        open(&mut volume, *ino, OpenFlags::READ);
+    }
+    let found = states(&volume, &files);
+    assert_eq!(found[..2], [beyond, within]);
+    let admitted = found.iter().filter(|state| **state == within).count();
+    assert!((2..8).contains(&admitted) && found[8] == beyond, "{found:?}");
+    // An application of the same user's gets no more by declaring it.
+    let declared = make(&mut volume, "declared.mxf", 0);
+    let handle = open(&mut volume, declared, OpenFlags::READ);
+    let declaration = Declaration { rate: Some(Bitrate::from_megabits(60)), period: None };
+    volume.with(|core, _| core.declare_for(USER, handle, declaration)).unwrap();
+    assert_eq!(states(&volume, &[declared]), [beyond]);
+
+    // The administrator's words are not counted: on a file of root's, in an attribute that only root can write, in a
+    // declaration within what they grant.
+    let film = make(&mut volume, "film.mxf", 0);
+    set(&mut volume, film, "bitrate", "100 Mbit/s").unwrap();
+    let handle = open(&mut volume, film, OpenFlags::READ);
+    let declaration = Declaration { rate: Some(Bitrate::from_megabits(100)), period: None };
+    volume.with(|core, _| core.declare_for(USER, handle, declaration)).unwrap();
+    let trusted = make(&mut volume, "trusted.mxf", USER);
+    set(&mut volume, trusted, "bitrate", "900 Mbit/s").unwrap();
+    let attribute = b"trusted.avfs.bitrate";
+    volume
+        .with(|core, now| core.set_xattr(now, trusted, attribute, b"100 Mbit/s", XattrFlags::empty()))
+        .unwrap();
+    open(&mut volume, trusted, OpenFlags::READ);
+    assert_eq!(states(&volume, &[film, trusted]), [within, within]);
+    assert_eq!(decided(&volume, trusted, "rate").0, "100 Mbit/s");
+
+    // What root owns and others may write may be anybody's word.
+    let open_to_all = make(&mut volume, "open.mxf", 0);
+    let permissions = Some(0o666);
+    volume.set_attributes(open_to_all, SetAttributes { permissions, ..SetAttributes::default() }).unwrap();
+    set(&mut volume, open_to_all, "bitrate", "900 Mbit/s").unwrap();
+    open(&mut volume, open_to_all, OpenFlags::READ);
+    assert_eq!(states(&volume, &[open_to_all]), [beyond]);
+}
+
 /// What is on its way for somebody else has the deadline of the client that waits for it now.
 #[test]
 fn a_deadline_hastens_what_was_asked_for_before() {
