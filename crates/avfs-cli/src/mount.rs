@@ -6,6 +6,7 @@ use crate::fail;
 use crate::logging::{self, Target};
 use crate::mount_options::MountOptions;
 use avfs_core::config::Config;
+use avfs_core::types::AccessTimes;
 use avfs_core::volume::{OpenError, OpenOptions, Volume};
 use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Client, Request};
@@ -192,7 +193,7 @@ impl Job {
         let device = self.claim.device().to_owned();
         let open = OpenOptions {
             read_only: self.options.read_only(),
-            no_atime: self.options.set.contains(MountFlags::NOATIME),
+            access_times: access_times(self.options.set),
             cache_size: self.options.cache_size,
             config: std::mem::take(&mut self.config),
         };
@@ -295,6 +296,17 @@ fn survive() {
     }));
 }
 
+/// What a mount with these flags does about times of access.
+fn access_times(flags: MountFlags) -> AccessTimes {
+    if flags.contains(MountFlags::NOATIME) {
+        AccessTimes::Never
+    } else if flags.contains(MountFlags::STRICTATIME) {
+        AccessTimes::Strict
+    } else {
+        AccessTimes::Relative
+    }
+}
+
 /// Changes the flags of a mount; read-only goes through the daemon, which writes everything first.
 fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     let failed = |message: String| Failure::new(MOUNT_FAILED, message);
@@ -314,10 +326,10 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     };
     let mut client =
         Client::connect(&control::socket_path(entry.device)).map_err(|error| failed(error.to_string()))?;
-    let no_atime = wanted.contains(MountFlags::NOATIME);
+    let access_times = access_times(wanted);
     let mut tell = |read_only| {
         client
-            .ask(&Request::Remount { read_only, no_atime })
+            .ask(&Request::Remount { read_only, access_times })
             .map(drop)
             .map_err(|error| failed(error.to_string()))
     };
@@ -377,7 +389,10 @@ fn present_flags(directory: &Path) -> io::Result<MountFlags> {
         (StatVfsMountFlags::SYNCHRONOUS, MountFlags::SYNCHRONOUS),
     ];
     let present = pairs.into_iter().filter(|(shown, _)| flags.contains(*shown));
-    Ok(present.fold(MountFlags::empty(), |all, (_, flag)| all | flag))
+    let present = present.fold(MountFlags::empty(), |all, (_, flag)| all | flag);
+    // The kernel shows strictatime by what is not there.
+    let is_strict = !present.intersects(MountFlags::NOATIME | MountFlags::RELATIME);
+    Ok(if is_strict { present | MountFlags::STRICTATIME } else { present })
 }
 
 /// Turns the mount read-only; for `umount -r`.

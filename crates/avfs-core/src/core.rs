@@ -261,8 +261,8 @@ struct Handle {
 pub struct CoreOptions {
     /// Refuse every change.
     pub read_only: bool,
-    /// Do not record when files were read.
-    pub no_atime: bool,
+    /// When reading changes times of access.
+    pub access_times: AccessTimes,
     /// Rates, latencies, intervals.
     pub config: Config,
     /// Identity of this boot and host for multi-mount protection.
@@ -931,7 +931,7 @@ impl Core {
             blocks: self.superblock.geometry.blocks(),
             free,
             available: available.min(free),
-            files: files + available * 4,
+            files,
             files_free: available * 4,
             name_length: crate::format::MAX_NAME as u32,
         }
@@ -978,9 +978,9 @@ impl Core {
         }
     }
 
-    /// See [`CoreOptions::no_atime`].
-    pub fn set_no_atime(&mut self, no_atime: bool) {
-        self.options.no_atime = no_atime;
+    /// See [`CoreOptions::access_times`].
+    pub fn set_access_times(&mut self, access_times: AccessTimes) {
+        self.options.access_times = access_times;
     }
 
     /// From now on clients' changes are refused. What they changed before is still written.

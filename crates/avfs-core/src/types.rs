@@ -128,6 +128,19 @@ pub struct SetAttributes {
     pub keep_privileges: bool,
 }
 
+/// When reading a file changes its time of access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccessTimes {
+    /// When it is not newer than the time of the last change, or a day old (relatime).
+    #[default]
+    Relative,
+    /// Never (noatime).
+    Never,
+    /// Each time (strictatime).
+    Strict,
+}
+
 bitflags! {
     /// How renaming treats an existing target, as renameat2(2) has it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +164,8 @@ bitflags! {
         const SYNC = 8;
         /// The caller asked for O_DIRECT.
         const DIRECT = 16;
+        /// Reads leave the time of access alone (O_NOATIME).
+        const NO_ATIME = 32;
     }
 
     /// How to set an extended attribute.
@@ -160,6 +175,8 @@ bitflags! {
         const CREATE = 1;
         /// It must exist.
         const REPLACE = 2;
+        /// It is an ACL, and who sets it is not in the group: setgid goes.
+        const KILL_SETGID = 4;
     }
 }
 

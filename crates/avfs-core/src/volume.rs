@@ -88,8 +88,8 @@ impl Data<'_> {
 pub struct OpenOptions {
     /// Refuse every change, and change nothing on the device, not even to recover.
     pub read_only: bool,
-    /// Do not record when files were read.
-    pub no_atime: bool,
+    /// When reading changes times of access.
+    pub access_times: AccessTimes,
     /// Pinned memory for file data; the configuration's value when absent.
     pub cache_size: Option<Bytes>,
     /// Rates, latencies, intervals.
@@ -390,7 +390,7 @@ impl Volume {
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let core_options = CoreOptions {
             read_only: options.read_only,
-            no_atime: options.no_atime,
+            access_times: options.access_times,
             config: options.config,
             boot_id: protection::boot_id(),
             host: protection::host_name(),
@@ -556,6 +556,9 @@ impl Volume {
     /// Opens a file.
     pub fn open_file(&self, caller: Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         let opened = self.shared.run(|state| -> Result<Opened> {
+            if !flags.contains(OpenFlags::NO_ATIME) {
+                state.core.want_reads(now(), ino);
+            }
             let opened = state.core.open(ino, flags)?;
             state.core.set_opener(opened.handle, Opener::process(caller.process));
             Ok(opened)
@@ -721,6 +724,16 @@ impl Volume {
         self.shared.run(|state| state.core.drop_privileges(now(), ino, caller));
     }
 
+    /// A file's contents change: what it may do by a capability of its own, it may no more.
+    pub fn drop_capability(&self, ino: Ino) {
+        let mut state = self.shared.state.lock();
+        if state.core.has_capability(ino) {
+            let wakeup = state.core.next_wakeup();
+            state.core.drop_capability(now(), ino);
+            self.shared.settle(state, wakeup);
+        }
+    }
+
     /// See fallocate(2).
     pub fn allocate(&self, handle: HandleId, offset: u64, length: u64, mode: AllocateMode, done: Done<()>) {
         self.shared.start(Continuation::Unit(done), Operation::Allocate { handle, offset, length, mode });
@@ -875,9 +888,9 @@ impl Volume {
         taker.map_err(|_| Error::UsedElsewhere)
     }
 
-    /// Whether reading a file leaves its time of access alone.
-    pub fn set_no_atime(&self, no_atime: bool) {
-        self.shared.run(|state| state.core.set_no_atime(no_atime));
+    /// When reading changes times of access, from now on.
+    pub fn set_access_times(&self, access_times: AccessTimes) {
+        self.shared.run(|state| state.core.set_access_times(access_times));
     }
 
     /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.

@@ -8,7 +8,9 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
-use avfs_core::types::{CommandReport, DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport};
+use avfs_core::types::{
+    AccessTimes, CommandReport, DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -52,8 +54,8 @@ pub enum Request {
     Remount {
         /// Whether to refuse.
         read_only: bool,
-        /// Whether reading leaves times of access alone.
-        no_atime: bool,
+        /// When reading changes times of access.
+        access_times: AccessTimes,
     },
     /// Make everything accepted so far durable.
     Sync {},
@@ -330,7 +332,7 @@ mod tests {
         let (_directory, control) = start(no_extents);
         let heard = conversation(
             &control,
-            b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true,\"no_atime\":false}}\n{\"info\":{}}\n",
+            b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true,\"access_times\":\"never\"}}\n{\"info\":{}}\n",
         );
         assert_eq!(heard, "{\"extents\":[]}\n{\"done\":{}}\n{\"done\":{}}\n{\"error\":\"no such file\"}\n");
     }
@@ -411,7 +413,7 @@ mod tests {
             "{\"extents\":{}}",
             "{\"extents\":{\"ino\":-1}}",
             "{\"extents\":{\"ino\":2},\"sync\":{}}",
-            "{\"remount\":{\"read_only\":\"yes\",\"no_atime\":false}}",
+            "{\"remount\":{\"read_only\":\"yes\",\"access_times\":\"never\"}}",
             "{\"remount\":{\"read_only\":true}}",
             &"[".repeat(4000),
         ] {

@@ -254,8 +254,8 @@ fn answer(
             streams: volume.streams(),
             device: volume.device_report(),
         })),
-        Request::Remount { read_only, no_atime } => {
-            volume.set_no_atime(no_atime);
+        Request::Remount { read_only, access_times } => {
+            volume.set_access_times(access_times);
             done(volume.set_read_only(read_only))
         }
         Request::Sync {} => {

@@ -19,7 +19,7 @@ pub const MAX_BACKGROUND: u16 = 1024;
 ///
 /// Left out on purpose: POSIX_LOCKS and FLOCK_LOCKS (locks of one host belong in its kernel), WRITEBACK_CACHE (the
 /// kernel's pages would hide writes from the scheduler), ATOMIC_O_TRUNC (truncation comes as SETATTR), and what
-/// the decoder does not know: SETXATTR_EXT, SECURITY_CTX, CREATE_SUPP_GROUP.
+/// the decoder does not know: SECURITY_CTX, CREATE_SUPP_GROUP.
 pub(crate) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::ASYNC_DIO)
     .union(InitFlags::BIG_WRITES)
@@ -83,6 +83,9 @@ pub fn open_flags(flags: i32) -> OpenFlags {
     };
     if flags & libc::O_DIRECT != 0 {
         open |= OpenFlags::DIRECT;
+    }
+    if flags & libc::O_NOATIME != 0 {
+        open |= OpenFlags::NO_ATIME;
     }
     open
 }
@@ -159,7 +162,9 @@ pub fn rename_flags(flags: u32) -> Result<RenameFlags> {
 /// # Errors
 /// `InvalidArgument` for unknown ones.
 pub fn xattr_flags(flags: i32) -> Result<XattrFlags> {
-    u32::try_from(flags).ok().and_then(XattrFlags::from_bits).ok_or(Error::InvalidArgument)
+    let known = XattrFlags::CREATE | XattrFlags::REPLACE;
+    let flags = u32::try_from(flags).ok().and_then(XattrFlags::from_bits);
+    flags.filter(|flags| known.contains(*flags)).ok_or(Error::InvalidArgument)
 }
 
 #[cfg(test)]

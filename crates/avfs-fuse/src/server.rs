@@ -7,7 +7,7 @@ use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{
     Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
-    SetAttributes, SetTime,
+    SetAttributes, SetTime, XattrFlags,
 };
 use avfs_core::volume::{Done, Volume};
 use avfs_io::pool::Buffer;
@@ -138,7 +138,9 @@ impl Filesystem for Server {
                     reply.value(&attr_out(&changed));
                 });
                 let changes = changes(&how);
-                if changes.size.is_some() && caller.uid != 0 {
+                // Of the owner alone the volume does not know whether the group is the caller's.
+                let drops = changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some();
+                if drops && caller.uid != 0 {
                     volume.drop_privileges(node, caller);
                 }
                 volume.set_attributes(node, changes, done);
@@ -224,9 +226,11 @@ impl Filesystem for Server {
                 volume.fsync(node, self.done("fsyncdir", node, reply, |reply, ()| reply.ok()));
             }
             Operation::Statistics => reply.value(&self.statistics()),
-            Operation::SetXattr { flags, name, value } => {
-                let result =
-                    protocol::xattr_flags(flags).and_then(|flags| volume.set_xattr(node, name, value, flags));
+            Operation::SetXattr { flags, kill_setgid, name, value } => {
+                let result = protocol::xattr_flags(flags).and_then(|flags| {
+                    let flags = if kill_setgid { flags | XattrFlags::KILL_SETGID } else { flags };
+                    volume.set_xattr(node, name, value, flags)
+                });
                 self.empty(reply, "setxattr", node, result);
             }
             Operation::GetXattr { room, name } => match volume.get_xattr(caller, node, name) {
@@ -265,6 +269,7 @@ impl Filesystem for Server {
                     reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
                 });
                 let (from, to) = (HandleId(how.fh_in), HandleId(how.fh_out));
+                volume.drop_capability(to_node);
                 if caller.uid != 0 {
                     volume.drop_privileges(to_node, caller);
                 }
@@ -378,6 +383,11 @@ impl Server {
         } else {
             self.done("write", node, reply, written)
         };
+        // A mapping's stores leave rights alone, as on other filesystems, and the kernel writes them whenever it likes: a
+        // linker stores, setcap(8) comes after it, the write last.
+        if how.write_flags & abi::WRITE_CACHE == 0 {
+            self.volume.drop_capability(node);
+        }
         let unprivileged = (how.write_flags & abi::WRITE_KILL_SUIDGID != 0).then_some(caller);
         (done, unprivileged)
     }
@@ -499,8 +509,17 @@ fn attr(from: &Attributes) -> abi::Attr {
     }
 }
 
+/// How long the kernel may believe attributes, in seconds. Not at all those of a file that is setuid or setgid: a write takes
+/// that away, and the kernel, which asks for times and sizes only after a write, would go on to run the file as its owner. So it
+/// asks each time; such files are few, and no notification has to overtake anything. Of a directory only the kernel itself takes
+/// setgid away.
+fn attr_valid(from: &Attributes) -> u64 {
+    let is_privileged = from.permissions & 0o6000 != 0 && from.kind != FileKind::Directory;
+    if is_privileged { 0 } else { CACHE_LIFETIME.as_secs() }
+}
+
 fn attr_out(from: &Attributes) -> abi::AttrOut {
-    abi::AttrOut { attr_valid: CACHE_LIFETIME.as_secs(), attr: attr(from), ..Default::default() }
+    abi::AttrOut { attr_valid: attr_valid(from), attr: attr(from), ..Default::default() }
 }
 
 fn entry_out(from: &Entry) -> abi::EntryOut {
@@ -508,7 +527,7 @@ fn entry_out(from: &Entry) -> abi::EntryOut {
         nodeid: node(from.attributes.ino),
         generation: from.generation,
         entry_valid: CACHE_LIFETIME.as_secs(),
-        attr_valid: CACHE_LIFETIME.as_secs(),
+        attr_valid: attr_valid(&from.attributes),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
         attr: attr(&from.attributes),
@@ -544,7 +563,7 @@ fn statx_out(from: &Attributes) -> abi::StatxOut {
         rdev_minor: from.rdev & 0xff | from.rdev >> 12 & 0xf_ff00,
         ..Default::default()
     };
-    abi::StatxOut { attr_valid: CACHE_LIFETIME.as_secs(), stat, ..Default::default() }
+    abi::StatxOut { attr_valid: attr_valid(from), stat, ..Default::default() }
 }
 
 fn changes(how: &abi::SetattrIn) -> SetAttributes {

@@ -94,6 +94,8 @@ bitflags::bitflags! {
         const CACHE_SYMLINKS = 1 << 23;
         /// The filesystem clears setuid and setgid where it is told to.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// SETXATTR says whether setgid goes.
+        const SETXATTR_EXT = 1 << 29;
         /// `flags2` counts.
         const INIT_EXT = 1 << 30;
         /// Shared mappings of files with direct I/O.
@@ -129,8 +131,12 @@ bitflags::bitflags! {
 /// In an IOCTL's flags: it is about a directory.
 pub const IOCTL_DIR: u32 = 1 << 4;
 
+/// In a WRITE's flags: it carries what was stored through a mapping before, by any process.
+pub const WRITE_CACHE: u32 = 1;
 /// In a WRITE's flags: setuid and setgid go.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// In a SETXATTR's flags: it sets an ACL, and setgid goes.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// In a FALLOCATE, GETATTR or STATX nothing else; in `statx.mask` all that stat(2) shows, and the time of birth.
 pub const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
 /// The notification that an inode's pages are no longer true.
@@ -328,7 +334,8 @@ structures! {
         padding: u32,
     }
     FsyncIn, 16 { fh: u64, fsync_flags: u32, padding: u32, }
-    SetxattrIn, 8 { size: u32, flags: i32, }
+    /// As long as this with SETXATTR_EXT only; its first half without.
+    SetxattrIn, 16 { size: u32, flags: i32, setxattr_flags: u32, padding: u32, }
     GetxattrIn, 8 { size: u32, padding: u32, }
     AccessIn, 8 { mask: u32, padding: u32, }
     BmapIn, 16 { block: u64, blocksize: u32, padding: u32, }

@@ -81,6 +81,8 @@ pub enum Operation<'a> {
     Statistics,
     SetXattr {
         flags: i32,
+        /// It sets an ACL, and setgid goes.
+        kill_setgid: bool,
         name: &'a [u8],
         value: &'a [u8],
     },
@@ -162,7 +164,8 @@ impl<'a> Operation<'a> {
                 let how: abi::SetxattrIn = read(operation)?;
                 let (name, rest) = name(payload)?;
                 let value = rest.get(..how.size as usize).ok_or(Malformed)?;
-                Self::SetXattr { flags: how.flags, name, value }
+                let kill_setgid = how.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
+                Self::SetXattr { flags: how.flags, kill_setgid, name, value }
             }
             opcode::GETXATTR => {
                 Self::GetXattr { room: read::<abi::GetxattrIn>(operation)?.size, name: name(payload)?.0 }
@@ -223,11 +226,11 @@ mod tests {
             name in "[a-z.]{1,60}",
             rest in prop::collection::vec(any::<u8>(), 300),
         ) {
-            let how = abi::SetxattrIn { size, flags };
+            let how = abi::SetxattrIn { size, flags, setxattr_flags: 1, padding: 0 };
             let payload = [name.as_bytes(), b"\0", &rest].concat();
             let decoded = Operation::decode(opcode::SETXATTR, how.as_bytes(), &payload);
-            let expected =
-                Operation::SetXattr { flags, name: name.as_bytes(), value: &rest[..size as usize] };
+            let (name, value) = (name.as_bytes(), &rest[..size as usize]);
+            let expected = Operation::SetXattr { flags, kill_setgid: true, name, value };
             prop_assert_eq!(decoded, Ok(expected));
         }
     }

@@ -148,11 +148,13 @@ impl Device {
             Transport::Device => InitFlags::empty(),
             Transport::Ring => InitFlags::OVER_IO_URING,
         };
-        let wanted = options.wanted | options.required | rings;
+        // The decoder reads SETXATTR as long as it is with this.
+        let required = options.required | InitFlags::SETXATTR_EXT;
+        let wanted = options.wanted | required | rings;
         if !offered.contains(rings) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
         }
-        if let Some((name, _)) = (options.required - offered).iter_names().next() {
+        if let Some((name, _)) = (required - offered).iter_names().next() {
             let missing = format!("the kernel is too old: it does not have {name}");
             return Err(io::Error::new(io::ErrorKind::Unsupported, missing));
         }

@@ -110,7 +110,12 @@ impl Core {
     /// See [`Volume::lookup`](crate::volume::Volume::lookup). `.` and `..` are understood too.
     pub fn lookup(&mut self, parent: Ino, name: &[u8]) -> Result<Entry> {
         let ino = match name {
-            b"." => self.directory(parent).map(|_| parent)?,
+            // By this name the kernel asks for what a file handle names (NFS), a file or a directory. An inode without a name
+            // is deleted.
+            b"." => match self.inode(parent)? {
+                inode if inode.names.is_empty() && parent != Ino::ROOT => return Err(Error::Stale),
+                _ => parent,
+            },
             b".." => self.parent(parent)?,
             _ => self.child(parent, name)?,
         };
@@ -620,7 +625,8 @@ impl Core {
             }
             stored = match acl {
                 Some(acl) if name == ACCESS_XATTR => {
-                    let (kept, mode) = acl.set_access(attributes.permissions, true);
+                    let keeps_setgid = !flags.contains(XattrFlags::KILL_SETGID);
+                    let (kept, mode) = acl.set_access(attributes.permissions, keeps_setgid);
                     attributes.permissions = mode;
                     kept.map(|acl| acl.to_bytes())
                 }
@@ -746,9 +752,11 @@ impl Core {
             file.set_sequence(direction, sequence);
             file.count_client(flags, 1);
         });
+        // What the kernel answers from its pages changes no time of access.
+        let each_read_counts = self.options.access_times == AccessTimes::Strict;
         let file = self.file_mut(ino);
         let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
-        let cache = if small && file.writers == 0 && !flags.contains(OpenFlags::DIRECT) {
+        let cache = if small && file.writers == 0 && !each_read_counts && !flags.contains(OpenFlags::DIRECT) {
             let keep = file.kernel_pages;
             file.kernel_pages = true;
             CacheMode::PageCache { keep }
@@ -756,6 +764,18 @@ impl Core {
             CacheMode::Direct
         };
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
+    }
+
+    /// Before a file is opened to be read: what the kernel answers from its pages changes no time of access, so it drops them
+    /// where the next read has to.
+    pub fn want_reads(&mut self, now: Now, ino: Ino) {
+        if self.changes_access_time(now, ino) {
+            if let Some(file) = self.files.get_mut(&ino) {
+                file.kernel_pages = false;
+            } else if let Some(file) = self.resting.get_mut(&ino) {
+                file.kernel_pages = false;
+            }
+        }
     }
 
     /// Says who opened a file. Until then, and if that is [nobody known](Opener::is_known), it is somebody who has opened nothing else.

@@ -60,7 +60,9 @@ impl Core {
         while at < end {
             at += self.cached_slice(ino, at, end, &mut data)?;
         }
-        self.note_read(now, ino);
+        if !flags.contains(OpenFlags::NO_ATIME) {
+            self.note_read(now, ino);
+        }
         if let Some(open) = self.handles.get_mut(&handle.0) {
             open.read_deadline = None;
         }
@@ -106,16 +108,24 @@ impl Core {
     }
 
     fn note_read(&mut self, now: Now, ino: Ino) {
-        if self.options.no_atime || self.check_writable().is_err() {
-            return;
-        }
-        let Ok(attributes) = self.attributes(ino) else { return };
-        let stale = attributes.atime <= attributes.mtime.max(attributes.ctime)
-            || attributes.atime.seconds + ATIME_AGE_SECONDS < now.wall.seconds;
-        if stale && attributes.atime != now.wall {
+        if self.changes_access_time(now, ino) {
             self.touch_file(ino, Some(now.wall), None);
             self.schedule_aging(now);
         }
+    }
+
+    /// Whether a read of the file at this moment changes its time of access.
+    pub(super) fn changes_access_time(&self, now: Now, ino: Ino) -> bool {
+        let Ok(attributes) = self.attributes(ino) else { return false };
+        let is_due = match self.options.access_times {
+            AccessTimes::Never => false,
+            AccessTimes::Strict => true,
+            AccessTimes::Relative => {
+                attributes.atime <= attributes.mtime.max(attributes.ctime)
+                    || attributes.atime.seconds + ATIME_AGE_SECONDS < now.wall.seconds
+            }
+        };
+        is_due && attributes.atime != now.wall && self.check_writable().is_ok()
     }
 
     /// Reads, or parks the operation until the device has delivered what is missing.

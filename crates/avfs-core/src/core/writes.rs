@@ -16,6 +16,8 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
 
+/// What a program may do that runs from the file, beyond what its user may.
+const CAPABILITY_XATTR: &[u8] = b"security.capability";
 /// From this length on a file is written in blocks of the largest size.
 const LARGE_FILE: u64 = 4 << 20;
 /// Whoever hands over so much at once has more.
@@ -202,7 +204,9 @@ impl Core {
     /// Setuid goes, and setgid where it is a privilege (the group may execute), or where the writer is not of the
     /// group: then it would only mark the file for mandatory locking on somebody else's behalf.
     pub fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
-        let Some(inode) = self.metadata.get(ino) else { return };
+        let Some(inode) = self.metadata.get(ino).filter(|inode| inode.kind != FileKind::Directory) else {
+            return;
+        };
         let mut attributes = inode.attributes;
         attributes.permissions = without_privileges(attributes.permissions);
         if caller.gid != attributes.gid {
@@ -210,6 +214,18 @@ impl Core {
         }
         if attributes.permissions != inode.attributes.permissions {
             let _ = self.transact(now, &[Record::Attributes { ino, attributes }]);
+        }
+    }
+
+    /// Whether the file may do something by a capability of its own.
+    pub fn has_capability(&self, ino: Ino) -> bool {
+        self.metadata.get(ino).is_some_and(|inode| inode.xattr(CAPABILITY_XATTR).is_some())
+    }
+
+    /// The capability of a file goes with what it held, whoever changes it: it was given to those bytes.
+    pub fn drop_capability(&mut self, now: Now, ino: Ino) {
+        if self.has_capability(ino) && self.check_writable().is_ok() {
+            let _ = self.transact(now, &[Record::RemoveXattr { ino, name: CAPABILITY_XATTR.into() }]);
         }
     }
 
