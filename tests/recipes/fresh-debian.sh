@@ -26,8 +26,12 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$SCRATCH/debootstrap.
 sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mkdir -p "$root/etc/ssl/certs"
-certificates=/etc/ssl/certs/ca-certificates.crt
-if [ -e $certificates ]; then cp $certificates "$root/etc/ssl/trusted-here.crt"; fi
+# Where this machine trusts an authority of its own, the fresh one does too.
+certificates=/etc/ssl/certs/ca-certificates.crt trusted=()
+if [ -e $certificates ]; then
+	cp $certificates "$root/etc/ssl/trusted-here.crt"
+	for name in SSL_CERT_FILE CARGO_HTTP_CAINFO PIP_CERT; do trusted+=("$name=/etc/ssl/trusted-here.crt"); done
+fi
 git clone --quiet --no-hardlinks "$ROOT" "$root/avfs"
 
 mount -t proc proc "$root/proc"
@@ -38,7 +42,7 @@ mount --rbind /sys "$root/sys"
 say "== $*"
 started=$SECONDS status=0
 chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-	SSL_CERT_FILE=/etc/ssl/trusted-here.crt CARGO_HTTP_CAINFO=/etc/ssl/trusted-here.crt PIP_CERT=/etc/ssl/trusted-here.crt \
+	"${trusted[@]}" \
 	sh -c 'cd /avfs && exec "$@"' sh "$@" || status=$?
 chroot "$root" sh -c 'cargo --version; rustc --version' || true
 if ((status == 0)); then
