@@ -204,7 +204,11 @@ impl Job {
                 |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
             )
             .map_err(|error| error.to_string())?;
-        let flags = self.options.flags(MountFlags::empty());
+        let mut flags = self.options.flags(MountFlags::empty());
+        if let Some(why) = volume.refusal().filter(|_| !self.options.read_only()) {
+            eprintln!("{NAME}: {}: {why}", printable(&device));
+            flags |= MountFlags::RDONLY;
+        }
         let mounted = match Mounted::start(&volume, &device, &self.directory, flags, self.options.transport) {
             Ok(mounted) => mounted,
             Err(error) => {

@@ -20,6 +20,7 @@ mod tests;
 
 use crate::allocator::BlockRun;
 use crate::format::{BLOCK, Geometry, Superblock, SuperblockError};
+use crate::journal::Behind;
 use crate::metadata::{Contradiction, Metadata};
 use crate::protection;
 use crate::recovery::read_superblocks;
@@ -86,11 +87,11 @@ pub enum Finding {
         generation: u64,
     },
     /// The log goes on behind a place where it cannot be read.
-    LogDamaged {
-        /// First batch that is not there.
-        from: u64,
-        /// Newest batch behind it.
-        newest: u64,
+    LogDamaged(Behind),
+    /// A block of a log batch, the others of which say what it was.
+    LogBlockDamaged {
+        /// Where.
+        address: DeviceOffset,
     },
     /// A record of the log does not fit the metadata.
     LogContradiction {
@@ -220,6 +221,7 @@ impl Finding {
                 | Self::MmpDamaged
                 | Self::TableCopyDamaged { .. }
                 | Self::ShardCopyDamaged { .. }
+                | Self::LogBlockDamaged { .. }
         )
     }
 }
@@ -260,8 +262,12 @@ impl fmt::Display for Finding {
             Self::OlderCheckpoint { generation } => {
                 write!(f, "metadata is damaged: restored from generation {generation} and the log")
             }
-            Self::LogDamaged { from, newest } => {
-                write!(f, "log is damaged: batches {from} to {newest} are lost")
+            Self::LogDamaged(behind) => behind.fmt(f),
+            Self::LogBlockDamaged { address } => {
+                write!(
+                    f,
+                    "log block at {address} is damaged: to be written again from the others of its batch"
+                )
             }
             Self::LogContradiction { lsn, contradiction } => {
                 write!(f, "log record {lsn}: {contradiction}: to be left out")

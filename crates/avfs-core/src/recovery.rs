@@ -7,7 +7,7 @@ use crate::format::{
     BLOCK, Geometry, Piece, SUPERBLOCK_A, Superblock, SuperblockError, UNIT, UNIT_BLOCKS, decode_table,
 };
 use crate::inode::Name;
-use crate::journal::{Journal, read_log};
+use crate::journal::{Behind, Journal, batches_behind, read_log};
 use crate::metadata::{Contradiction, Metadata};
 use avfs_io::IoError;
 use avfs_io::device::Device;
@@ -68,8 +68,11 @@ pub struct Recovered {
     pub journal: Journal,
     /// Records that were replayed.
     pub replayed: usize,
-    /// Second copies that had to be used, for the administrator.
+    /// Places that are damaged and whose contents were had from a second copy or from parity, for the administrator.
     pub repaired: Vec<DeviceOffset>,
+    /// What the log has behind a damaged place. The state is that of before it, and must not be written to: what is behind
+    /// it was acknowledged, and would be overwritten.
+    pub behind: Option<Behind>,
 }
 
 /// What stands at the four places of a superblock. A place that the device does not have holds none.
@@ -180,7 +183,7 @@ pub(crate) fn metadata_units(superblock: &Superblock, metadata: &Metadata) -> BT
 /// Reads a volume.
 ///
 /// # Errors
-/// See [`RecoveryError`]. A torn or stale end of the log is none.
+/// See [`RecoveryError`]. A torn or stale end of the log is none, and damage in it is told by [`Recovered::behind`].
 pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
     let superblock = find_superblock(device)?;
     let mut reader = PieceReader::new(device, superblock.geometry);
@@ -188,6 +191,7 @@ pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
     load_shards(&superblock, &mut reader, &mut metadata)?;
     metadata.set_lsn(superblock.lsn);
     let replay = read_log(device, &superblock)?;
+    let behind = batches_behind(device, &superblock, &replay.end)?;
     let replayed = replay.records.len();
     for (lsn, record) in &replay.records {
         let ino = record.ino();
@@ -210,8 +214,9 @@ pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
         }
     }
     let journal = Journal::new(&superblock, replay.end, replay.bytes);
-    let repaired = reader.damaged;
-    Ok(Recovered { superblock, metadata, allocator, journal, replayed, repaired })
+    let mut repaired = reader.damaged;
+    repaired.extend(replay.rebuilt.iter().map(|rebuilt| rebuilt.address));
+    Ok(Recovered { superblock, metadata, allocator, journal, replayed, repaired, behind })
 }
 
 pub(crate) fn load_shards(

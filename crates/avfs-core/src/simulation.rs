@@ -86,7 +86,8 @@ impl SimVolume {
     ) -> core::result::Result<Self, RecoveryError> {
         let recovered = recover(&**engine.disk())?;
         let clock = Instant::from_nanos(1_000_000_000);
-        let options = CoreOptions { config, ..CoreOptions::default() };
+        let read_only = recovered.behind.is_some();
+        let options = CoreOptions { config, read_only, ..CoreOptions::default() };
         let core = Core::new(
             recovered.superblock,
             recovered.metadata,

@@ -13,6 +13,7 @@ use crate::core::{
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
 use crate::format::MmpBlock;
+use crate::journal::Behind;
 use crate::protection;
 use crate::recovery::{RecoveryError, find_superblock, recover};
 use crate::types::*;
@@ -158,6 +159,8 @@ pub struct Volume {
     device: Arc<FileDevice>,
     timer_thread: Mutex<Option<JoinHandle<()>>>,
     device_read_only: bool,
+    /// What the log has behind a damaged place: nothing is written while it does.
+    behind: Option<Behind>,
     uuid: [u8; 16],
     /// What said who has the volume when it was opened.
     found: Option<MmpBlock>,
@@ -359,8 +362,8 @@ impl Volume {
         }
         let device = Arc::new(device);
         let opened = Self::start(Arc::clone(&device), device_read_only, found, options);
-        if opened.is_err() && writes {
-            // What it was not opened for is the error to be told.
+        if writes && !opened.as_ref().is_ok_and(|volume| volume.is_held()) {
+            // Where it was not opened, why not is the error to be told.
             let _ = protection::let_go(&*device, uuid);
         }
         opened
@@ -376,7 +379,10 @@ impl Volume {
         let recovered = recover(&*device)?;
         let uuid = recovered.superblock.uuid;
         for address in &recovered.repaired {
-            tracing::warn!(%address, "damaged metadata was read from its second copy");
+            tracing::warn!(%address, "damaged metadata was read from its second copy or rebuilt");
+        }
+        if let Some(behind) = recovered.behind {
+            tracing::error!("{}", Self::told(behind));
         }
         tracing::info!(
             replayed = recovered.replayed,
@@ -389,7 +395,7 @@ impl Volume {
         let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let core_options = CoreOptions {
-            read_only: options.read_only,
+            read_only: options.read_only || recovered.behind.is_some(),
             access_times: options.access_times,
             config: options.config,
             boot_id: protection::boot_id(),
@@ -426,11 +432,23 @@ impl Volume {
             device,
             timer_thread: Mutex::new(Some(timer_thread)),
             device_read_only,
+            behind: recovered.behind,
             uuid,
             found,
             scheduler_start,
             device_config,
         }))
+    }
+
+    /// Why the volume is read-only although it was not opened so; one line for the administrator.
+    pub fn refusal(&self) -> Option<String> {
+        self.behind.map(Self::told)
+    }
+
+    fn told(behind: Behind) -> String {
+        format!(
+            "{behind} unless they can be read again: mounted read-only, as it was before them; fsck.avfs -y gives them up"
+        )
     }
 
     /// Who tells the kernel what it must forget. Set once, by the frontend.
@@ -851,7 +869,7 @@ impl Volume {
     /// [`Error::UsedElsewhere`]: meanwhile nobody held the volume, and another host may have mounted and changed it.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         if !read_only {
-            if self.device_read_only {
+            if self.device_read_only || self.behind.is_some() {
                 return Err(Error::ReadOnly);
             }
             if !self.is_held() {

@@ -2,7 +2,7 @@
 
 use super::Finding;
 use crate::format::{Geometry, LogPosition, Piece, Superblock, decode_table};
-use crate::journal::{newest_batch, read_log};
+use crate::journal::{batches_behind, read_log};
 use crate::metadata::{Contradiction, Metadata};
 use crate::recovery::PieceReader;
 use avfs_io::IoError;
@@ -109,9 +109,16 @@ pub(super) fn load(device: &dyn Device, superblock: &Superblock) -> Result<Optio
         }
     }
     let mut log = replay.end;
-    if let Some(newest) = newest_batch(device, superblock, log.sequence)? {
-        findings.push(Finding::LogDamaged { from: log.sequence, newest });
-        log.sequence = newest + 1;
+    let behind = batches_behind(device, superblock, &log)?;
+    // The last batch may have been torn by a loss of power, which is no damage.
+    let is_torn = |sequence| behind.is_none() && sequence + 1 == log.sequence;
+    for rebuilt in replay.rebuilt.into_iter().filter(|rebuilt| !is_torn(rebuilt.sequence)) {
+        findings.push(Finding::LogBlockDamaged { address: rebuilt.address });
+        copies.push(DamagedCopy { address: rebuilt.address, bytes: rebuilt.bytes });
+    }
+    if let Some(behind) = behind {
+        findings.push(Finding::LogDamaged(behind));
+        log.sequence = behind.newest + 1;
     }
     let superblock = superblock.clone();
     Ok(Some(Loaded { superblock, metadata, findings, copies, log, replayed: replay.records.len() }))

@@ -351,8 +351,12 @@ fn a_log_that_goes_on_behind_a_gap_is_told_of() {
     }
     let disk = Arc::new(volume.disk().crash(0));
     destroy(&disk, DeviceOffset(LOG_START + positions[1].offset));
-    let from = positions[1].sequence;
-    let after = expect(disk, &[Finding::LogDamaged { from, newest: from + 2 }]);
+    destroy(&disk, DeviceOffset(LOG_START + positions[1].offset + BLOCK));
+    let (from, recovered) = (positions[1].sequence, recover(&*disk).unwrap());
+    let behind = recovered.behind.unwrap();
+    assert_eq!((behind.from, behind.newest, behind.batches), (from, from + 2, 2));
+    assert!(behind.changes >= behind.batches, "{behind}");
+    let after = expect(disk, &[Finding::LogDamaged(behind)]);
     assert!(after.contains_key("/a") && !after.contains_key("/b"));
 }
 
