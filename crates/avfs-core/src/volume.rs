@@ -808,8 +808,8 @@ impl Volume {
     }
 
     /// NUL-terminated names, one after the other.
-    pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.with(|core| core.list_xattrs(ino))
+    pub fn list_xattrs(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>> {
+        self.with(|core| core.list_xattrs_as(caller, ino))
     }
 
     /// See removexattr(2).

@@ -237,7 +237,7 @@ impl Filesystem for Server {
                 Ok(value) => self.attribute(reply, "getxattr", node, &value, room),
                 Err(error) => self.refuse(reply, "getxattr", node, error),
             },
-            Operation::ListXattrs { room } => match volume.list_xattrs(node) {
+            Operation::ListXattrs { room } => match volume.list_xattrs(caller, node) {
                 Ok(names) => self.attribute(reply, "listxattr", node, &names, room),
                 Err(error) => self.refuse(reply, "listxattr", node, error),
             },

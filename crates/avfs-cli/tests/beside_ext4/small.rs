@@ -1,6 +1,6 @@
 //! Times of access, file handles, what df(1) says.
 
-use crate::{Beside, succeed};
+use crate::{Beside, ROOT, User, succeed};
 use rustix::fs::{Timespec, Timestamps, futimens, statvfs};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -66,6 +66,30 @@ fn a_read_changes_the_time_of_access_also_where_the_kernel_has_the_file() {
     succeed(rig.mount_avfs("remount,relatime"));
     let last = nanoseconds();
     assert_eq!(nanoseconds(), last);
+}
+
+/// Users saw the names of root's attributes, whose values they cannot read: a copy of theirs then complains.
+#[test]
+fn trusted_attributes_are_shown_to_root_alone() {
+    let Some(rig) = Beside::mounted() else { return };
+    let user = User { uid: 65534, gid: 65534 };
+    rig.same("names of attributes", |volume| {
+        let path = volume.join("file");
+        fs::write(&path, "").unwrap();
+        for name in ["user.colour", "trusted.colour"] {
+            rustix::fs::setxattr(&path, name, b"red", rustix::fs::XattrFlags::empty()).unwrap();
+        }
+        [ROOT, user].map(|user| {
+            let mut names = vec![0; 4096];
+            let length = user.does(|| rustix::fs::listxattr(&path, &mut names[..])).unwrap();
+            let all = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+            // ext4 keeps a label of the security module besides, where there is one.
+            let ours = all.filter(|name| !name.starts_with(b"security."));
+            let mut ours: Vec<_> = ours.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+            ours.sort();
+            ours
+        })
+    });
 }
 
 /// A file handle as NFS servers keep it.

@@ -696,8 +696,18 @@ impl Core {
 
     /// See listxattr(2).
     pub fn list_xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.list_xattrs_as(Caller::default(), ino)
+    }
+
+    /// The same, asked by a user: `trusted.*` is root's business alone, and the kernel leaves hiding it to filesystems.
+    ///
+    /// # Errors
+    /// Those of [`Core::list_xattrs`].
+    pub fn list_xattrs_as(&self, caller: Caller, ino: Ino) -> Result<Vec<u8>> {
         let mut names = Vec::new();
-        for xattr in self.inode(ino)?.xattrs.iter().flat_map(|all| all.iter()) {
+        let shown = |name: &[u8]| caller.uid == 0 || !name.starts_with(b"trusted.");
+        let all = self.inode(ino)?.xattrs.iter().flat_map(|all| all.iter());
+        for xattr in all.filter(|xattr| shown(&xattr.name)) {
             names.extend_from_slice(&xattr.name);
             names.push(0);
         }
