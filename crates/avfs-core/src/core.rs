@@ -21,6 +21,7 @@ mod players;
 mod policies;
 mod probing;
 mod reads;
+mod replacing;
 mod reservation;
 mod sequence;
 mod streams;
@@ -48,6 +49,7 @@ use frames::Share;
 use hashbrown::HashMap;
 use openers::Openers;
 use players::Player;
+use replacing::Replacements;
 use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
 use smallvec::{SmallVec, smallvec};
@@ -127,6 +129,26 @@ pub enum Operation {
         length: u64,
         /// What to do.
         mode: AllocateMode,
+    },
+    /// See [`Core::rename`].
+    Rename {
+        /// Where the name stands.
+        parent: Ino,
+        /// Which.
+        name: Box<[u8]>,
+        /// Where it goes.
+        new_parent: Ino,
+        /// What it becomes.
+        new_name: Box<[u8]>,
+        /// How.
+        flags: RenameFlags,
+    },
+    /// See [`Core::unlink`].
+    Unlink {
+        /// Where the name stands.
+        parent: Ino,
+        /// Which.
+        name: Box<[u8]>,
     },
     /// Everything durable, a checkpoint written, nothing left to replay.
     Shutdown,
@@ -311,6 +333,7 @@ pub struct Core {
     /// See [`Outbox::accepted`].
     accepted: Accepted,
     commit: Commit,
+    replacements: Replacements,
     checkpoints: Checkpoints,
     /// Space that is free as soon as the record that freed it is durable.
     freed: VecDeque<(u64, BlockRun)>,
@@ -379,6 +402,7 @@ impl Core {
             outbox: Outbox::default(),
             accepted: Accepted::default(),
             commit,
+            replacements: Replacements::default(),
             checkpoints,
             freed: VecDeque::new(),
             freed_blocks: 0,
@@ -487,6 +511,9 @@ impl Core {
             Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),
             Operation::Fsync { .. } | Operation::Sync | Operation::Shutdown => {
                 return self.attempt_sync(now, ticket, waiting);
+            }
+            Operation::Rename { .. } | Operation::Unlink { .. } => {
+                self.try_change_of_names(now, ticket, &mut waiting).map(Outcome::Done)
             }
             Operation::SetAttributes { ino, changes } => {
                 let (ino, changes) = (*ino, *changes);
@@ -624,6 +651,7 @@ impl Core {
     }
 
     fn pump(&mut self, now: Now) {
+        self.settle_replacing(now);
         self.wake_throttled(now);
         self.pump_commit(now);
         self.pump_checkpoint(now);
@@ -1016,7 +1044,7 @@ impl Core {
 
     /// True while so much of the log waits for a checkpoint that callers should hold back changes of metadata.
     pub fn under_pressure(&self) -> bool {
-        self.failure.is_none()
-            && self.journal.used() + self.journal.pending_bytes() > self.journal.capacity() / 4 * 3
+        let is_full = self.journal.used() + self.journal.pending_bytes() > self.journal.capacity() / 4 * 3;
+        self.failure.is_none() && (is_full || self.is_held_for_long())
     }
 }

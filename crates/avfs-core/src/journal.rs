@@ -135,15 +135,30 @@ impl Journal {
         self.tail = self.tail.max(mark.total);
     }
 
-    /// The next batch: as many whole transactions as fit. `None` when nothing is pending or the ring has no room.
-    pub fn seal(&mut self) -> Option<Batch> {
+    /// What was added from record `first` through record `last` becomes durable at once: one transaction.
+    pub fn bind(&mut self, first: u64, last: u64) {
+        let begin = self.transactions.partition_point(|&(_, lsn)| lsn < first);
+        let end = self.transactions.partition_point(|&(_, lsn)| lsn <= last);
+        if end > begin + 1 {
+            self.transactions.drain(begin..end - 1);
+        }
+    }
+
+    /// True when records are pending, and the first of their transactions goes beyond record `last`.
+    pub fn is_held(&self, last: u64) -> bool {
+        self.transactions.front().is_some_and(|&(_, lsn)| lsn > last)
+    }
+
+    /// The next batch: as many whole transactions as fit, none that goes beyond record `last`. `None` when nothing is pending
+    /// up to there, or the ring has no room.
+    pub fn seal(&mut self, last: u64) -> Option<Batch> {
         let fitting = self
             .transactions
             .iter()
-            .take_while(|&&(end, _)| (end + HEADER) as u64 <= MAX_BATCH)
+            .take_while(|&&(end, lsn)| (end + HEADER) as u64 <= MAX_BATCH && lsn <= last)
             .count()
             // A single transaction that is larger than a batch should be: it is still written whole.
-            .max(usize::from(!self.transactions.is_empty()));
+            .max(usize::from(!self.is_empty() && !self.is_held(last)));
         let &(length, last_lsn) = self.transactions.get(fitting.checked_sub(1)?)?;
         let content = ((HEADER + length) as u64).next_multiple_of(BLOCK);
         let space = content + BLOCK;
@@ -602,7 +617,7 @@ mod tests {
         for (index, size) in SIZES.into_iter().enumerate() {
             let before = journal.mark().position;
             journal.append(&records(size), 2 + 2 * index as u64);
-            let Batch { address, bytes, .. } = journal.seal().unwrap();
+            let Batch { address, bytes, .. } = journal.seal(u64::MAX).unwrap();
             assert_eq!(address.0, LOG_START + before.offset);
             let (header, _) = BatchHeader::read_from_prefix(&bytes).unwrap();
             let length = header.length.get() as usize;

@@ -305,7 +305,8 @@ impl SimVolume {
             if let Some(outcome) = self.finished.remove(&ticket) {
                 return outcome;
             }
-            assert!(self.engine.outstanding() > 0, "{ticket:?} waits for nothing");
+            let is_awaited = self.engine.outstanding() > 0 || self.core.waits_for_a_close();
+            assert!(is_awaited, "{ticket:?} waits for nothing");
             self.step();
         }
         panic!("{ticket:?} never ends");
@@ -429,6 +430,23 @@ impl SimVolume {
             Outcome::Attributes(result) => result,
             other => panic!("a change of attributes ended as {other:?}"),
         }
+    }
+
+    /// See renameat2(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
+        let (name, new_name) = (from.1.into(), to.1.into());
+        self.done(Operation::Rename { parent: from.0, name, new_parent: to.0, new_name, flags })
+    }
+
+    /// See unlink(2).
+    ///
+    /// # Errors
+    /// As the volume says.
+    pub fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.done(Operation::Unlink { parent, name: name.into() })
     }
 
     /// Makes and opens a file for reading and writing.

@@ -299,6 +299,18 @@ impl Shared {
         result
     }
 
+    /// As [`change`](Self::change), of what may have to wait for the device.
+    fn change_later(&self, continuation: Continuation, operation: Operation) {
+        let mut state = self.state.lock();
+        while state.core.under_pressure() {
+            self.pressure.wait(&mut state);
+        }
+        let wakeup = state.core.next_wakeup();
+        let ticket = state.ticket(continuation);
+        state.core.start(now(), ticket, operation);
+        self.settle(state, wakeup);
+    }
+
     fn timer(&self) {
         let mut state = self.state.lock();
         while !state.stopping {
@@ -533,8 +545,8 @@ impl Volume {
     }
 
     /// Removes a name of anything but a directory.
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
-        self.shared.change(|core, now| core.unlink(now, parent, name))
+    pub fn unlink(&self, parent: Ino, name: &[u8], done: Done<()>) {
+        self.shared.change_later(Continuation::Unit(done), Operation::Unlink { parent, name: name.into() });
     }
 
     /// Removes an empty directory.
@@ -550,8 +562,11 @@ impl Volume {
         new_parent: Ino,
         new_name: &[u8],
         flags: RenameFlags,
-    ) -> Result<()> {
-        self.shared.change(|core, now| core.rename(now, parent, name, new_parent, new_name, flags))
+        done: Done<()>,
+    ) {
+        let (name, new_name) = (name.into(), new_name.into());
+        let operation = Operation::Rename { parent, name, new_parent, new_name, flags };
+        self.shared.change_later(Continuation::Unit(done), operation);
     }
 
     /// A symbolic link's target.

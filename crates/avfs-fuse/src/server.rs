@@ -166,14 +166,18 @@ impl Filesystem for Server {
                 let result = volume.make_directory(caller, node, name, permissions, umask);
                 self.entry(reply, "mkdir", node, result);
             }
-            Operation::Unlink { name } => self.empty(reply, "unlink", node, volume.unlink(node, name)),
+            Operation::Unlink { name } => {
+                volume.unlink(node, name, self.done("unlink", node, reply, |reply, ()| reply.ok()));
+            }
             Operation::RemoveDirectory { name } => {
                 self.empty(reply, "rmdir", node, volume.remove_directory(node, name));
             }
             Operation::Rename { name, new_parent, new_name, flags } => {
-                let result = protocol::rename_flags(flags)
-                    .and_then(|flags| volume.rename(node, name, ino(new_parent), new_name, flags));
-                self.empty(reply, "rename", node, result);
+                let done = self.done("rename", node, reply, |reply, ()| reply.ok());
+                match protocol::rename_flags(flags) {
+                    Ok(flags) => volume.rename(node, name, ino(new_parent), new_name, flags, done),
+                    Err(error) => done(Err(error)),
+                }
             }
             Operation::Link { node: linked, name } => {
                 self.entry(reply, "link", ino(linked), volume.link(ino(linked), node, name));

@@ -303,6 +303,7 @@ impl Core {
             .flat_map(|file| &file.waiting)
             .chain(&self.buffer_waiters)
             .chain(&self.space_waiters)
+            .chain(self.replacements.held_back())
             .chain(&self.checkpoints.waiters)
             .chain(self.commit.tickets());
         let mut seen = BTreeSet::new();
@@ -335,7 +336,8 @@ impl Core {
         );
         let data = at_device(|purpose| matches!(purpose, Purpose::Data { .. } | Purpose::Load { .. }));
         ensure!(self.throttled.is_empty() || data, "writes are held back and nothing is written");
-        let busy = !self.commit.is_idle() || self.checkpoints.is_running();
+        let is_held = self.replacements.is_commit_due();
+        let busy = !self.commit.is_idle() || self.checkpoints.is_running() || is_held;
         ensure!(
             (self.space_waiters.is_empty() && self.commit.tickets().next().is_none()) || busy,
             "somebody waits for a commit and none is under way"

@@ -95,7 +95,10 @@ impl Commit {
 impl Core {
     pub(super) fn commit_due(&self) -> Instant {
         match (&self.commit.phase, self.commit.oldest_pending) {
-            (Phase::Idle, Some(oldest)) if self.failure.is_none() => oldest + self.commit_age(),
+            (Phase::Idle, _) if self.replacements.is_commit_due() => self.replacing_due(),
+            (Phase::Idle, Some(oldest)) if self.failure.is_none() => {
+                (oldest + self.commit_age()).min(self.replacing_due())
+            }
             _ => Instant::FAR_FUTURE,
         }
     }
@@ -114,17 +117,33 @@ impl Core {
         let due = self.commit.wanted
             || !self.commit.waiters.is_empty()
             || self.journal.pending_bytes() >= LARGE_BATCH
-            || self.commit_due() <= now.monotonic;
+            || self.replacements.is_commit_due()
+            || self.commit.oldest_pending.is_some_and(|oldest| oldest + self.commit_age() <= now.monotonic);
         if !due {
             return;
         }
-        let batch = self.journal.seal();
-        if batch.is_none() && !self.journal.is_empty() {
+        let last = self.replacements.last_free();
+        let is_held = self.journal.is_held(last);
+        if is_held {
+            self.replacements.commit_waits(now.monotonic);
+            let durable = self.commit.durable_lsn;
+            if !self.commit.waiters.iter().any(|waiter| waiter.lsn <= durable) {
+                return;
+            }
+        }
+        let batch = if is_held { None } else { self.journal.seal(last) };
+        if batch.is_none() && !self.journal.is_empty() && !is_held {
             // The ring is full: the checkpoint that is running or starts now makes room.
             self.start_checkpoint(now);
             return;
         }
-        self.commit.wanted = false;
+        if !is_held {
+            // Behind the batch: what was held back until now may have to wait for bytes of its own.
+            for ticket in self.replacements.commit_goes_on() {
+                self.retry(now, ticket);
+            }
+        }
+        self.commit.wanted = is_held;
         self.commit.oldest_pending = (!self.journal.is_empty()).then_some(now.monotonic);
         if self.commit.flushed < self.commit.data {
             let data = self.commit.data;
@@ -203,7 +222,9 @@ impl Core {
         let waiters = std::mem::take(&mut self.commit.waiters);
         let parked = std::mem::take(&mut self.space_waiters);
         let unbuffered = std::mem::take(&mut self.buffer_waiters);
-        let tickets = waiters.into_iter().map(|waiter| waiter.ticket).chain(parked).chain(unbuffered);
+        let held_back = self.replacements.commit_goes_on();
+        let tickets = waiters.into_iter().map(|waiter| waiter.ticket).chain(parked);
+        let tickets = tickets.chain(unbuffered).chain(held_back);
         for ticket in tickets {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 let outcome = failed(&waiting);
@@ -227,7 +248,7 @@ impl Core {
     }
 
     /// Parks an operation until more of a file is on the device, or there is memory to complete its pages in.
-    fn wait_to_be_written(&mut self, ino: Ino, ticket: Ticket) {
+    pub(super) fn wait_to_be_written(&mut self, ino: Ino, ticket: Ticket) {
         let no_memory = self.files.get(&ino).is_some_and(|file| file.is_idle() && file.exclusive == 0)
             && !self.is_filling(ino);
         if no_memory {
@@ -246,6 +267,10 @@ impl Core {
             }
             let parked = match &mut waiting.stage {
                 Stage::Try => {
+                    match waiting.operation {
+                        Operation::Fsync { ino } => self.filled(now, ino),
+                        _ => self.all_filled(now),
+                    }
                     let files = match waiting.operation {
                         Operation::Fsync { ino } => vec![ino],
                         _ => self.dirty_files.iter().copied().collect(),

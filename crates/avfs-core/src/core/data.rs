@@ -65,6 +65,7 @@ impl Core {
     ) -> Result<bool> {
         self.check_writable()?;
         let mut records = self.changed_attributes(now, ino, &changes)?;
+        let mut is_emptied = false;
         if let Some(size) = changes.size {
             let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
             match inode.kind {
@@ -76,6 +77,11 @@ impl Core {
                 return Err(Error::FileTooLarge);
             }
             if !self.is_quiet(now, ino, ticket) {
+                return Ok(false);
+            }
+            is_emptied = size == 0 && self.is_worth_keeping(ino);
+            if is_emptied && self.replacements.is_commit_due() {
+                self.wait_for_due_commit(ticket);
                 return Ok(false);
             }
             let old = self.file_mut(ino).size;
@@ -92,7 +98,11 @@ impl Core {
                 self.shrink(ino, size, &mut records);
             }
         }
+        let first_lsn = self.metadata.lsn() + 1;
         self.transact(now, &records)?;
+        if is_emptied {
+            self.hold_emptied(now, first_lsn, ino);
+        }
         if let Some(file) = self.files.get_mut(&ino) {
             file.touched = None;
         }

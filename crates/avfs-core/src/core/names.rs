@@ -47,7 +47,7 @@ impl Core {
         if inode.kind == FileKind::Directory { Ok(inode) } else { Err(Error::NotDirectory) }
     }
 
-    fn child(&self, parent: Ino, name: &[u8]) -> Result<Ino> {
+    pub(super) fn child(&self, parent: Ino, name: &[u8]) -> Result<Ino> {
         check_name(name)?;
         self.metadata.child(self.directory(parent)?, parent, name).ok_or(Error::NotFound)
     }
@@ -132,6 +132,7 @@ impl Core {
             *held = held.saturating_sub(count);
             if *held == 0 {
                 self.lookups.remove(&ino);
+                self.replacements.forget_name(ino);
                 if let Some(file) = self.files.get_mut(&ino) {
                     file.kernel_pages = false;
                 } else if let Some(file) = self.resting.get_mut(&ino) {
@@ -166,6 +167,7 @@ impl Core {
         }
         self.unreaped.remove(&ino);
         self.forget_file(ino);
+        self.replacements.forget_name(ino);
         let _ = self.transact(now, &[Record::Remove { ino }]);
     }
 
@@ -375,12 +377,20 @@ impl Core {
     }
 
     fn remove_name(&mut self, now: Now, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
+        let name = Name { parent, name: name.into() };
+        let successor = self.successor(ino);
+        let epoch = successor.and_then(|successor| self.begin_replacing(now, successor));
         let records = [
-            Record::RemoveName { ino, name: Name { parent, name: name.into() } },
+            Record::RemoveName { ino, name: name.clone() },
             self.touch_inode(now, ino)?,
             self.touch_directory(now, parent)?,
         ];
+        let first_lsn = self.metadata.lsn() + 1;
         self.transact(now, &records)?;
+        if let Some(successor) = successor {
+            self.wait_for_bytes(now, first_lsn, successor, epoch);
+        }
+        self.lost_name(ino, name);
         self.reap(now, ino);
         Ok(())
     }
@@ -414,6 +424,11 @@ impl Core {
         }
         let old = Name { parent, name: name.into() };
         let new = Name { parent: new_parent, name: new_name.into() };
+        // Of two that change places each takes the other's.
+        let takes_a_place = target.filter(|&target| target != source).map(|_| source);
+        let exchanged = target.filter(|_| flags.contains(RenameFlags::EXCHANGE));
+        let replacing = [takes_a_place, exchanged].map(|ino| Some((ino?, self.begin_replacing(now, ino?))));
+        let (from, target_name) = (old.clone(), new.clone());
         let mut records = Vec::with_capacity(8);
         let mut replaced = None;
         if flags.contains(RenameFlags::EXCHANGE) {
@@ -463,7 +478,15 @@ impl Core {
         if new_parent != parent {
             records.push(self.touch_directory(now, new_parent)?);
         }
+        let first_lsn = self.metadata.lsn() + 1;
         self.transact(now, &records)?;
+        for (ino, epoch) in replacing.into_iter().flatten() {
+            self.wait_for_bytes(now, first_lsn, ino, epoch);
+        }
+        self.lost_name(source, from);
+        if let Some(exchanged) = exchanged.or(replaced) {
+            self.lost_name(exchanged, target_name);
+        }
         if let Some(replaced) = replaced {
             self.reap(now, replaced);
         }
@@ -825,6 +848,7 @@ impl Core {
             file.count_client(flags, -1);
         });
         if flags.contains(OpenFlags::WRITE) {
+            self.filled(now, ino);
             if !self.gather_frame(now, ino, taken) {
                 self.write_back_at_close(now, ino);
             }

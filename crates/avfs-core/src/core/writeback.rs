@@ -18,7 +18,7 @@ use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
 
 /// Dirty bytes go to the device when they are this old.
-const DIRTY_AGE: Duration = Duration::from_secs(5);
+pub(super) const DIRTY_AGE: Duration = Duration::from_secs(5);
 /// Files from this length on take their space from a window of their own.
 pub(super) const STREAM_SIZE: u64 = 1 << 20;
 /// A client that waits until its data are written should not wait longer than this for the device's turn.

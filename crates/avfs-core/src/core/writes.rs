@@ -102,6 +102,8 @@ pub(super) struct Throttled {
     pub(super) stale: Option<Stale>,
     /// See [`Core::is_overfull`].
     pub(super) keeps_its_rate: bool,
+    /// See [`Core::fills_at_length`].
+    pub(super) fills: Option<Ino>,
 }
 
 /// What became of a write.
@@ -478,15 +480,22 @@ impl Core {
             self.attempt_sync(now, ticket, waiting);
             return None;
         }
-        if self.is_overfull(false) {
-            self.write_back_for_memory(now);
+        let fills_at_length = self.fills_at_length(ino);
+        if fills_at_length {
+            self.write_back_all(now, ino);
+        }
+        if self.is_overfull(false) || fills_at_length {
+            if !fills_at_length {
+                self.write_back_for_memory(now);
+            }
             let keeps_its_rate = self.keeps_its_rate(now, ino, handle);
-            if self.is_overfull(keeps_its_rate) {
+            let fills = (fills_at_length && !keeps_its_rate).then_some(ino);
+            if self.is_overfull(keeps_its_rate) || fills.is_some() {
                 if !keeps_its_rate {
                     self.hold_writer_back(handle);
                 }
                 let (outcome, stale) = (Outcome::Count(Ok(length)), stale);
-                self.throttled.push_back(Throttled { ticket, handle, outcome, stale, keeps_its_rate });
+                self.throttled.push_back(Throttled { ticket, handle, outcome, stale, keeps_its_rate, fills });
                 return None;
             }
         }
@@ -537,8 +546,10 @@ impl Core {
     }
 
     pub(super) fn wake_throttled(&mut self, now: Now) {
-        let may_go =
-            |core: &Self, held: &Throttled| core.failure.is_some() || !core.is_overfull(held.keeps_its_rate);
+        let may_go = |core: &Self, held: &Throttled| {
+            let fills = held.fills.is_some_and(|ino| core.fills_at_length(ino));
+            core.failure.is_some() || !core.is_overfull(held.keeps_its_rate) && !fills
+        };
         while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
             let Some(held) = self.throttled.remove(first) else { break };
             let Throttled { ticket, handle, outcome, stale, .. } = held;

@@ -113,7 +113,7 @@ fn record(disk: &SimDisk, records: &[Record]) {
     let metadata = load(disk, &superblock).unwrap().unwrap().metadata;
     let mut journal = Journal::new(&superblock, replay.end, replay.bytes);
     journal.append(records, metadata.lsn() + records.len() as u64);
-    let batch = journal.seal().unwrap();
+    let batch = journal.seal(u64::MAX).unwrap();
     disk.write_at(batch.address, &batch.bytes).unwrap();
     disk.flush().unwrap();
 }

@@ -10,6 +10,7 @@
 mod log_damage;
 mod model;
 mod regressions;
+mod saves;
 mod workload;
 
 use avfs_core::Error;
