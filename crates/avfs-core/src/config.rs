@@ -64,6 +64,8 @@ pub struct Config {
     pub journal: JournalConfig,
     /// The scheduler of the device.
     pub scheduler: SchedulerConfig,
+    /// What clients ask.
+    pub requests: RequestsConfig,
     /// What a measurement of the device found.
     pub device: DeviceConfig,
     /// Stream policies, in the order in which they are tried.
@@ -150,6 +152,22 @@ impl Default for SchedulerConfig {
             user_share_percent: 25,
             users_share_percent: 50,
         }
+    }
+}
+
+/// `[requests]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RequestsConfig {
+    /// A request of a client that is not answered in this time is logged, once: 100 ms to 60 min. What an operator wants to
+    /// hear of.
+    #[serde(deserialize_with = "quantity::overdue")]
+    pub overdue: Duration,
+}
+
+impl Default for RequestsConfig {
+    fn default() -> Self {
+        Self { overdue: Duration::from_secs(20) }
     }
 }
 

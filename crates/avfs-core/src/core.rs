@@ -193,17 +193,6 @@ enum Progress<T> {
     Wait,
 }
 
-/// Pages of the kernel that a write made stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stale {
-    /// Whose.
-    pub ino: Ino,
-    /// First byte.
-    pub offset: u64,
-    /// Number of bytes.
-    pub length: u64,
-}
-
 /// Requests that nobody wants any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancellation {
@@ -226,10 +215,8 @@ pub struct Outbox {
     pub promotions: Vec<Promotion>,
     /// What nobody wants any more.
     pub cancellations: Vec<Cancellation>,
-    /// Pages the kernel must forget, whoever waits.
-    pub stale: Vec<Stale>,
-    /// Operations that ended; before the answer is given, the kernel must forget what is stale.
-    pub finished: Vec<(Ticket, Outcome, Option<Stale>)>,
+    /// Operations that ended.
+    pub finished: Vec<(Ticket, Outcome)>,
 }
 
 impl Outbox {
@@ -239,7 +226,6 @@ impl Outbox {
             && self.streams.is_empty()
             && self.promotions.is_empty()
             && self.cancellations.is_empty()
-            && self.stale.is_empty()
             && self.finished.is_empty()
     }
 
@@ -269,6 +255,8 @@ enum Purpose {
 struct Handle {
     ino: Ino,
     flags: OpenFlags,
+    /// Counted in `FileState::through_pages`.
+    through_pages: bool,
     opener: Opener,
     /// By when the next read must be complete, if its client said.
     read_deadline: Option<Instant>,
@@ -540,7 +528,7 @@ impl Core {
         let is_exclusive = waiting.exclusive.is_some();
         match outcome {
             Some(_) if matches!(waiting.operation, Operation::Probe(_)) => {}
-            Some(outcome) => self.outbox.finished.push((ticket, outcome, None)),
+            Some(outcome) => self.outbox.finished.push((ticket, outcome)),
             None => {
                 self.waiting.insert(ticket, waiting);
             }
@@ -728,8 +716,8 @@ impl Core {
         if self.failure.is_none() {
             tracing::error!("volume turned read-only: {why}");
             self.failure = Some(why.to_owned());
-            for Throttled { ticket, stale, .. } in std::mem::take(&mut self.throttled) {
-                self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device)), stale));
+            for Throttled { ticket, .. } in std::mem::take(&mut self.throttled) {
+                self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device))));
             }
         }
     }
@@ -908,13 +896,13 @@ impl Core {
         let (metadata, resting) = (&self.metadata, &mut self.resting);
         self.files.entry(ino).or_insert_with(|| {
             let size = metadata.get(ino).map_or(0, |inode| inode.size);
-            let RestingFile { blocks, kernel_pages } = resting.remove(&ino).unwrap_or_default();
+            let RestingFile { blocks, pages_are_true } = resting.remove(&ino).unwrap_or_default();
             let expectation = Expectation::new(size);
             Box::new(FileState {
                 size,
                 append_end: size,
                 blocks,
-                kernel_pages,
+                pages_are_true,
                 expectation,
                 ..FileState::default()
             })
@@ -932,7 +920,7 @@ impl Core {
             return;
         }
         if let Some(file) = self.files.remove(&ino) {
-            let rest = RestingFile { blocks: file.blocks, kernel_pages: file.kernel_pages };
+            let rest = RestingFile { blocks: file.blocks, pages_are_true: file.pages_are_true };
             if !rest.is_empty() {
                 self.resting.insert(ino, rest);
             }

@@ -216,7 +216,7 @@ impl SimVolume {
             for request in outbox.requests {
                 self.engine.submit(self.clock, request);
             }
-            self.finished.extend(outbox.finished.into_iter().map(|(ticket, outcome, _)| (ticket, outcome)));
+            self.finished.extend(outbox.finished);
             // What is promised makes the core want more.
             for promise in self.engine.take_promises(self.clock) {
                 self.core.promised(at(self.clock), promise);
@@ -340,7 +340,7 @@ impl SimVolume {
                 let ended = self.with(|core, now| core.write_end(now, ticket, &mut plan));
                 Self::reuse(plan);
                 match ended {
-                    Some((result, _)) => return result,
+                    Some(result) => return result,
                     None => self.finish(ticket),
                 }
             }

@@ -189,8 +189,8 @@ pub struct HandleId(pub u64);
 pub enum CacheMode {
     /// Only the filesystem's own cache: every request arrives, the kernel keeps no pages. Media.
     Direct,
-    /// The kernel's page cache; `keep` says that what it holds from before is still true. Small files that are
-    /// only read.
+    /// The kernel's page cache; `keep` says that what it holds from before is still true. Small files that a reader opens
+    /// first.
     PageCache {
         /// Pages from an earlier open are still valid.
         keep: bool,

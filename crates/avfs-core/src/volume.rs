@@ -8,7 +8,7 @@
 
 use crate::config::{Config, DeviceConfig};
 use crate::core::{
-    Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Stale, Ticket, WritePlan, WriteStart,
+    Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Ticket, WritePlan, WriteStart,
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
@@ -32,13 +32,6 @@ use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 /// Called exactly once with the outcome.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
-
-/// Cached pages of the kernel that are no longer true; the frontend passes it on.
-pub trait Invalidator: Send + Sync + 'static {
-    /// The kernel must forget its pages of `ino` in `offset..offset + length`, then `done` is called. Must not
-    /// block: it is called from the thread of the write that made the pages stale.
-    fn invalidate(&self, ino: Ino, offset: u64, length: u64, done: Box<dyn FnOnce() + Send>);
-}
 
 /// What is written.
 enum Data<'a> {
@@ -150,7 +143,6 @@ struct Shared {
     /// Changes of metadata wait on this while the log is nearly full.
     pressure: Condvar,
     engine: OnceLock<Engine>,
-    invalidator: OnceLock<Arc<dyn Invalidator>>,
 }
 
 /// A mounted volume.
@@ -167,6 +159,7 @@ pub struct Volume {
     /// What the scheduler began with, and what of it was measured.
     scheduler_start: rtsched::Config,
     device_config: DeviceConfig,
+    overdue: Duration,
 }
 
 struct Sink(Weak<Shared>);
@@ -210,7 +203,7 @@ impl State {
 /// Everything to do once the lock is released.
 struct Work {
     outbox: Outbox,
-    answers: Vec<(Continuation, Outcome, Option<Stale>)>,
+    answers: Vec<(Continuation, Outcome)>,
 }
 
 impl Shared {
@@ -230,8 +223,8 @@ impl Shared {
             return;
         }
         let mut answers = Vec::with_capacity(outbox.finished.len());
-        for (ticket, outcome, stale) in outbox.finished.drain(..) {
-            answers.extend(state.waiting.remove(&ticket).map(|continuation| (continuation, outcome, stale)));
+        for (ticket, outcome) in outbox.finished.drain(..) {
+            answers.extend(state.waiting.remove(&ticket).map(|continuation| (continuation, outcome)));
         }
         let relieved = !state.core.under_pressure();
         if let Some(engine) = self.engine.get() {
@@ -269,21 +262,8 @@ impl Shared {
                 engine.submit(work.outbox.requests);
             }
         }
-        for stale in work.outbox.stale {
-            self.invalidate(stale, Box::new(|| {}));
-        }
-        for (continuation, outcome, stale) in work.answers {
-            match stale {
-                Some(stale) => self.invalidate(stale, Box::new(move || answer(continuation, outcome))),
-                None => answer(continuation, outcome),
-            }
-        }
-    }
-
-    fn invalidate(&self, stale: Stale, done: Box<dyn FnOnce() + Send>) {
-        match self.invalidator.get() {
-            Some(invalidator) => invalidator.invalidate(stale.ino, stale.offset, stale.length, done),
-            None => done(),
+        for (continuation, outcome) in work.answers {
+            answer(continuation, outcome);
         }
     }
 
@@ -406,6 +386,7 @@ impl Volume {
         let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
         let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
+        let overdue = options.config.requests.overdue;
         let core_options = CoreOptions {
             read_only: options.read_only || recovered.behind.is_some(),
             access_times: options.access_times,
@@ -428,7 +409,6 @@ impl Volume {
             timer: Condvar::new(),
             pressure: Condvar::new(),
             engine: OnceLock::new(),
-            invalidator: OnceLock::new(),
         });
         let sink = Arc::new(Sink(Arc::downgrade(&shared)));
         let engine = Engine::start(Arc::clone(&device), pool, scheduler, sink)?;
@@ -449,6 +429,7 @@ impl Volume {
             found,
             scheduler_start,
             device_config,
+            overdue,
         }))
     }
 
@@ -463,9 +444,9 @@ impl Volume {
         )
     }
 
-    /// Who tells the kernel what it must forget. Set once, by the frontend.
-    pub fn set_invalidator(&self, invalidator: Arc<dyn Invalidator>) {
-        let _ = self.shared.invalidator.set(invalidator);
+    /// A client's request that is not answered in this time is to be logged.
+    pub fn overdue(&self) -> Duration {
+        self.overdue
     }
 
     fn with<R>(&self, look: impl FnOnce(&Core) -> R) -> R {
@@ -715,16 +696,12 @@ impl Volume {
                 let ticket = state.ticket(Continuation::Count(done));
                 let ended = state.core.write_end(now(), ticket, &mut plan);
                 data = data.or_taken_back(plan);
-                let own = ended.and_then(|(result, stale)| {
-                    state.waiting.remove(&ticket).map(|done| (done, Outcome::Count(result), stale))
+                let own = ended.and_then(|result| {
+                    state.waiting.remove(&ticket).map(|done| (done, Outcome::Count(result)))
                 });
                 self.shared.settle(state, wakeup);
-                match own {
-                    Some((done, outcome, Some(stale))) => {
-                        self.shared.invalidate(stale, Box::new(move || answer(done, outcome)));
-                    }
-                    Some((done, outcome, None)) => answer(done, outcome),
-                    None => {}
+                if let Some((done, outcome)) = own {
+                    answer(done, outcome);
                 }
             }
             WriteStart::Later => {

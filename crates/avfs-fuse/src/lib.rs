@@ -1,8 +1,7 @@
 //! Kernel protocol in, errno out: how a volume becomes a directory of this machine.
 //!
-//! **For:** answering the kernel's requests with a volume, mapping causes to errno, passing
-//! invalidations on, mounting, the daemon's life from mount to unmount, its control socket. **Excludes:** every
-//! decision about files, names and space; those are the [`avfs_core::volume::Volume`]'s. **State:** a [`Mounted`]
+//! **For:** answering the kernel's requests with a volume, mapping causes to errno, mounting, the daemon's life from
+//! mount to unmount, its control socket. **Excludes:** every decision about files, names and space; those are the [`avfs_core::volume::Volume`]'s. **State:** a [`Mounted`]
 //! owns the kernel connection, the control socket and the last reference to the volume's shutdown.
 //!
 //! **Invariants:** each request is answered exactly once; no thread that reads requests waits for the device; the
@@ -13,7 +12,6 @@
 mod application;
 pub mod control;
 pub mod errno;
-pub mod invalidate;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;

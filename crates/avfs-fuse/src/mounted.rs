@@ -2,14 +2,13 @@
 
 use crate::control::{self, Answer, Control, Info, Request};
 use crate::errno::Errors;
-use crate::invalidate::KernelPages;
 use crate::mount::{self, DeviceNumber};
 use crate::protocol::{MAX_BACKGROUND, WANTED};
 use crate::server::{RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use fuse_wire::abi::InitFlags;
-use fuse_wire::{Notifier, Options, Session, Transport};
+use fuse_wire::{Options, Session, Transport};
 use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
@@ -116,9 +115,6 @@ impl Mounted {
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let notifications = connection.try_clone().map_err(MountError::Handshake)?;
-        let pages = KernelPages::start(Notifier::new(notifications)).map_err(MountError::Thread)?;
-        volume.set_invalidator(Arc::new(pages));
         let server = Arc::new(Server::new(Arc::clone(volume), Arc::clone(&errors)));
         let buffers = match transport {
             Transport::Device => volume.request_buffers(fuse_wire::reading_threads()),
@@ -129,6 +125,7 @@ impl Mounted {
             wanted: WANTED,
             required: InitFlags::empty(),
             max_background: MAX_BACKGROUND,
+            overdue: volume.overdue(),
             buffers: buffers.into_iter().map(RequestBuffer).collect(),
         };
         let session = Session::start(connection, &server, options).map_err(match transport {

@@ -14,56 +14,78 @@ pub const KERNEL_MINOR_VERSION: u32 = 42;
 /// Number of the root inode.
 pub const ROOT_ID: u64 = 1;
 
-/// Operation codes.
-pub mod opcode {
-    #![expect(missing_docs, reason = "named as in linux/fuse.h")]
-    pub const LOOKUP: u32 = 1;
-    pub const FORGET: u32 = 2;
-    pub const GETATTR: u32 = 3;
-    pub const SETATTR: u32 = 4;
-    pub const READLINK: u32 = 5;
-    pub const SYMLINK: u32 = 6;
-    pub const MKNOD: u32 = 8;
-    pub const MKDIR: u32 = 9;
-    pub const UNLINK: u32 = 10;
-    pub const RMDIR: u32 = 11;
-    pub const RENAME: u32 = 12;
-    pub const LINK: u32 = 13;
-    pub const OPEN: u32 = 14;
-    pub const READ: u32 = 15;
-    pub const WRITE: u32 = 16;
-    pub const STATFS: u32 = 17;
-    pub const RELEASE: u32 = 18;
-    pub const FSYNC: u32 = 20;
-    pub const SETXATTR: u32 = 21;
-    pub const GETXATTR: u32 = 22;
-    pub const LISTXATTR: u32 = 23;
-    pub const REMOVEXATTR: u32 = 24;
-    pub const FLUSH: u32 = 25;
-    pub const INIT: u32 = 26;
-    pub const OPENDIR: u32 = 27;
-    pub const READDIR: u32 = 28;
-    pub const RELEASEDIR: u32 = 29;
-    pub const FSYNCDIR: u32 = 30;
-    pub const GETLK: u32 = 31;
-    pub const SETLK: u32 = 32;
-    pub const SETLKW: u32 = 33;
-    pub const ACCESS: u32 = 34;
-    pub const CREATE: u32 = 35;
-    pub const INTERRUPT: u32 = 36;
-    pub const BMAP: u32 = 37;
-    pub const DESTROY: u32 = 38;
-    pub const IOCTL: u32 = 39;
-    pub const POLL: u32 = 40;
-    pub const BATCH_FORGET: u32 = 42;
-    pub const FALLOCATE: u32 = 43;
-    pub const READDIRPLUS: u32 = 44;
-    pub const RENAME2: u32 = 45;
-    pub const LSEEK: u32 = 46;
-    pub const COPY_FILE_RANGE: u32 = 47;
-    pub const SYNCFS: u32 = 50;
-    pub const TMPFILE: u32 = 51;
-    pub const STATX: u32 = 52;
+/// Defines operation codes, and their names for a log.
+macro_rules! opcodes {
+    ($($name:ident = $code:literal,)*) => {
+        /// Operation codes.
+        pub mod opcode {
+            $(
+                #[expect(missing_docs, reason = "named as in linux/fuse.h")]
+                pub const $name: u32 = $code;
+            )*
+
+            /// The name of an operation.
+            pub fn name(code: u32) -> &'static str {
+                match code {
+                    $($code => stringify!($name),)*
+                    _ => "unknown",
+                }
+            }
+
+            /// All that have a name.
+            pub const ALL: &[u32] = &[$($code),*];
+        }
+    };
+}
+
+opcodes! {
+    LOOKUP = 1,
+    FORGET = 2,
+    GETATTR = 3,
+    SETATTR = 4,
+    READLINK = 5,
+    SYMLINK = 6,
+    MKNOD = 8,
+    MKDIR = 9,
+    UNLINK = 10,
+    RMDIR = 11,
+    RENAME = 12,
+    LINK = 13,
+    OPEN = 14,
+    READ = 15,
+    WRITE = 16,
+    STATFS = 17,
+    RELEASE = 18,
+    FSYNC = 20,
+    SETXATTR = 21,
+    GETXATTR = 22,
+    LISTXATTR = 23,
+    REMOVEXATTR = 24,
+    FLUSH = 25,
+    INIT = 26,
+    OPENDIR = 27,
+    READDIR = 28,
+    RELEASEDIR = 29,
+    FSYNCDIR = 30,
+    GETLK = 31,
+    SETLK = 32,
+    SETLKW = 33,
+    ACCESS = 34,
+    CREATE = 35,
+    INTERRUPT = 36,
+    BMAP = 37,
+    DESTROY = 38,
+    IOCTL = 39,
+    POLL = 40,
+    BATCH_FORGET = 42,
+    FALLOCATE = 43,
+    READDIRPLUS = 44,
+    RENAME2 = 45,
+    LSEEK = 46,
+    COPY_FILE_RANGE = 47,
+    SYNCFS = 50,
+    TMPFILE = 51,
+    STATX = 52,
 }
 
 bitflags::bitflags! {
@@ -139,8 +161,6 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// In a FALLOCATE, GETATTR or STATX nothing else; in `statx.mask` all that stat(2) shows, and the time of birth.
 pub const STATX_BASIC_STATS_AND_BTIME: u32 = 0xfff;
-/// The notification that an inode's pages are no longer true.
-pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// Commands of FUSE to a ring (`cmd_op`).
 pub mod ring_command {
@@ -177,7 +197,7 @@ structures! {
         total_extlen: u16,
         padding: u16,
     }
-    /// Before every reply, and before a notification, which has `unique` 0 and its code as the error.
+    /// Before every reply.
     OutHeader, 16 { len: u32, error: i32, unique: u64, }
 
     Attr, 88 {
@@ -281,7 +301,6 @@ structures! {
     Dirent, 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
     /// The same, with attributes.
     DirentPlus, 152 { entry: EntryOut, dirent: Dirent, }
-    InvalInodeOut, 24 { ino: u64, offset: i64, length: i64, }
 
     ForgetIn, 8 { nlookup: u64, }
     ForgetOne, 16 { nodeid: u64, nlookup: u64, }

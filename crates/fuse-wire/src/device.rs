@@ -7,6 +7,7 @@
 
 use crate::abi::{self, InitFlags, opcode};
 use crate::reply::{Pieces, Reply, Route};
+use crate::watch::{Unanswered, Watchdog};
 use crate::{Filesystem, HUGE_PAGE, MAX_REQUEST_BYTES, NoBuffer, Options, Transport, WriteBuffer};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::any::Any;
@@ -103,17 +104,25 @@ impl<B: WriteBuffer> Incoming<B> {
 }
 
 /// A connection to the kernel.
-pub(crate) struct Device(OwnedFd);
+pub(crate) struct Device {
+    connection: OwnedFd,
+    unanswered: Arc<Unanswered>,
+}
 
 impl Device {
-    pub(crate) fn new(connection: OwnedFd) -> Self {
-        Self(connection)
+    pub(crate) fn new(connection: OwnedFd, unanswered: &Arc<Unanswered>) -> Self {
+        Self { connection, unanswered: Arc::clone(unanswered) }
+    }
+
+    /// What has been read here or from this connection's rings, and is not answered.
+    pub(crate) fn unanswered(&self) -> &Arc<Unanswered> {
+        &self.unanswered
     }
 
     /// Reads one request. `None`: the filesystem is unmounted.
     fn read<'a, B: WriteBuffer>(&self, incoming: &'a mut Incoming<B>) -> io::Result<Option<Request<'a>>> {
         let length = loop {
-            match incoming.receive(&self.0).map_err(|error| (error.raw_os_error(), error)) {
+            match incoming.receive(&self.connection).map_err(|error| (error.raw_os_error(), error)) {
                 Ok(length) => break length,
                 // NOENT: the request was given up while it was read.
                 Err((Some(libc::EINTR | libc::EAGAIN | libc::ENOENT), _)) => {}
@@ -184,19 +193,25 @@ impl Device {
         let header = IoSlice::new(header.as_bytes());
         if body.len() < MAX_PIECES {
             let pieces: Pieces<'_> = std::iter::once(header).chain(body.iter().copied()).collect();
-            rustix::io::writev(&self.0, &pieces)?;
+            rustix::io::writev(&self.connection, &pieces)?;
         } else {
             let gathered = body.iter().map(|piece| &**piece).collect::<Vec<_>>().concat();
-            rustix::io::writev(&self.0, &[header, IoSlice::new(&gathered)])?;
+            rustix::io::writev(&self.connection, &[header, IoSlice::new(&gathered)])?;
         }
         Ok(())
     }
 
     /// Answers a request that was read here.
     pub(crate) fn reply(&self, unique: u64, errno: i32, body: &[IoSlice<'_>]) {
-        if let Err(error) = self.write(-errno, unique, body) {
+        match self.write(-errno, unique, body).map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) => {}
+            // Such a reply may not have ended the request; if it has, this one is of nothing.
+            Err((Some(libc::EINVAL), _)) if errno == 0 => {
+                tracing::error!(unique, pieces = body.len(), "the kernel refuses a reply");
+                let _ = self.write(-libc::EIO, unique, &[]);
+            }
             // The client gave up, or the filesystem is unmounted.
-            tracing::debug!(%error, unique, "nobody waits for this reply");
+            Err((_, error)) => tracing::debug!(%error, unique, "nobody waits for this reply"),
         }
     }
 
@@ -214,7 +229,7 @@ impl Device {
         let mut incoming = Incoming::new(buffer)?;
         while let Some(request) = self.read(&mut incoming)? {
             let Request { header, operation, payload } = request;
-            let reply = Reply::new(header.unique, Route::Device(Arc::clone(self)));
+            let reply = Reply::new(&header, Route::Device(Arc::clone(self)), &self.unanswered);
             let fills_buffer = header.opcode == opcode::WRITE && Some(payload.len()) == whole;
             if !fills_buffer {
                 filesystem.handle(&header, operation, payload, reply);
@@ -231,6 +246,7 @@ impl Device {
 /// A connection whose requests all come from `/dev/fuse`.
 pub(crate) struct Session {
     threads: Vec<JoinHandle<io::Result<()>>>,
+    _watchdog: Watchdog,
 }
 
 impl Session {
@@ -240,7 +256,8 @@ impl Session {
         filesystem: &Arc<F>,
         mut options: Options<F::Buffer>,
     ) -> io::Result<Self> {
-        let device = Arc::new(Device::new(connection));
+        let watchdog = Watchdog::start(options.overdue)?;
+        let device = Arc::new(Device::new(connection, watchdog.requests()));
         device.handshake(&options)?;
         let count = reading_threads();
         let threads = (0..count).map(|number| {
@@ -251,7 +268,7 @@ impl Session {
         });
         let threads = threads.collect::<io::Result<_>>()?;
         tracing::info!(threads = count, "requests arrive through /dev/fuse");
-        Ok(Self { threads })
+        Ok(Self { threads, _watchdog: watchdog })
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
@@ -274,7 +291,7 @@ pub(crate) fn panicked(_: Box<dyn Any + Send>) -> io::Error {
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.connection.as_fd()
     }
 }
 
@@ -380,7 +397,7 @@ mod tests {
             let (mut reader, writer) = io::pipe().unwrap();
             let bytes: Vec<u8> = (0..count).map(|number| number as u8).collect();
             let pieces: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
-            Device::new(writer.into()).write(-5, 7, &pieces).unwrap();
+            Device::new(writer.into(), &Arc::default()).write(-5, 7, &pieces).unwrap();
             let mut written = Vec::new();
             reader.read_to_end(&mut written).unwrap();
             let (header, body) = abi::OutHeader::read_from_prefix(&written).unwrap();

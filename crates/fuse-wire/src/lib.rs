@@ -2,7 +2,7 @@
 //! about files.
 //!
 //! **For:** the protocol as it lies in memory ([`abi`]), requests taken apart ([`Operation`]), the way back of each
-//! answer ([`Reply`]), the two transports ([`Session`]), notifications ([`Notifier`]). **Excludes:** what a request
+//! answer ([`Reply`]), the two transports ([`Session`]). **Excludes:** what a request
 //! means, mounting, errno of a filesystem's causes. **State:** a session owns the threads that read, each thread the
 //! memory that it reads into.
 //!
@@ -17,15 +17,14 @@ struct Readme;
 pub mod abi;
 pub mod decode;
 mod device;
-mod notify;
 mod reply;
 mod ring;
 mod session;
+mod watch;
 
 pub use decode::{Malformed, Operation};
 pub use device::reading_threads;
-pub use notify::Notifier;
-pub use reply::{Pieces, Reply};
+pub use reply::{Answer, Pieces, Reply};
 pub use ring::enable as enable_rings;
 pub use session::{Options, Session, Transport};
 

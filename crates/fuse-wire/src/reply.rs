@@ -1,15 +1,21 @@
 //! Where the answer to a request goes: back into its ring's entry, or by writev(2) to `/dev/fuse`.
 
+use crate::abi;
 use crate::device::Device;
 use crate::ring::queue::{Body, Slot};
+use crate::watch::Unanswered;
 use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Data are copied into a ring in pieces of this size: for larger ones the C library's memcpy may go past the processor's
 /// cache, where the kernel finds them for the copy that follows.
 const COPY_BYTES: usize = 256 << 10;
+
+/// Below this errors are that the kernel takes from a filesystem.
+const MOST_ERRNO: i32 = 512;
 
 /// Pieces of a reply, most of which have one.
 pub type Pieces<'a> = SmallVec<[IoSlice<'a>; 4]>;
@@ -20,17 +26,37 @@ pub(crate) enum Route {
     Ring(Slot),
     /// It was read from `/dev/fuse`.
     Device(Arc<Device>),
+    /// It came from no kernel.
+    Hearer(Box<dyn FnOnce(Option<Answer>) + Send>),
+}
+
+/// What a filesystem answered to a request that came from no kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 0 for success.
+    pub errno: i32,
+    /// What follows the header.
+    pub body: Vec<u8>,
 }
 
 /// One request's reply. Sent once, from any thread; dropped without, it says EIO, so that nobody waits for ever.
 pub struct Reply {
     unique: u64,
     route: Option<Route>,
+    unanswered: Option<Arc<Unanswered>>,
 }
 
 impl Reply {
-    pub(crate) fn new(unique: u64, route: Route) -> Self {
-        Self { unique, route: Some(route) }
+    /// To a request of a connection, which from now on is one of its unanswered.
+    pub(crate) fn new(header: &abi::InHeader, route: Route, unanswered: &Arc<Unanswered>) -> Self {
+        unanswered.begin(header, Instant::now());
+        Self { unique: header.unique, route: Some(route), unanswered: Some(Arc::clone(unanswered)) }
+    }
+
+    /// To a request that comes from no kernel, as in tests: `hear` is called once, with `None` if the operation has no
+    /// answer.
+    pub fn to(hear: impl FnOnce(Option<Answer>) + Send + 'static) -> Self {
+        Self { unique: 0, route: Some(Route::Hearer(Box::new(hear))), unanswered: None }
     }
 
     /// Done, and nothing more to say.
@@ -83,8 +109,10 @@ impl Reply {
     /// has a place of its own, and needs a copy.
     pub fn pieces(mut self, pieces: &[IoSlice<'_>]) {
         if let Some(Route::Device(device)) = &self.route {
-            device.reply(self.unique, 0, pieces);
+            let device = Arc::clone(device);
             self.route = None;
+            self.end();
+            device.reply(self.unique, 0, pieces);
             return;
         }
         self.fill(pieces.iter().map(|piece| piece.len()).sum(), |room| {
@@ -102,13 +130,25 @@ impl Reply {
 
     /// The operation has no answer.
     pub fn none(mut self) {
-        if let Some(Route::Ring(_)) = self.route {
-            self.finish(0, Body::Copied(<_>::default()));
+        match self.route.take() {
+            Some(Route::Ring(slot)) => slot.commit(self.unique, 0, Body::Copied(<_>::default())),
+            Some(Route::Hearer(hear)) => hear(None),
+            Some(Route::Device(_)) | None => {}
         }
-        self.route = None;
+        self.end();
+    }
+
+    /// It is one of the unanswered no more. Before the answer is sent: then the client is gone.
+    fn end(&mut self) {
+        if let Some(unanswered) = self.unanswered.take() {
+            unanswered.end(self.unique);
+        }
     }
 
     fn finish(&mut self, errno: i32, body: Body) {
+        // The kernel knows no others, and would not even end the request.
+        let errno = if matches!(errno, 0..MOST_ERRNO) { errno } else { libc::EIO };
+        self.end();
         match self.route.take() {
             Some(Route::Ring(slot)) => slot.commit(self.unique, errno, body),
             Some(Route::Device(device)) => match &body {
@@ -116,6 +156,13 @@ impl Reply {
                 // Only a ring has a place.
                 Body::InPlace(_) => device.reply(self.unique, libc::EIO, &[]),
             },
+            Some(Route::Hearer(hear)) => {
+                let body = match body {
+                    Body::Copied(bytes) => bytes.to_vec(),
+                    Body::InPlace(_) => Vec::new(),
+                };
+                hear(Some(Answer { errno, body }));
+            }
             None => {}
         }
     }

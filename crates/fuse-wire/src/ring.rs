@@ -14,6 +14,7 @@
 pub(crate) mod queue;
 
 use crate::device::{self, Device};
+use crate::watch::Watchdog;
 use crate::{Filesystem, Options};
 use queue::{Queue, Shared};
 use rustix::thread::CpuSet;
@@ -56,6 +57,7 @@ pub fn enable() -> io::Result<()> {
 pub(crate) struct Session {
     thread: JoinHandle<io::Result<()>>,
     rings: Vec<(Arc<Shared>, JoinHandle<()>)>,
+    _watchdog: Watchdog,
 }
 
 impl Session {
@@ -65,7 +67,8 @@ impl Session {
         filesystem: &Arc<F>,
         options: &Options<F::Buffer>,
     ) -> io::Result<Self> {
-        let device = Arc::new(Device::new(connection));
+        let watchdog = Watchdog::start(options.overdue)?;
+        let device = Arc::new(Device::new(connection, watchdog.requests()));
         let processors = possible_processors(&fs::read_to_string(POSSIBLE_PROCESSORS)?)
             .ok_or_else(|| io::Error::other(format!("{POSSIBLE_PROCESSORS} is not understood")))?;
         let entries = (ENTRIES / processors as usize)
@@ -87,7 +90,7 @@ impl Session {
         let thread =
             thread::Builder::new().name("fuse".into()).spawn(move || device.serve(&*serving, None))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
-        Ok(Self { thread, rings })
+        Ok(Self { thread, rings, _watchdog: watchdog })
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
@@ -124,7 +127,7 @@ impl Ring {
         let (device, filesystem) = (Arc::clone(device), Arc::clone(filesystem));
         let serve = move || {
             pin(processor);
-            let queue = match Queue::new(&*device, processor, entries) {
+            let queue = match Queue::new(&*device, device.unanswered(), processor, entries) {
                 Ok(queue) => queue,
                 Err(error) => {
                     let _ = made.send(Err(error));

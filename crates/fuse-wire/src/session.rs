@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Options<B> {
     pub required: InitFlags,
     /// Requests that the kernel keeps in flight on its own account: readahead, writeback, asynchronous direct I/O.
     pub max_background: u16,
+    /// A request that is not answered in this time is logged, once, and named: there is an error that nobody sees.
+    pub overdue: Duration,
     /// One for each of the [`reading_threads`](crate::reading_threads) of the device, or fewer. Rings use none.
     pub buffers: Vec<B>,
 }

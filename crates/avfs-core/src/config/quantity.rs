@@ -220,6 +220,10 @@ pub(super) fn checkpoint_interval<'de, D: Deserializer<'de>>(input: D) -> Result
     duration(input, Duration::from_secs(1)..=Duration::from_secs(3600))
 }
 
+pub(super) fn overdue<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_millis(100)..=Duration::from_secs(3600))
+}
+
 pub(super) fn queue_depth<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u32>, D::Error> {
     integer(input, 1..=1024).map(Some)
 }

@@ -126,6 +126,7 @@ fn a_mistake_is_one_line_with_its_place() {
         ("[scheduler]\nqueue_depth = 1.5".to_owned(), "line 2: 1.5: expected a whole number"),
         ("[scheduler]\nlongest_start = \"99 ms\"".to_owned(), "line 2: 99ms is outside of 100ms to 60s"),
         ("[scheduler]\nlongest_start = \"61 s\"".to_owned(), "line 2: 61s is outside of 100ms to 60s"),
+        ("[requests]\noverdue = \"99 ms\"".to_owned(), "line 2: 99ms is outside of 100ms to 3600s"),
         ("[device]\nread_access = \"0 ms\"".to_owned(), "line 2: 0ns is outside of 1µs to 10s"),
         ("[device]\nread_rate = \"99 kB/s\"".to_owned(), "line 2: 99 kB/s is outside of 100 kB/s to"),
         ("[device]\nread_rate = \"fast\"".to_owned(), "line 2: \"fast\": expected a rate such as"),

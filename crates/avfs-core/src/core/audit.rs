@@ -315,6 +315,16 @@ impl Core {
             ensure!(seen.contains(ticket), "{ticket:?} stands in no queue: {waiting:?}");
         }
         for (&ino, file) in &self.files {
+            let through_pages =
+                self.handles.values().filter(|open| open.ino == ino && open.through_pages).count();
+            ensure!(
+                through_pages == file.through_pages as usize
+                    && (through_pages == 0 || file.through_pages == file.readers + file.writers),
+                "inode {ino}: {through_pages} of {}+{} go through the kernel's pages, counted {}",
+                file.readers,
+                file.writers,
+                file.through_pages
+            );
             let exclusive = self.waiting.values().filter(|waiting| waiting.exclusive == Some(ino)).count();
             ensure!(
                 exclusive == file.exclusive as usize,

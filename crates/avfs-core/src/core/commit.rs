@@ -228,7 +228,7 @@ impl Core {
         for ticket in tickets {
             if let Some(waiting) = self.waiting.remove(&ticket) {
                 let outcome = failed(&waiting);
-                self.outbox.finished.push((ticket, outcome, None));
+                self.outbox.finished.push((ticket, outcome));
                 if let Some(ino) = waiting.exclusive {
                     self.file_mut(ino).exclusive -= 1;
                     self.wake_file(now, ino);
@@ -263,7 +263,7 @@ impl Core {
         loop {
             if self.failure.is_some() {
                 let outcome = failed(&waiting);
-                return self.outbox.finished.push((ticket, outcome, None));
+                return self.outbox.finished.push((ticket, outcome));
             }
             let parked = match &mut waiting.stage {
                 Stage::Try => {
@@ -311,7 +311,7 @@ impl Core {
                         self.start_checkpoint(now);
                     }
                     if done {
-                        return self.outbox.finished.push((ticket, Outcome::Done(Ok(())), None));
+                        return self.outbox.finished.push((ticket, Outcome::Done(Ok(()))));
                     }
                     true
                 }
@@ -320,7 +320,7 @@ impl Core {
                         Some(count) => Outcome::Count(Ok(count)),
                         None => Outcome::Done(Ok(())),
                     };
-                    return self.outbox.finished.push((ticket, outcome, None));
+                    return self.outbox.finished.push((ticket, outcome));
                 }
             };
             if parked {

@@ -70,13 +70,13 @@ impl BlockIndex {
 pub(super) struct RestingFile {
     /// See [`FileState::blocks`]; all are clean and idle.
     pub(super) blocks: BlockIndex,
-    /// See [`FileState::kernel_pages`].
-    pub(super) kernel_pages: bool,
+    /// See [`FileState::pages_are_true`].
+    pub(super) pages_are_true: bool,
 }
 
 impl RestingFile {
     pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && !self.kernel_pages
+        self.blocks.is_empty() && !self.pages_are_true
     }
 }
 
@@ -126,8 +126,11 @@ pub(super) struct FileState {
     pub(super) waiting: Vec<Ticket>,
     /// Operations among those that need the file to be idle: while there is one, no new request starts.
     pub(super) exclusive: u32,
-    /// The kernel may have pages of it.
-    pub(super) kernel_pages: bool,
+    /// How many of `readers` and `writers` go through the kernel's page cache: all or none of them, so that no write passes pages
+    /// by that others read from.
+    pub(super) through_pages: u32,
+    /// What the kernel has pages of is as it is here: since they were dropped last, nothing was open that passes them by.
+    pub(super) pages_are_true: bool,
     /// Clients that read on and on, and do not copy.
     pub(super) playing: SmallVec<[Playing; 1]>,
     /// Clients that write faster than the file is ever played.

@@ -25,7 +25,7 @@ pub(super) const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
-/// A file that is only read and not longer than this is left to the kernel's page cache.
+/// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache.
 const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
 /// What a new inode is to be.
@@ -134,9 +134,9 @@ impl Core {
                 self.lookups.remove(&ino);
                 self.replacements.forget_name(ino);
                 if let Some(file) = self.files.get_mut(&ino) {
-                    file.kernel_pages = false;
+                    file.pages_are_true = false;
                 } else if let Some(file) = self.resting.get_mut(&ino) {
-                    file.kernel_pages = false;
+                    file.pages_are_true = false;
                     if file.is_empty() {
                         self.resting.remove(&ino);
                     }
@@ -774,6 +774,7 @@ impl Core {
         let open = Handle {
             ino,
             flags,
+            through_pages: false,
             opener: Opener::of(handle),
             read_deadline: None,
             player: None,
@@ -785,18 +786,33 @@ impl Core {
             file.set_sequence(direction, sequence);
             file.count_client(flags, 1);
         });
+        let cache = self.cache_mode(ino, handle);
+        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
+    }
+
+    /// Whether a handle that was just opened goes through the kernel's page cache: as the others of its file do, so that the
+    /// kernel itself keeps true what they read, and never has to be told of a write (see doc/decisions/kernel-waits.md). The
+    /// first one decides.
+    fn cache_mode(&mut self, ino: Ino, handle: HandleId) -> CacheMode {
+        let Some(flags) = self.handles.get(&handle.0).map(|open| open.flags) else {
+            return CacheMode::Direct;
+        };
         // What the kernel answers from its pages changes no time of access.
         let each_read_counts = self.options.access_times == AccessTimes::Strict;
         let file = self.file_mut(ino);
-        let small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
-        let cache = if small && file.writers == 0 && !each_read_counts && !flags.contains(OpenFlags::DIRECT) {
-            let keep = file.kernel_pages;
-            file.kernel_pages = true;
-            CacheMode::PageCache { keep }
-        } else {
-            CacheMode::Direct
-        };
-        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
+        let is_first = file.readers + file.writers == 1;
+        let is_small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
+        let only_reads = !each_read_counts && !flags.intersects(OpenFlags::WRITE | OpenFlags::DIRECT);
+        if file.through_pages == 0 && !(is_first && is_small && only_reads) {
+            file.pages_are_true = false;
+            return CacheMode::Direct;
+        }
+        file.through_pages += 1;
+        let keep = file.pages_are_true;
+        if let Some(open) = self.handles.get_mut(&handle.0) {
+            open.through_pages = true;
+        }
+        CacheMode::PageCache { keep }
     }
 
     /// Before a file is opened to be read: what the kernel answers from its pages changes no time of access, so it drops them
@@ -804,9 +820,9 @@ impl Core {
     pub fn want_reads(&mut self, now: Now, ino: Ino) {
         if self.changes_access_time(now, ino) {
             if let Some(file) = self.files.get_mut(&ino) {
-                file.kernel_pages = false;
+                file.pages_are_true = false;
             } else if let Some(file) = self.resting.get_mut(&ino) {
-                file.kernel_pages = false;
+                file.pages_are_true = false;
             }
         }
     }
@@ -842,8 +858,9 @@ impl Core {
         let taken = self.handles.get(&handle.0).and_then(|open| open.taken);
         self.change_streams(ino, |core| {
             core.forget_player(ino, handle);
-            core.handles.remove(&handle.0);
+            let open = core.handles.remove(&handle.0);
             let file = core.file_mut(ino);
+            file.through_pages -= u32::from(open.is_some_and(|open| open.through_pages));
             file.declarations.retain(|declared| declared.handle != handle);
             file.count_client(flags, -1);
         });

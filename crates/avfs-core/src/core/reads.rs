@@ -53,7 +53,10 @@ impl Core {
         if !flags.contains(OpenFlags::READ) {
             return Some(Err(Error::BadHandle));
         }
-        let size = self.file_mut(ino).size;
+        let file = self.file_mut(ino);
+        // Whoever reads has opened, and by then the kernel had dropped what it was not to keep.
+        file.pages_are_true |= file.through_pages > 0;
+        let size = file.size;
         let end = size.min(offset.saturating_add(length as u64));
         let mut data = ReadData::default();
         let mut at = offset;

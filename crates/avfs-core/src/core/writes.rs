@@ -4,7 +4,7 @@ use super::cache::BlockId;
 use super::names::{SETGID, without_privileges};
 use super::openers::RECORDED;
 use super::reads::{page_ceil, page_floor};
-use super::{Core, Operation, Outcome, Progress, Stage, Stale, Ticket, Waiting};
+use super::{Core, Operation, Outcome, Progress, Stage, Ticket, Waiting};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MAX_FILE_SIZE};
 use crate::ranges::RangeSet;
@@ -99,7 +99,6 @@ pub(super) struct Throttled {
     pub(super) ticket: Ticket,
     pub(super) handle: HandleId,
     pub(super) outcome: Outcome,
-    pub(super) stale: Option<Stale>,
     /// See [`Core::is_overfull`].
     pub(super) keeps_its_rate: bool,
     /// See [`Core::fills_at_length`].
@@ -409,31 +408,20 @@ impl Core {
 
     /// The bytes of a write are in place, or handed over: they are part of the file now. `Some`: answer at once; `None`: the answer
     /// comes through the outbox.
-    pub fn write_end(
-        &mut self,
-        now: Now,
-        ticket: Ticket,
-        plan: &mut WritePlan,
-    ) -> Option<(Result<usize>, Option<Stale>)> {
+    pub fn write_end(&mut self, now: Now, ticket: Ticket, plan: &mut WritePlan) -> Option<Result<usize>> {
         let result = self.accept_write(now, ticket, plan);
         self.pump(now);
         result
     }
 
-    fn accept_write(
-        &mut self,
-        now: Now,
-        ticket: Ticket,
-        plan: &mut WritePlan,
-    ) -> Option<(Result<usize>, Option<Stale>)> {
+    fn accept_write(&mut self, now: Now, ticket: Ticket, plan: &mut WritePlan) -> Option<Result<usize>> {
         let &mut WritePlan { ino, handle, offset, length, durable, .. } = plan;
         if length == 0 {
-            return Some((Ok(0), None));
+            return Some(Ok(0));
         }
         let end = offset + length as u64;
         let file = self.file_mut(ino);
         let epoch = file.epoch;
-        let kernel_pages = file.kernel_pages;
         for Piece { block: id, start, buffer, range } in plan.pieces.drain(..) {
             if let Some(block) = self.cache.get_mut(id) {
                 let bytes = start as u64..(start + range.len()) as u64;
@@ -465,7 +453,6 @@ impl Core {
         self.write_back_full(now, ino, offset, end);
         // What waited for this block to be filled can go on.
         self.wake_file(now, ino);
-        let stale = kernel_pages.then_some(Stale { ino, offset, length: length as u64 });
         if durable {
             let waiting = Waiting {
                 operation: Operation::Fsync { ino },
@@ -473,10 +460,6 @@ impl Core {
                 count: Some(length),
                 exclusive: None,
             };
-            // The invalidation is not forgotten: a durable write of a file the kernel has pages of is told first.
-            if let Some(stale) = stale {
-                self.outbox.stale.push(stale);
-            }
             self.attempt_sync(now, ticket, waiting);
             return None;
         }
@@ -494,12 +477,12 @@ impl Core {
                 if !keeps_its_rate {
                     self.hold_writer_back(handle);
                 }
-                let (outcome, stale) = (Outcome::Count(Ok(length)), stale);
-                self.throttled.push_back(Throttled { ticket, handle, outcome, stale, keeps_its_rate, fills });
+                let outcome = Outcome::Count(Ok(length));
+                self.throttled.push_back(Throttled { ticket, handle, outcome, keeps_its_rate, fills });
                 return None;
             }
         }
-        Some((Ok(length), stale))
+        Some(Ok(length))
     }
 
     /// A write whose bytes were copied aside, tried again.
@@ -512,12 +495,12 @@ impl Core {
             Progress::Ready(Ok(mut plan)) => {
                 plan.copy(data);
                 self.let_writer_go(now, handle);
-                if let Some((result, stale)) = self.accept_write(now, ticket, &mut plan) {
-                    self.outbox.finished.push((ticket, Outcome::Count(result), stale));
+                if let Some(result) = self.accept_write(now, ticket, &mut plan) {
+                    self.outbox.finished.push((ticket, Outcome::Count(result)));
                 }
             }
             Progress::Ready(Err(error)) => {
-                self.outbox.finished.push((ticket, Outcome::Count(Err(error)), None));
+                self.outbox.finished.push((ticket, Outcome::Count(Err(error))));
             }
             Progress::Wait => {
                 self.waiting.insert(ticket, waiting);
@@ -552,9 +535,9 @@ impl Core {
         };
         while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
             let Some(held) = self.throttled.remove(first) else { break };
-            let Throttled { ticket, handle, outcome, stale, .. } = held;
+            let Throttled { ticket, handle, outcome, .. } = held;
             self.let_writer_go(now, handle);
-            self.outbox.finished.push((ticket, outcome, stale));
+            self.outbox.finished.push((ticket, outcome));
         }
     }
 }

@@ -11,6 +11,7 @@ mod growing;
 mod handing_over;
 mod headers;
 mod holdings;
+mod pages;
 mod places;
 mod players;
 mod playing;

@@ -760,7 +760,7 @@ fn what_is_accepted_without_a_promise_is_told() {
                     panic!("there is room")
                 };
                 plan.copy(&[7; 100]);
-                let (written, _) = core.write_end(now, ticket, &mut plan).unwrap();
+                let written = core.write_end(now, ticket, &mut plan).unwrap();
                 assert_eq!(written.unwrap(), 100);
             }
             core.start(now, tickets[2], Operation::Fsync { ino });

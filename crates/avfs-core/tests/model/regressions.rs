@@ -78,7 +78,7 @@ fn begin_write(volume: &mut SimVolume, handle: HandleId, offset: u64, length: us
 fn end_write(volume: &mut SimVolume, mut plan: WritePlan) {
     let ticket = volume.ticket();
     let ended = volume.with(|core, now| core.write_end(now, ticket, &mut plan));
-    assert!(ended.is_some_and(|(result, _)| result.is_ok()));
+    assert!(ended.is_some_and(|result| result.is_ok()));
 }
 
 /// Clients copy outside the core. A read of the same page, begun while a client copied, had zeros put or the device's

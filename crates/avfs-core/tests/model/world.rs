@@ -592,7 +592,7 @@ impl World {
                 let ended = self.volume().with(|core, now| core.write_end(now, ticket, &mut plan));
                 SimVolume::reuse(plan);
                 *state = match ended {
-                    Some((result, _)) => Pending::Ended(Outcome::Count(result)),
+                    Some(result) => Pending::Ended(Outcome::Count(result)),
                     None => Pending::Ticket(ticket),
                 };
                 self.volume().drift();

@@ -92,7 +92,7 @@ impl Studio {
             }
             self.requests.push_back(request);
         }
-        for (ticket, outcome, _) in outbox.finished {
+        for (ticket, outcome) in outbox.finished {
             self.finished.insert(ticket, outcome);
         }
     }
@@ -176,7 +176,7 @@ impl Studio {
         match self.with(|core, now| core.write_begin(now, handle, offset, length as usize, None)) {
             WriteStart::Refused(error) => return Err(error),
             WriteStart::Copy(mut plan) => {
-                if let Some((result, _)) = self.with(|core, now| core.write_end(now, ticket, &mut plan)) {
+                if let Some(result) = self.with(|core, now| core.write_end(now, ticket, &mut plan)) {
                     return result;
                 }
             }

@@ -352,7 +352,7 @@ impl VirtualTransport {
                         self.volume.fill(&mut plan, data);
                         let ticket = self.volume.ticket();
                         let ended = self.volume.with(|core, now| core.write_end(now, ticket, &mut plan));
-                        if let Some((result, _)) = ended {
+                        if let Some(result) = ended {
                             return done(result.map(drop));
                         }
                         self.waiting.insert(ticket, ask.clone());

@@ -9,6 +9,7 @@
 
 use crate::abi::{self, ring_command};
 use crate::reply::{Reply, Route};
+use crate::watch::Unanswered;
 use crate::{HUGE_PAGE, MAX_REQUEST_BYTES};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use parking_lot::Mutex;
@@ -201,6 +202,7 @@ pub(crate) struct Queue {
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     processor: u16,
     shared: Arc<Shared>,
+    unanswered: Arc<Unanswered>,
     entries: Vec<Entry>,
     wake_armed: bool,
     /// Answers taken and not yet worked on.
@@ -214,7 +216,12 @@ impl Queue {
     ///
     /// # Errors
     /// When the kernel gives no ring, memory or eventfd.
-    pub(crate) fn new(device: impl AsFd, processor: u16, entries: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        device: impl AsFd,
+        unanswered: &Arc<Unanswered>,
+        processor: u16,
+        entries: usize,
+    ) -> io::Result<Self> {
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -229,7 +236,9 @@ impl Queue {
             thread: OnceLock::from(thread::current().id()),
         });
         let entries = (0..entries).map(|_| Entry { place: Place::Lost, touched: 0 }).collect();
-        Ok(Self { uring, processor, shared, entries, wake_armed: false, answers: Vec::new(), large: false })
+        let unanswered = Arc::clone(unanswered);
+        let (wake_armed, answers, large) = (false, Vec::new(), false);
+        Ok(Self { uring, processor, shared, unanswered, entries, wake_armed, answers, large })
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -381,7 +390,12 @@ impl Queue {
         self.entries[entry].touched = self.entries[entry].touched.max(length);
         self.large |= length > KEPT_BYTES;
         let slot = Slot { shared: Arc::clone(&self.shared), entry, owns_payload: length == 0 };
-        handler(&header, &request.operation, payload, Reply::new(header.unique, Route::Ring(slot)));
+        handler(
+            &header,
+            &request.operation,
+            payload,
+            Reply::new(&header, Route::Ring(slot), &self.unanswered),
+        );
         length
     }
 
