@@ -103,6 +103,9 @@ impl ExtentMap {
 
     /// Removes `from..to`; what it covered on the device goes to `freed`.
     pub fn remove(&mut self, from: u64, to: u64, freed: &mut Vec<BlockRun>) {
+        if from >= to {
+            return;
+        }
         let first = self.index_after(from);
         let mut kept: SmallVec<[Extent; 2]> = SmallVec::new();
         let mut end = first;

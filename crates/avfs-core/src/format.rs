@@ -4,6 +4,7 @@
 //! **Invariants:** every structure carries a magic, the volume's UUID and a CRC-32C over all its other bytes, so that
 //! neither a torn write nor a structure of a volume that was here before is taken for ours.
 
+use crate::allocator::BlockRun;
 use crate::codec::{Malformed, Reader, Writer};
 use units::{Bytes, DeviceOffset, Ino};
 use zerocopy::little_endian::{U32, U64};
@@ -39,6 +40,10 @@ pub const MAX_NAME: usize = 255;
 pub const MAX_SYMLINK: usize = 4095;
 /// Longest value of an extended attribute in bytes.
 pub const MAX_XATTR_VALUE: usize = 65536;
+/// What only counts up (generations, log sequence numbers, sequences of batches) is below this: at a million a second it takes
+/// 146,000 years to get there. What is higher is damage, and is not gone on with; what is twice as high is not read at all.
+/// So one more never wraps, and what a mount writes the next one reads.
+pub(crate) const COUNT_LIMIT: u64 = 1 << 62;
 /// Most names of one inode.
 pub const MAX_LINKS: usize = 65000;
 
@@ -78,6 +83,15 @@ impl Piece {
     /// Bytes it takes on the device: whole blocks.
     pub fn space(&self) -> u64 {
         u64::from(self.length).next_multiple_of(BLOCK)
+    }
+
+    /// The blocks of both copies; `None` for one that does not lie within one unit of the data area.
+    pub fn runs(&self, geometry: &Geometry) -> [Option<BlockRun>; 2] {
+        [self.address, self.copy].map(|address| {
+            let run = BlockRun { start: geometry.block_at(address)?, count: self.space() / BLOCK };
+            let fits = run.count > 0 && run.start % UNIT_BLOCKS + run.count <= UNIT_BLOCKS;
+            fits.then_some(run)
+        })
     }
 }
 
@@ -239,8 +253,15 @@ pub enum SuperblockError {
     #[error("made by a newer version of AVFS")]
     Newer,
     /// The checksum holds and the contents contradict each other or the device.
-    #[error("superblock does not fit the device")]
+    #[error("superblock contradicts itself or the device")]
     Nonsense,
+}
+
+/// Whose a block says that it is, for one whose version is not known: that field stays where it is.
+pub(crate) fn claimed_uuid(block: &[u8]) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&block[16..32]);
+    uuid
 }
 
 /// CRC-32C of a block whose bytes 8..12 hold the checksum itself.
@@ -325,6 +346,10 @@ impl Superblock {
             previous_checksum: disk.log_previous_checksum.get(),
         };
         if log.offset >= geometry.log.0 || !log.offset.is_multiple_of(BLOCK) {
+            return Err(SuperblockError::Nonsense);
+        }
+        let counts = [disk.generation.get(), log.sequence, disk.lsn.get()];
+        if counts.into_iter().any(|count| count >= 2 * COUNT_LIMIT) {
             return Err(SuperblockError::Nonsense);
         }
         Ok(Self {
@@ -444,7 +469,8 @@ pub(crate) fn decode_table(bytes: &[u8]) -> Result<Vec<(u64, ShardLocation)>, Ma
             return Err(Malformed);
         }
         let count: usize = reader.small()?;
-        if count > reader.remaining() {
+        // A piece takes seven bytes at the least: room is made for no more than can be there.
+        if count == 0 || count > reader.remaining() / 7 {
             return Err(Malformed);
         }
         let mut pieces = Vec::with_capacity(count);

@@ -2,31 +2,35 @@
 //!
 //! **For:** finding every contradiction in the metadata, and making the volume whole again at the least loss.
 //! **Excludes:** the contents of files, which carry no checksums; what a mount does by itself (replaying the log,
-//! removing orphans). **State:** none outside a call. **Invariants:** [`Mode::Check`] writes nothing; a repair writes a
-//! copy over its damaged twin, or a whole new checkpoint into free space with the superblock last, so that a loss of
-//! power at any moment leaves the volume as it was or as it shall be; what a repair has made is clean when it is
-//! checked again.
+//! removing orphans). **State:** none outside a call. **Invariants:** [`Mode::Check`] writes nothing; a repair is
+//! [planned](plan) as a whole before it writes; it writes a copy over its damaged twin where nothing else lies, or a whole
+//! new checkpoint into free space with the superblock last, so that a loss of power at any moment leaves the volume as it
+//! was or as it shall be; what a repair has made is clean when it is checked again.
 //!
 //! Damage is repaired in memory first, in both modes, by the same records that the filesystem itself would write: so
 //! what is reported is what would be done.
 
 mod load;
+mod plan;
 mod space;
 mod tree;
-mod write;
 
+#[cfg(test)]
+mod crafted;
+#[cfg(test)]
+mod mutated;
 #[cfg(test)]
 mod tests;
 
 use crate::allocator::BlockRun;
-use crate::format::{BLOCK, Geometry, Superblock, SuperblockError};
+use crate::format::{Geometry, KNOWN_FEATURES, SuperblockError};
 use crate::journal::Behind;
 use crate::metadata::{Contradiction, Metadata};
 use crate::protection;
-use crate::recovery::read_superblocks;
+use crate::superblocks::{NoVolume, Superblocks};
 use avfs_io::IoError;
 use avfs_io::device::Device;
-use load::{Loaded, load};
+use load::{Loaded, file_runs, joined, kept_for, load};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use units::{Bytes, DeviceOffset, Ino};
@@ -57,8 +61,22 @@ pub enum Finding {
         /// Where.
         place: DeviceOffset,
     },
+    /// One of the four superblocks tells something else than another one of its generation.
+    SuperblockContradicts {
+        /// Where.
+        place: DeviceOffset,
+    },
+    /// Generation or sequence numbers are too high to go on.
+    CountsUsedUp,
     /// The multi-mount protection block is not one of this volume.
     MmpDamaged,
+    /// A copy of a shard, or of the shard table, should lie where something else does, or outside the volume.
+    Misplaced {
+        /// Which shard; `None`: the table.
+        shard: Option<u64>,
+        /// Where.
+        address: DeviceOffset,
+    },
     /// One of the two copies of the shard table.
     TableCopyDamaged {
         /// Where.
@@ -244,6 +262,20 @@ impl fmt::Display for Finding {
             Self::SuperblockForeign { place } => {
                 write!(f, "superblock at {place} is another volume's: to be written again")
             }
+            Self::SuperblockContradicts { place } => {
+                write!(f, "superblock at {place} contradicts another of its generation: to be written again")
+            }
+            Self::CountsUsedUp => write!(f, "sequence numbers are used up: to be counted anew"),
+            Self::Misplaced { shard, address } => {
+                match shard {
+                    Some(shard) => write!(f, "shard {shard}")?,
+                    None => write!(f, "shard table")?,
+                }
+                write!(
+                    f,
+                    " at {address} is where something else lies, or nothing can: to be written elsewhere"
+                )
+            }
             Self::MmpDamaged => write!(f, "multi-mount protection block is damaged: to be written again"),
             Self::TableCopyDamaged { address } => {
                 write!(f, "shard table at {address} is damaged: to be written again from its other copy")
@@ -350,9 +382,21 @@ pub enum FsckError {
     /// No place for the repaired metadata.
     #[error("no free space for the repaired metadata: nothing was changed")]
     Full,
+    /// The repair would have to write there, and something else lies there. It was planned wrongly.
+    #[error("the repair would write over something else at {0}: nothing was changed")]
+    Occupied(DeviceOffset),
     /// The device failed.
     #[error("the device fails: {0}")]
     Device(#[from] IoError),
+}
+
+impl From<NoVolume> for FsckError {
+    fn from(why: NoVolume) -> Self {
+        match why {
+            NoVolume::Superblock(cause) => Self::Superblock(cause),
+            NoVolume::Truncated { volume, device } => Self::Truncated { volume, device },
+        }
+    }
 }
 
 /// What was found and done.
@@ -389,7 +433,7 @@ impl Report {
 /// # Errors
 /// See [`FsckError`]. After one, the volume is as it was or as it was to become.
 pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
-    let uuid = newest(&superblocks(device)?)?.uuid;
+    let uuid = Superblocks::read(device)?.best().uuid;
     let is_protected = protection::look(device, uuid)?.map_err(FsckError::InUse)?.is_some();
     let inspect = || inspect(device, mode, is_protected);
     if mode == Mode::Check {
@@ -399,40 +443,12 @@ pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
     protection::held(device, uuid, protection::RENEWAL, inspect)
 }
 
-type Superblocks = [(DeviceOffset, Result<Superblock, SuperblockError>); 4];
-
-/// The newest of the superblocks that can be used.
-fn newest(superblocks: &Superblocks) -> Result<&Superblock, FsckError> {
-    let usable = superblocks.iter().filter_map(|(_, superblock)| superblock.as_ref().ok());
-    let mut causes = superblocks.iter().filter_map(|(_, superblock)| superblock.as_ref().err());
-    let telling = causes.find(|&&cause| cause != SuperblockError::Foreign);
-    let cause = telling.copied().unwrap_or(SuperblockError::Foreign);
-    usable.max_by_key(|superblock| superblock.generation).ok_or(cause.into())
-}
-
-fn superblocks(device: &dyn Device) -> Result<Superblocks, FsckError> {
-    let mut found = read_superblocks(device);
-    let Geometry { device: volume, .. } = newest(&found)?.geometry;
-    if volume > device.size() {
-        return Err(FsckError::Truncated { volume, device: device.size() });
-    }
-    // On a device that was made larger, the copies lie where its end was.
-    for (place, at) in Geometry::superblock_places(volume).into_iter().zip(&mut found) {
-        if at.0 != place {
-            let mut block = vec![0; BLOCK as usize];
-            device.read_at(place, &mut block)?;
-            *at = (place, Superblock::decode(&block));
-        }
-    }
-    Ok(found)
-}
-
 /// [`check`], by somebody who knows that nobody else uses the volume.
 ///
 /// # Errors
 /// See [`FsckError`].
 pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
-    let uuid = newest(&superblocks(device)?)?.uuid;
+    let uuid = Superblocks::read(device)?.best().uuid;
     let protected = protection::read(device, uuid)?;
     let report = inspect(device, mode, protected.is_some())?;
     if report.repaired > 0 {
@@ -443,42 +459,37 @@ pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
 
 /// Finds and repairs. Whether the protection block was one of this volume is said by the caller, who has to write it afterwards.
 fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report, FsckError> {
-    let superblocks = superblocks(device)?;
-    let best = newest(&superblocks)?;
+    let superblocks = Superblocks::read(device)?;
+    let best = superblocks.best();
+    if mode != Mode::Check && best.features.read_only_compatible & !KNOWN_FEATURES.read_only_compatible != 0 {
+        return Err(SuperblockError::Newer.into());
+    }
     let mut report = Report::default();
-    let is_ours = |other: &Superblock| other.uuid == best.uuid && other.geometry == best.geometry;
-    for (place, superblock) in &superblocks {
-        match superblock {
-            Ok(superblock) if is_ours(superblock) => {}
-            Ok(_) => report.findings.push(Finding::SuperblockForeign { place: *place }),
-            Err(cause) => {
-                report.findings.push(Finding::SuperblockDamaged { place: *place, cause: *cause });
-            }
-        }
+    for (index, slot) in superblocks.slots().iter().enumerate() {
+        let place = slot.place;
+        report.findings.extend(match slot.found {
+            Err(cause) => Some(Finding::SuperblockDamaged { place, cause }),
+            Ok(_) if superblocks.ours(index).is_none() => Some(Finding::SuperblockForeign { place }),
+            Ok(_) => superblocks.is_contradicted(index).then_some(Finding::SuperblockContradicts { place }),
+        });
     }
     if !is_protected {
         report.findings.push(Finding::MmpDamaged);
     }
 
-    // Newest first; usually nothing else is looked at.
-    let candidates: BTreeMap<u64, &Superblock> = superblocks
-        .iter()
-        .filter_map(|(_, superblock)| superblock.as_ref().ok())
-        .filter(|superblock| is_ours(superblock))
-        .map(|superblock| (superblock.generation, superblock))
-        .collect();
+    // The one that counts first; usually nothing else is looked at.
     let mut chosen: Option<Loaded> = None;
-    for superblock in candidates.into_values().rev() {
+    for superblock in superblocks.candidates() {
         let Some(mut loaded) = load(device, superblock)? else {
-            if superblock.generation == best.generation {
+            if superblock == best {
                 report.findings.push(Finding::TableLost { generation: best.generation });
             }
             continue;
         };
         // What an older checkpoint and the log tell is only good if it reaches as far as the newest one.
         let is_whole = !loaded.is_lossy() && loaded.metadata.lsn() >= best.lsn;
-        if is_whole && superblock.generation != best.generation {
-            report.findings.retain(Finding::is_harmless);
+        if is_whole && superblock != best {
+            report.findings.retain(|finding| !matches!(finding, Finding::TableLost { .. }));
             loaded.findings.push(Finding::OlderCheckpoint { generation: superblock.generation });
         }
         if is_whole || chosen.is_none() {
@@ -489,10 +500,10 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
         }
     }
     let Some(loaded) = chosen else { return Ok(report) };
-    let Loaded { superblock, metadata, findings, copies, replayed, log } = loaded;
-    report.findings.extend(findings);
-    report.replayed = replayed;
-    let mut patient = Patient::new(metadata, &superblock);
+    report.findings.extend_from_slice(&loaded.findings);
+    report.replayed = loaded.replayed;
+    let (copies, log) = (loaded.copies, loaded.log);
+    let mut patient = Patient::new(loaded.metadata, best.geometry, &loaded.whole, loaded.places, loaded.lost);
     patient.treat();
     report.inodes = patient.metadata.inodes();
     report.orphans = patient.metadata.orphans().len() as u64;
@@ -502,11 +513,11 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
     let is_damaged = harmless < report.findings.len();
     match mode {
         Mode::Repair if is_damaged => {
-            write::checkpoint(device, best, log, &patient)?;
+            plan::checkpoint(&superblocks, log, &mut patient)?.apply(device)?;
             report.repaired = report.findings.len();
         }
         Mode::Preen | Mode::Repair if harmless > 0 => {
-            write::copies(device, &superblocks, best, &copies)?;
+            plan::copies(&superblocks, &copies).apply(device)?;
             report.repaired = harmless;
         }
         _ => {}
@@ -519,8 +530,12 @@ struct Patient {
     metadata: Metadata,
     geometry: Geometry,
     findings: Vec<Finding>,
-    /// Units of metadata that must stay as they are until a new superblock is written.
-    units: BTreeSet<u64>,
+    /// What metadata that was found whole keeps for itself, joined.
+    kept: Vec<BlockRun>,
+    /// What must stay as it is until a new superblock is written: metadata, and files as they were found.
+    occupied: Vec<BlockRun>,
+    /// Shards of which nothing could be read.
+    lost_shards: BTreeSet<u64>,
     /// Inodes that have lost their last name and are to get one in lost+found.
     lost: BTreeSet<Ino>,
     /// Names of directories that were looked at because one more had to be found.
@@ -528,12 +543,21 @@ struct Patient {
 }
 
 impl Patient {
-    fn new(metadata: Metadata, superblock: &Superblock) -> Self {
-        let units = crate::recovery::metadata_units(superblock, &metadata);
+    fn new(
+        metadata: Metadata,
+        geometry: Geometry,
+        whole: &[BlockRun],
+        places: Vec<BlockRun>,
+        lost_shards: BTreeSet<u64>,
+    ) -> Self {
+        let mut occupied = places;
+        occupied.extend(file_runs(&metadata, &geometry));
         Self {
             metadata,
-            geometry: superblock.geometry,
-            units,
+            geometry,
+            kept: joined(whole.iter().map(|&run| kept_for(run)).collect(), &geometry),
+            occupied,
+            lost_shards,
             findings: Vec::new(),
             lost: BTreeSet::new(),
             taken: BTreeMap::new(),

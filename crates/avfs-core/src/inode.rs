@@ -6,7 +6,7 @@
 use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
 use crate::extent::{Extent, ExtentMap};
-use crate::format::{MAX_FILE_SIZE, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
+use crate::format::{MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
 use crate::types::FileKind;
 use smallvec::SmallVec;
 use units::{Ino, Timestamp};
@@ -228,28 +228,41 @@ impl Inode {
             return Err(Malformed);
         }
         inode.size = size;
-        for _ in 0..reader.small::<usize>()? {
+        let names = reader.small::<usize>()?;
+        if names > MAX_LINKS {
+            return Err(Malformed);
+        }
+        for _ in 0..names {
             inode.names.push(decode_name(reader)?);
         }
         match &mut inode.body {
             Body::Regular(extents) => {
-                let mut overlapped = Vec::new();
+                // In their order, so that each goes to the end: a million in another one would take hours.
+                let mut end = 0;
                 for _ in 0..reader.small::<usize>()? {
-                    extents.insert(decode_extent(reader)?, &mut overlapped);
-                    if !overlapped.is_empty() {
+                    let extent = decode_extent(reader)?;
+                    if extent.logical < end {
                         return Err(Malformed);
                     }
+                    end = extent.logical_end();
+                    extents.insert(extent, &mut Vec::new());
                 }
             }
             Body::Directory(_) => {}
             Body::Symlink(target) => *target = decode_target(reader)?,
             Body::Node(number) => *number = reader.small()?,
         }
+        let mut xattrs: Vec<Xattr> = Vec::new();
         for _ in 0..reader.small::<usize>()? {
             let (name, value) = (reader.string()?, reader.string()?);
             check_xattr(name, value)?;
-            inode.set_xattr(name, value);
+            if xattrs.last().is_some_and(|last| *last.name >= *name) {
+                return Err(Malformed);
+            }
+            xattrs.push(Xattr { name: name.into(), value: value.into() });
         }
+        xattrs.shrink_to_fit();
+        inode.xattrs = (!xattrs.is_empty()).then(|| Box::new(xattrs));
         Ok((ino, inode))
     }
 }

@@ -9,7 +9,7 @@
 mod parity;
 
 use crate::codec::{Reader, Writer};
-use crate::format::{BLOCK, LOG_START, LogPosition, Superblock};
+use crate::format::{BLOCK, COUNT_LIMIT, LOG_START, LogPosition, Superblock};
 use crate::record::Record;
 use avfs_io::IoError;
 use avfs_io::device::Device;
@@ -307,6 +307,8 @@ pub(crate) fn batches_behind(
     // More batches than blocks there cannot be in one round.
     let last = end.sequence.saturating_add(ring / BLOCK);
     let mut behind: Option<Behind> = None;
+    // What was no batch may have cost as much as the ring is long: each block of it could say that it is one, and a long one.
+    let mut patience = ring;
     for range in ranges {
         let mut inside = range.start;
         each_header(device, superblock, range, |offset, header| {
@@ -314,9 +316,14 @@ pub(crate) fn batches_behind(
                 // What looks like a batch in another one is somebody's data.
                 return Ok(ControlFlow::Continue(()));
             }
+            let claimed = u64::from(header.length.get());
+            if claimed > patience {
+                return Ok(ControlFlow::Continue(()));
+            }
             let Attempt { found: Some(Found { space, records, .. }), .. } =
                 read_there(device, superblock, &own_position(offset, header))?
             else {
+                patience -= claimed;
                 return Ok(ControlFlow::Continue(()));
             };
             let sequence = header.sequence.get();
@@ -445,6 +452,8 @@ fn expects(superblock: &Superblock, position: &LogPosition, header: &BatchHeader
     header.uuid == superblock.uuid
         && header.sequence.get() == position.sequence
         && header.previous_checksum.get() == position.previous_checksum
+        && header.sequence.get() < 2 * COUNT_LIMIT
+        && header.first_lsn.get() < 2 * COUNT_LIMIT
 }
 
 /// The batch at `position` if its header is right, rebuilt if one block of it is damaged.

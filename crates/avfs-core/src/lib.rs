@@ -27,6 +27,8 @@ mod ranges;
 pub mod record;
 pub mod recovery;
 pub mod simulation;
+mod superblocks;
+mod tree;
 pub mod types;
 pub mod volume;
 

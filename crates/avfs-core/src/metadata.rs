@@ -5,15 +5,18 @@
 //! **Invariants:** facts change only in [`Metadata::apply`]; what is derived (directory indexes, orphans, counters,
 //! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
 
+mod shards;
+
 use crate::acl::is_acl;
 use crate::allocator::BlockRun;
 use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
-use crate::format::{SHARD_INODES, ShardLocation};
-use crate::inode::{Body, CoreAttributes, Inode};
+use crate::format::{COUNT_LIMIT, MAX_LINKS, SHARD_INODES, ShardLocation};
+use crate::inode::{Body, CoreAttributes, Inode, Name};
 use crate::policy::is_policy;
 use crate::record::Record;
 use crate::types::FileKind;
+use shards::Shards;
 use std::collections::BTreeSet;
 use units::{Ino, Timestamp};
 
@@ -58,12 +61,15 @@ pub enum Contradiction {
     /// It does something to an inode that its kind cannot have.
     #[error("record does not fit the kind of inode {0}")]
     WrongKind(Ino),
+    /// It adds a name to an inode that has as many as one may have.
+    #[error("record gives inode {0} more names than one can have")]
+    TooManyNames(Ino),
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Metadata {
-    shards: Vec<Option<Box<Shard>>>,
+    shards: Shards,
     /// Shards changed since their image was made.
     dirty: BTreeSet<u64>,
     /// Shards at least half of whose numbers are free: where new numbers come from when the current one is full.
@@ -124,7 +130,7 @@ impl Metadata {
     }
 
     fn get_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
-        self.shards.get_mut(shard_of(ino) as usize)?.as_deref_mut()?.inodes[slot_of(ino)].as_deref_mut()
+        self.shards.get_mut(shard_of(ino))?.inodes[slot_of(ino)].as_deref_mut()
     }
 
     /// The inode that `name` stands for in `parent`.
@@ -169,11 +175,9 @@ impl Metadata {
 
     /// All inodes, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &Inode)> {
-        self.shards.iter().enumerate().flat_map(|(number, shard)| {
-            shard.iter().flat_map(move |shard| {
-                shard.inodes.iter().enumerate().filter_map(move |(slot, inode)| {
-                    Some((Ino(number as u64 * SHARD_INODES + slot as u64), inode.as_deref()?))
-                })
+        self.shards.iter().flat_map(|(number, shard)| {
+            shard.inodes.iter().enumerate().filter_map(move |(slot, inode)| {
+                Some((Ino(number * SHARD_INODES + slot as u64), inode.as_deref()?))
             })
         })
     }
@@ -220,7 +224,7 @@ impl Metadata {
                 return Ino(self.current * SHARD_INODES + slot as u64);
             }
             self.half_empty.remove(&self.current);
-            self.current = self.half_empty.pop_first().unwrap_or(self.shards.len() as u64);
+            self.current = self.half_empty.pop_first().unwrap_or_else(|| self.shards.first_absent());
         }
     }
 
@@ -237,7 +241,7 @@ impl Metadata {
         self.lsn += 1;
         self.dirty.insert(shard_of(ino));
         let lsn = self.lsn;
-        if let Some(Some(shard)) = self.shards.get_mut(shard_of(ino) as usize) {
+        if let Some(shard) = self.shards.get_mut(shard_of(ino)) {
             shard.lsn = lsn;
         }
         Ok(lsn)
@@ -252,7 +256,7 @@ impl Metadata {
         }
         self.apply_facts(record, &mut Vec::new())?;
         self.dirty.insert(number);
-        if let Some(Some(shard)) = self.shards.get_mut(number as usize) {
+        if let Some(shard) = self.shards.get_mut(number) {
             shard.lsn = lsn;
         }
         Ok(())
@@ -271,8 +275,7 @@ impl Metadata {
                 return self.insert(ino, Inode::new(*kind, *generation, *attributes, body));
             }
             Record::Remove { .. } => {
-                let shard = self.shards.get_mut(shard_of(ino) as usize).and_then(Option::as_deref_mut);
-                let shard = shard.ok_or(Contradiction::NoInode(ino))?;
+                let shard = self.shards.get_mut(shard_of(ino)).ok_or(Contradiction::NoInode(ino))?;
                 let inode = shard.inodes[slot_of(ino)].take().ok_or(Contradiction::NoInode(ino))?;
                 shard.live -= 1;
                 self.inodes -= 1;
@@ -289,6 +292,9 @@ impl Metadata {
             Record::Create { .. } | Record::Remove { .. } => unreachable!("handled above"),
             Record::Attributes { attributes, .. } => inode.attributes = *attributes,
             Record::Size { size, .. } => inode.size = *size,
+            Record::AddName { .. } if inode.names.len() >= MAX_LINKS => {
+                return Err(Contradiction::TooManyNames(ino));
+            }
             Record::AddName { name, .. } => {
                 inode.names.push(name.clone());
                 if inode.names.len() == 1 {
@@ -311,8 +317,7 @@ impl Metadata {
     }
 
     fn insert(&mut self, ino: Ino, inode: Inode) -> Result<(), Contradiction> {
-        self.reserve(shard_of(ino));
-        let shard = self.shards[shard_of(ino) as usize].get_or_insert_default();
+        let shard = self.shards.get_or_make(shard_of(ino));
         let slot = &mut shard.inodes[slot_of(ino)];
         if slot.is_some() {
             return Err(Contradiction::InodeExists(ino));
@@ -376,14 +381,14 @@ impl Metadata {
     }
 
     /// Builds everything that is derived, after recovery. Returns the names whose directory does not exist.
-    pub(crate) fn derive(&mut self) -> Vec<(Ino, crate::inode::Name)> {
+    pub(crate) fn derive(&mut self) -> Vec<(Ino, Name)> {
         let mut lost = Vec::new();
-        for inode in self.shards.iter_mut().flatten().flat_map(|shard| shard.inodes.iter_mut().flatten()) {
+        for inode in self.shards.iter_mut().flat_map(|shard| shard.inodes.iter_mut().flatten()) {
             if let Some(index) = inode.directory_mut() {
                 *index = DirectoryIndex::default();
             }
         }
-        let names: Vec<(Ino, crate::inode::Name)> = self
+        let names: Vec<(Ino, Name)> = self
             .iter()
             .flat_map(|(ino, inode)| inode.names.iter().map(move |name| (ino, name.clone())))
             .collect();
@@ -404,12 +409,13 @@ impl Metadata {
                 lost.push((ino, name));
             }
         }
-        self.half_empty = (0u64..)
-            .zip(&self.shards)
-            .filter(|(_, shard)| shard.as_ref().is_none_or(|shard| u64::from(shard.live) <= SHARD_INODES / 2))
+        self.half_empty = self
+            .shards
+            .iter()
+            .filter(|(_, shard)| u64::from(shard.live) <= SHARD_INODES / 2)
             .map(|(number, _)| number)
             .collect();
-        self.current = self.shards.len().saturating_sub(1) as u64;
+        self.current = self.shards.last().unwrap_or(0);
         self.half_empty.remove(&self.current);
         lost
     }
@@ -417,12 +423,12 @@ impl Metadata {
     // Checkpoints.
 
     pub(crate) fn shard(&self, number: u64) -> Option<&Shard> {
-        self.shards.get(usize::try_from(number).ok()?)?.as_deref()
+        self.shards.get(number)
     }
 
     /// Numbers of the shards that exist, with what stands in memory for them.
     pub(crate) fn shards(&self) -> impl Iterator<Item = (u64, &Shard)> {
-        (0u64..).zip(&self.shards).filter_map(|(number, shard)| Some((number, shard.as_deref()?)))
+        self.shards.iter()
     }
 
     /// Shards that changed since their image was made; none is left.
@@ -438,14 +444,9 @@ impl Metadata {
     /// Forgets shards without inodes whose empty image a checkpoint has already written: no record in the log that
     /// is still replayed is about them.
     pub(crate) fn drop_empty(&mut self) -> Vec<ShardLocation> {
-        let mut dropped = Vec::new();
-        for (number, slot) in (0u64..).zip(&mut self.shards) {
-            let empty = slot.as_ref().is_some_and(|shard| shard.live == 0) && !self.dirty.contains(&number);
-            if empty && let Some(shard) = slot.take() {
-                dropped.push(shard.location);
-            }
-        }
-        dropped
+        let is_done = |&(number, shard): &(u64, &Shard)| shard.live == 0 && !self.dirty.contains(&number);
+        let empty: Vec<u64> = self.shards.iter().filter(is_done).map(|(number, _)| number).collect();
+        empty.into_iter().filter_map(|number| Some(self.shards.remove(number)?.location)).collect()
     }
 
     /// The shard's image as it is now, and the sequence number it is as new as.
@@ -464,7 +465,7 @@ impl Metadata {
     }
 
     pub(crate) fn set_location(&mut self, number: u64, location: ShardLocation) -> ShardLocation {
-        match self.shards.get_mut(number as usize).and_then(Option::as_deref_mut) {
+        match self.shards.get_mut(number) {
             Some(shard) => std::mem::replace(&mut shard.location, location),
             None => ShardLocation::default(),
         }
@@ -482,6 +483,9 @@ impl Metadata {
             return Err(Malformed);
         }
         let lsn = reader.number()?;
+        if lsn >= 2 * COUNT_LIMIT {
+            return Err(Malformed);
+        }
         let count = reader.number()?;
         let mut inodes: Vec<(Ino, Inode)> = Vec::new();
         for _ in 0..count {
@@ -495,27 +499,29 @@ impl Metadata {
         if !reader.is_empty() {
             return Err(Malformed);
         }
-        self.reserve(number);
         let mut shard = Box::new(Shard { lsn, location, live: inodes.len() as u16, ..Shard::default() });
         self.inodes += inodes.len() as u64;
         for (ino, inode) in inodes {
             shard.inodes[slot_of(ino)] = Some(Box::new(inode));
         }
-        self.shards[number as usize] = Some(shard);
+        self.shards.insert(number, shard);
         self.lsn = self.lsn.max(lsn);
         Ok(())
     }
 
-    /// Numbers of this shard and of those before it may be used: no shard is made for others.
-    pub(crate) fn reserve(&mut self, number: u64) {
-        if self.shards.len() <= number as usize {
-            self.shards.resize_with(number as usize + 1, || None);
+    /// Gives an inode these names instead of those it has. Only while nothing is derived.
+    pub(crate) fn replace_names(&mut self, ino: Ino, names: impl IntoIterator<Item = Name>) {
+        if let Some(inode) = self.get_mut(ino) {
+            inode.names = names.into_iter().collect();
+            self.lsn += 1;
+            self.dirty.insert(shard_of(ino));
         }
     }
 
-    /// True when the number belongs to a shard that exists or could, without the table growing.
-    pub(crate) fn is_in_reach(&self, ino: Ino) -> bool {
-        ino.0 != 0 && shard_of(ino) < self.shards.len() as u64
+    /// Numbers all changes anew, as if there had been one. What the log holds must not be applied any more.
+    pub(crate) fn renumber(&mut self) {
+        self.lsn = 1;
+        self.shards.iter_mut().for_each(|shard| shard.lsn = 1);
     }
 
     pub(crate) fn mark_dirty(&mut self, number: u64) {

@@ -4,11 +4,14 @@
 
 use crate::allocator::{Allocator, BlockRun, Overlap};
 use crate::format::{
-    BLOCK, Geometry, Piece, SUPERBLOCK_A, Superblock, SuperblockError, UNIT, UNIT_BLOCKS, decode_table,
+    BLOCK, COUNT_LIMIT, Geometry, Piece, ShardLocation, Superblock, SuperblockError, UNIT, UNIT_BLOCKS,
+    decode_table,
 };
 use crate::inode::Name;
 use crate::journal::{Behind, Journal, batches_behind, read_log};
 use crate::metadata::{Contradiction, Metadata};
+use crate::superblocks::{NoVolume, Superblocks};
+use crate::tree::{self, TreeError};
 use avfs_io::IoError;
 use avfs_io::device::Device;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +53,20 @@ pub enum RecoveryError {
     /// Names in directories that do not exist.
     #[error("inode {0} has a name in a directory that does not exist: run fsck.avfs")]
     LostName(Ino),
+    /// The names are no tree.
+    #[error("{0}: run fsck.avfs")]
+    Tree(#[from] TreeError),
+    /// A piece of metadata lies where something else does, or outside the volume.
+    #[error("{what} at {address} lies where something else does, or outside the volume: run fsck.avfs")]
+    Misplaced {
+        /// Which structure.
+        what: &'static str,
+        /// Where.
+        address: DeviceOffset,
+    },
+    /// Generations or sequence numbers are so high that they could run out.
+    #[error("the volume's sequence numbers are used up: run fsck.avfs")]
+    UsedUp,
     /// The device failed.
     #[error("cannot read the device: {0}")]
     Device(#[from] IoError),
@@ -75,44 +92,21 @@ pub struct Recovered {
     pub behind: Option<Behind>,
 }
 
-/// What stands at the four places of a superblock. A place that the device does not have holds none.
-pub(crate) fn read_superblocks(
-    device: &dyn Device,
-) -> [(DeviceOffset, Result<Superblock, SuperblockError>); 4] {
-    Geometry::superblock_places(Bytes(device.size().0 / BLOCK * BLOCK)).map(|place| {
-        let mut block = vec![0; BLOCK as usize];
-        if place.0 < SUPERBLOCK_A || place.0 + BLOCK > device.size().0 {
-            return (place, Err(SuperblockError::Foreign));
+impl From<NoVolume> for RecoveryError {
+    fn from(why: NoVolume) -> Self {
+        match why {
+            NoVolume::Superblock(cause) => Self::Superblock(cause),
+            NoVolume::Truncated { volume, device } => Self::Truncated { volume, device },
         }
-        match device.read_at(place, &mut block) {
-            Ok(()) => (place, Superblock::decode(&block)),
-            Err(_) => (place, Err(SuperblockError::Unreadable)),
-        }
-    })
+    }
 }
 
-/// The newest superblock of a device.
+/// The superblock that counts.
 ///
 /// # Errors
 /// When none of the four can be used: the cause of the first that is one at all.
 pub fn find_superblock(device: &dyn Device) -> Result<Superblock, RecoveryError> {
-    let mut best: Option<Superblock> = None;
-    let mut cause = SuperblockError::Foreign;
-    for (_, found) in read_superblocks(device) {
-        match found {
-            Ok(found) if best.as_ref().is_none_or(|best| found.generation > best.generation) => {
-                best = Some(found)
-            }
-            Ok(_) => {}
-            Err(error) if cause == SuperblockError::Foreign => cause = error,
-            Err(_) => {}
-        }
-    }
-    let best = best.ok_or(cause)?;
-    if best.geometry.device.0 > device.size().0 {
-        return Err(RecoveryError::Truncated { volume: best.geometry.device, device: device.size() });
-    }
-    Ok(best)
+    Ok(Superblocks::read(device)?.best().clone())
 }
 
 /// Reads metadata pieces, a whole unit at a time: shards of a checkpoint lie side by side.
@@ -203,6 +197,11 @@ pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
     if let Some((ino, Name { .. })) = metadata.derive().first() {
         return Err(RecoveryError::LostName(*ino));
     }
+    let counts = [superblock.generation, replay.end.sequence, metadata.lsn()];
+    if counts.into_iter().any(|count| count >= COUNT_LIMIT) {
+        return Err(RecoveryError::UsedUp);
+    }
+    tree::check(&metadata)?;
     let mut allocator = Allocator::new(superblock.geometry.units);
     for unit in metadata_units(&superblock, &metadata) {
         let run = BlockRun { start: unit, count: UNIT_BLOCKS };
@@ -227,6 +226,7 @@ pub(crate) fn load_shards(
     let table_damaged = RecoveryError::Damaged { what: "shard table", address: superblock.table.address };
     let table = reader.read(&superblock.table).ok_or_else(|| table_damaged.clone())?;
     let entries = decode_table(&table).map_err(|_| table_damaged)?;
+    check_places(superblock, &entries)?;
     // In the order of their places, so that each unit is read once.
     let by_place: BTreeMap<DeviceOffset, usize> = entries
         .iter()
@@ -252,4 +252,23 @@ pub(crate) fn load_shards(
         metadata.load(*number, location.clone(), &image).map_err(|_| damaged)?;
     }
     Ok(())
+}
+
+/// Every copy of every piece lies in the data area, and where nothing else of them does. So all of them together are no longer than
+/// the volume, whatever numbers the table holds.
+fn check_places(superblock: &Superblock, entries: &[(u64, ShardLocation)]) -> Result<(), RecoveryError> {
+    let pieces = entries.iter().flat_map(|(_, location)| &location.pieces).map(|piece| ("shard", piece));
+    let mut runs: Vec<(BlockRun, &'static str)> = Vec::new();
+    for (what, piece) in pieces.chain([("shard table", &superblock.table)]) {
+        for (run, address) in piece.runs(&superblock.geometry).into_iter().zip([piece.address, piece.copy]) {
+            runs.push((run.ok_or(RecoveryError::Misplaced { what, address })?, what));
+        }
+    }
+    runs.sort_unstable();
+    match runs.windows(2).find(|pair| pair[0].0.end() > pair[1].0.start) {
+        Some(&[_, (run, what)]) => {
+            Err(RecoveryError::Misplaced { what, address: superblock.geometry.block_address(run.start) })
+        }
+        _ => Ok(()),
+    }
 }

@@ -495,16 +495,7 @@ impl Core {
 
     /// True when `directory` is `ancestor` or lies below it.
     fn is_within(&self, directory: Ino, ancestor: Ino) -> bool {
-        let mut at = directory;
-        loop {
-            if at == ancestor {
-                return true;
-            }
-            match self.metadata.get(at).and_then(|inode| inode.names.first()) {
-                Some(name) => at = name.parent,
-                None => return false,
-            }
-        }
+        self.line_to_root(directory).any(|(at, _)| at == ancestor)
     }
 
     /// A symbolic link's target.

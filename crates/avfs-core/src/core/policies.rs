@@ -164,7 +164,7 @@ impl Core {
 
     /// An inode, the directory that holds it, and so on to the root, or to where a name is missing. Ends even where
     /// directories of a damaged volume stand in one another.
-    fn line_to_root(&self, ino: Ino) -> impl Iterator<Item = (Ino, &Inode)> {
+    pub(super) fn line_to_root(&self, ino: Ino) -> impl Iterator<Item = (Ino, &Inode)> {
         let at = |ino| Some((ino, self.metadata.get(ino)?));
         let parent = move |&(_, inode): &(Ino, &Inode)| at(inode.names.first()?.parent);
         let longest = usize::try_from(self.metadata.inodes()).unwrap_or(usize::MAX);

@@ -3,7 +3,6 @@
 use super::{Finding, Patient};
 use crate::allocator::BlockRun;
 use crate::extent::Extent;
-use crate::format::UNIT_BLOCKS;
 use crate::record::Record;
 use std::collections::BTreeMap;
 use units::Ino;
@@ -14,7 +13,7 @@ type Owners = BTreeMap<u64, (u64, Option<Ino>)>;
 impl Patient {
     /// Whoever comes second, in the order of inode numbers and behind the metadata, gives up what it shares.
     pub(super) fn check_space(&mut self) {
-        let mut owners: Owners = self.units.iter().map(|&unit| (unit, (unit + UNIT_BLOCKS, None))).collect();
+        let mut owners: Owners = self.kept.iter().map(|run| (run.start, (run.end(), None))).collect();
         let mut damage: Vec<(Finding, Record)> = Vec::new();
         for (ino, inode) in self.metadata.iter() {
             for extent in inode.extents().into_iter().flat_map(|extents| extents.iter()) {

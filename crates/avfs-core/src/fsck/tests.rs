@@ -1,7 +1,9 @@
 use super::*;
 use crate::config::Config;
 use crate::extent::Extent;
-use crate::format::{LOG_START, MMP, MmpBlock, SHARD_INODES, ShardLocation, UNIT, UNIT_BLOCKS, decode_table};
+use crate::format::{
+    BLOCK, LOG_START, MMP, MmpBlock, SHARD_INODES, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, decode_table,
+};
 use crate::inode::{CoreAttributes, Name};
 use crate::journal::{Journal, read_log};
 use crate::protection::look_as;
@@ -20,14 +22,14 @@ fn pool() -> Pool {
     Pool::new(Bytes::from_mib(64), false).unwrap()
 }
 
-fn mount(disk: &Arc<SimDisk>) -> SimVolume {
+pub(super) fn mount(disk: &Arc<SimDisk>) -> SimVolume {
     SimVolume::mount(Arc::clone(disk), &pool(), Config::default(), 1).unwrap()
 }
 
 /// Paths, and what is there: a file's bytes, a link's target.
-type Tree = BTreeMap<String, (FileKind, Vec<u8>)>;
+pub(super) type Tree = BTreeMap<String, (FileKind, Vec<u8>)>;
 
-fn tree(disk: &Arc<SimDisk>) -> Tree {
+pub(super) fn tree(disk: &Arc<SimDisk>) -> Tree {
     let mut volume = mount(disk);
     let mut tree = Tree::new();
     let mut directories = vec![(Ino::ROOT, String::new())];
@@ -58,15 +60,15 @@ fn tree(disk: &Arc<SimDisk>) -> Tree {
 }
 
 /// Inodes of the volume that the tests damage.
-const REEL: Ino = Ino(2);
+pub(super) const REEL: Ino = Ino(2);
 const TAKE: Ino = Ino(3);
 const SLATE: Ino = Ino(4);
 const LINK: Ino = Ino(5);
-const DAY: Ino = Ino(6);
+pub(super) const DAY: Ino = Ino(6);
 const NOTES: Ino = Ino(7);
 
 /// Directories in directories, files, a link with two names, and inodes enough for a second shard.
-fn volume() -> Arc<SimDisk> {
+pub(super) fn volume() -> Arc<SimDisk> {
     let disk = formatted(DISK);
     let mut volume = mount(&disk);
     let directory = |volume: &mut SimVolume, parent, name: &[u8]| {
@@ -107,7 +109,7 @@ fn settled_volume() -> Arc<SimDisk> {
 }
 
 /// Adds records to the log as they are, whatever they say.
-fn record(disk: &SimDisk, records: &[Record]) {
+pub(super) fn record(disk: &SimDisk, records: &[Record]) {
     let superblock = find_superblock(disk).unwrap();
     let replay = read_log(disk, &superblock).unwrap();
     let metadata = load(disk, &superblock).unwrap().unwrap().metadata;
@@ -124,19 +126,19 @@ fn destroy(disk: &SimDisk, address: DeviceOffset) {
     disk.flush().unwrap();
 }
 
-fn table(disk: &SimDisk) -> Vec<(u64, ShardLocation)> {
+pub(super) fn table(disk: &SimDisk) -> Vec<(u64, ShardLocation)> {
     let superblock = find_superblock(disk).unwrap();
     let mut reader = PieceReader::new(disk, superblock.geometry);
     decode_table(&reader.read(&superblock.table).unwrap()).unwrap()
 }
 
-fn name(parent: Ino, name: &[u8]) -> Name {
+pub(super) fn name(parent: Ino, name: &[u8]) -> Name {
     Name { parent, name: name.into() }
 }
 
 /// Exactly this is found, by every mode; a repair heals it, whatever power does meanwhile; the volume mounts after it.
 /// Returns what is on it then.
-fn expect(disk: Arc<SimDisk>, findings: &[Finding]) -> Tree {
+pub(super) fn expect(disk: Arc<SimDisk>, findings: &[Finding]) -> Tree {
     let before = disk.position();
     let report = examine(&*disk, Mode::Check).unwrap();
     assert_eq!((&*report.findings, report.repaired), (findings, 0));
@@ -295,8 +297,8 @@ fn metadata_lost_in_both_copies_is_told_again_by_the_checkpoint_before_and_the_l
 #[test]
 fn a_volume_without_any_table_is_not_repaired() {
     let disk = volume();
-    for (_, superblock) in superblocks(&*disk).unwrap() {
-        let table = superblock.unwrap().table;
+    for superblock in Superblocks::read(&*disk).unwrap().candidates() {
+        let table = superblock.table;
         destroy(&disk, table.address);
         destroy(&disk, table.copy);
     }

@@ -2,11 +2,12 @@
 
 use super::{Finding, Patient};
 use crate::core::MAX_XATTR_BYTES;
-use crate::format::MAX_NAME;
+use crate::format::{MAX_NAME, SHARD_INODES};
 use crate::inode::{Body, CoreAttributes, Name};
 use crate::record::Record;
 use crate::types::FileKind;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use units::Ino;
 
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -45,10 +46,20 @@ impl Patient {
         names.filter_map(|(ino, name)| Some((wrong(ino, name)?, ino, name.clone()))).collect()
     }
 
+    /// Takes them away, all of an inode at once: there may be many.
     fn remove_names(&mut self, wrong: Vec<(Finding, Ino, Name)>) {
-        for (finding, ino, name) in wrong {
-            self.findings.push(finding);
-            self.remove_name(ino, name);
+        for group in wrong.chunk_by(|one, next| one.1 == next.1) {
+            let ino = group[0].1;
+            let gone: HashSet<(Ino, &[u8])> =
+                group.iter().map(|(_, _, name)| (name.parent, &*name.name)).collect();
+            self.findings.extend(group.iter().map(|(finding, ..)| finding.clone()));
+            let names = self.metadata.get(ino).into_iter().flat_map(|inode| inode.names.iter());
+            let left: Vec<Name> =
+                names.filter(|name| !gone.contains(&(name.parent, &*name.name))).cloned().collect();
+            if left.is_empty() {
+                self.lost.insert(ino);
+            }
+            self.metadata.replace_names(ino, left);
         }
     }
 
@@ -75,10 +86,9 @@ impl Patient {
 
     /// Directories that children name and that are gone are made again, so that what lay together still does.
     pub(super) fn check_parents(&mut self) {
-        let metadata = &self.metadata;
         let impossible = self.wrong_names(|ino, name| {
             let parent = name.parent;
-            (!metadata.is_in_reach(parent)).then_some(Finding::ParentImpossible { ino, parent })
+            (!self.could_exist(parent)).then_some(Finding::ParentImpossible { ino, parent })
         });
         self.remove_names(impossible);
         let mut missing: BTreeMap<Ino, usize> = BTreeMap::new();
@@ -116,11 +126,7 @@ impl Patient {
         }
         for (ino, names) in directories {
             self.findings.push(Finding::DirectoryNames { ino, names: names.len() });
-            // Removing takes away every equal one, so the first is entered again.
-            for name in &names {
-                self.apply(Record::RemoveName { ino, name: name.clone() });
-            }
-            self.apply(Record::AddName { ino, name: names[0].clone() });
+            self.metadata.replace_names(ino, names.into_iter().take(1));
         }
     }
 
@@ -144,20 +150,30 @@ impl Patient {
         }
         let owned = |(ino, parent, name): (Ino, Ino, &[u8])| (ino, Name { parent, name: name.into() });
         let repeated: Vec<(Ino, Name)> = repeated.into_iter().map(owned).collect();
-        for (ino, name) in repeated {
-            self.findings.push(Finding::NameRepeated { ino, name: name.name.clone() });
-            self.apply(Record::RemoveName { ino, name: name.clone() });
-            self.apply(Record::AddName { ino, name });
-        }
-        for (ino, other, name) in duplicate {
-            // The same one twice goes at once.
-            if !self.metadata.get(ino).is_some_and(|inode| inode.names.contains(&name)) {
-                continue;
+        for group in repeated.chunk_by(|one, next| one.0 == next.0) {
+            let ino = group[0].0;
+            for (_, name) in group {
+                self.findings.push(Finding::NameRepeated { ino, name: name.name.clone() });
             }
-            self.findings.push(Finding::NameDuplicate { ino, other, name: name.name.clone() });
-            let renamed = self.free_name(name.parent, &name.name, ino);
-            self.apply(Record::AddName { ino, name: renamed });
-            self.apply(Record::RemoveName { ino, name });
+            let names = self.metadata.get(ino).map(|inode| inode.names.to_vec()).unwrap_or_default();
+            let mut seen = HashSet::new();
+            let once: Vec<Name> =
+                names.iter().filter(|name| seen.insert((name.parent, &*name.name))).cloned().collect();
+            self.metadata.replace_names(ino, once);
+        }
+        self.note_taken(duplicate.iter().map(|(.., name)| name.parent).collect());
+        for group in duplicate.chunk_by(|one, next| one.0 == next.0) {
+            let ino = group[0].0;
+            // The same one twice goes at once.
+            let mut renamed: HashMap<(Ino, &[u8]), Name> = HashMap::new();
+            for (_, other, name) in group {
+                let Entry::Vacant(entry) = renamed.entry((name.parent, &*name.name)) else { continue };
+                self.findings.push(Finding::NameDuplicate { ino, other: *other, name: name.name.clone() });
+                entry.insert(self.free_name(name.parent, &name.name, ino));
+            }
+            let names = self.metadata.get(ino).map(|inode| inode.names.to_vec()).unwrap_or_default();
+            let new = |name: Name| renamed.get(&(name.parent, &*name.name)).cloned().unwrap_or(name);
+            self.metadata.replace_names(ino, names.into_iter().map(new));
         }
     }
 
@@ -240,13 +256,29 @@ impl Patient {
         }
     }
 
+    /// Looks which names these directories have, all in one pass.
+    fn note_taken(&mut self, directories: BTreeSet<Ino>) {
+        let names = self.metadata.iter().flat_map(|(_, inode)| &inode.names);
+        for name in names.filter(|name| directories.contains(&name.parent)) {
+            self.taken.entry(name.parent).or_default().insert(name.name.clone());
+        }
+        for directory in directories {
+            self.taken.entry(directory).or_default();
+        }
+    }
+
+    /// Whether there may have been such an inode: one of a shard of which there is or was a part.
+    fn could_exist(&self, ino: Ino) -> bool {
+        let shard = ino.0 / SHARD_INODES;
+        ino.0 != 0 && (self.metadata.shard(shard).is_some() || self.lost_shards.contains(&shard))
+    }
+
     /// A name in a directory that nobody has there, like `wanted`.
     fn free_name(&mut self, parent: Ino, wanted: &[u8], ino: Ino) -> Name {
-        let metadata = &self.metadata;
-        let taken = self.taken.entry(parent).or_insert_with(|| {
-            let names = metadata.iter().flat_map(|(_, inode)| &inode.names);
-            names.filter(|name| name.parent == parent).map(|name| name.name.clone()).collect()
-        });
+        if !self.taken.contains_key(&parent) {
+            self.note_taken(BTreeSet::from([parent]));
+        }
+        let taken = self.taken.entry(parent).or_default();
         let mut name: Box<[u8]> = wanted.into();
         for attempt in 0u64.. {
             if !taken.contains(&name) {
