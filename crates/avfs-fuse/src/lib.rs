@@ -15,7 +15,7 @@ pub mod errno;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;
-mod server;
+pub mod server;
 pub mod signals;
 
 pub use fuse_wire::{Transport, enable_rings};

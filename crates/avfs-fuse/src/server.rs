@@ -45,7 +45,7 @@ pub(crate) fn node(ino: Ino) -> u64 {
 }
 
 /// Answers requests with a volume.
-pub(crate) struct Server {
+pub struct Server {
     volume: Arc<Volume>,
     errors: Arc<Errors>,
     /// Whether [`ROOT_NAME`] is answered.
@@ -53,7 +53,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
+    /// Of one mount. Errors are counted in `errors`.
+    pub fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
         Self { volume, errors, root_is_named: AtomicBool::new(false) }
     }
 
@@ -74,7 +75,7 @@ impl Server {
 }
 
 /// One of the volume's buffers, for a write that it can keep.
-pub(crate) struct RequestBuffer(pub(crate) Buffer);
+pub struct RequestBuffer(pub(crate) Buffer);
 
 impl WriteBuffer for RequestBuffer {
     fn bytes(&self) -> &[u8] {
@@ -203,7 +204,8 @@ impl Filesystem for Server {
             }
             Operation::Read(how) => {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
-                volume.read(HandleId(how.fh), how.offset, how.size as usize, done);
+                let size = how.size.min(MAX_REQUEST_BYTES);
+                volume.read(HandleId(how.fh), how.offset, size as usize, done);
             }
             Operation::Write { how, data } => {
                 let (done, unprivileged) = self.begin_write(node, caller, &how, reply);

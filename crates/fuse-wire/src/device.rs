@@ -316,6 +316,8 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Read;
     use std::os::unix::fs::FileExt;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
 
     proptest! {
         #[test]
@@ -404,6 +406,122 @@ mod tests {
             assert_eq!((header.len as usize, header.error, header.unique), (written.len(), -5, 7));
             assert_eq!(body, bytes);
         }
+    }
+
+    /// A kernel that offers these flags, and what became of the handshake.
+    fn handshake(offered: InitFlags, required: InitFlags, transport: Transport) -> io::Result<abi::InitOut> {
+        let (kernel, connection) = UnixDatagram::pair().unwrap();
+        let header = abi::InHeader { opcode: opcode::INIT, unique: 2, ..Default::default() };
+        let offer = abi::InitIn {
+            major: abi::KERNEL_VERSION,
+            minor: abi::KERNEL_MINOR_VERSION,
+            flags: offered.bits() as u32,
+            flags2: (offered.bits() >> 32) as u32,
+            ..Default::default()
+        };
+        kernel.send(&[header.as_bytes(), offer.as_bytes()].concat()).unwrap();
+        let options = Options::<NoBuffer> {
+            transport,
+            wanted: InitFlags::MAX_PAGES | InitFlags::BIG_WRITES | InitFlags::DIRECT_IO_ALLOW_MMAP,
+            required,
+            max_background: 8,
+            overdue: Duration::from_secs(20),
+            buffers: Vec::new(),
+        };
+        Device::new(connection.into(), &Arc::default()).handshake(&options)?;
+        let mut answer = [0; 200];
+        let length = kernel.recv(&mut answer)?;
+        let (out, body) = abi::OutHeader::read_from_prefix(&answer[..length]).unwrap();
+        assert_eq!((out.len as usize, out.error, out.unique), (length, 0, 2));
+        Ok(abi::InitOut::read_from_bytes(body).unwrap())
+    }
+
+    fn agreed(out: &abi::InitOut) -> InitFlags {
+        InitFlags::from_bits_retain(u64::from(out.flags2) << 32 | u64::from(out.flags))
+    }
+
+    /// Flags that nobody asked for must not come back: each changes what requests look like.
+    #[test]
+    fn what_is_agreed_is_wanted_and_offered() {
+        let nothing = InitFlags::empty();
+        // The decoder cannot do without.
+        let extended = InitFlags::SETXATTR_EXT;
+        for flag in InitFlags::all().iter() {
+            let out = handshake(flag | extended, nothing, Transport::Device).unwrap();
+            let wanted = InitFlags::MAX_PAGES | InitFlags::BIG_WRITES | InitFlags::DIRECT_IO_ALLOW_MMAP;
+            assert_eq!(agreed(&out), flag & wanted | extended, "{flag:?}");
+        }
+        let all = handshake(InitFlags::from_bits_retain(u64::MAX), nothing, Transport::Ring).unwrap();
+        assert!(agreed(&all).contains(InitFlags::OVER_IO_URING));
+        assert!(!agreed(&all).contains(InitFlags::POSIX_ACL));
+        assert_eq!(all.max_write, MAX_REQUEST_BYTES);
+    }
+
+    #[test]
+    fn without_what_is_required_nothing_is_agreed() {
+        let refused = |offered, required, transport| {
+            handshake(offered, required, transport).unwrap_err().kind() == io::ErrorKind::Unsupported
+        };
+        let all = InitFlags::all();
+        let acl = InitFlags::POSIX_ACL;
+        assert!(refused(all - acl, acl, Transport::Device));
+        assert!(refused(all - InitFlags::SETXATTR_EXT, acl, Transport::Device));
+        assert!(refused(all - InitFlags::OVER_IO_URING, InitFlags::empty(), Transport::Ring));
+        assert!(agreed(&handshake(all, acl, Transport::Device).unwrap()).contains(acl));
+    }
+
+    /// A volume that answers with what the request brought.
+    struct Echo;
+
+    impl Filesystem for Echo {
+        type Buffer = Kept;
+
+        fn handle(&self, header: &abi::InHeader, operation: &[u8], payload: &[u8], reply: Reply) {
+            match header.opcode {
+                opcode::FORGET | opcode::INTERRUPT => reply.none(),
+                // Dropped.
+                opcode::DESTROY => {}
+                opcode::STATFS => reply.error(70_000),
+                _ => reply.bytes(&[operation, payload].concat()),
+            }
+        }
+    }
+
+    /// What threads of a session answer, whatever the order: once each, EIO where a reply was dropped or has an error that the
+    /// kernel does not know, nothing to what has no answer. Then nothing is unanswered.
+    #[test]
+    fn a_session_answers_what_it_reads() {
+        let (kernel, connection) = UnixDatagram::pair().unwrap();
+        let watch = Watchdog::start(Duration::from_secs(3600)).unwrap();
+        let device = Arc::new(Device::new(connection.into(), watch.requests()));
+        let serving = Arc::clone(&device);
+        let thread = thread::spawn(move || {
+            serving.serve(&Echo, Some(Kept(MmapOptions::new().len(BUFFER_BYTES).map_anon().unwrap())))
+        });
+        let send = |opcode, unique, body: &[u8]| {
+            let header = abi::InHeader { opcode, unique, ..Default::default() };
+            kernel.send(&[header.as_bytes(), body].concat()).unwrap();
+        };
+        let mut answer = vec![0; 100_000];
+        let mut hear = || {
+            let length = kernel.recv(&mut answer).unwrap();
+            let (out, body) = abi::OutHeader::read_from_prefix(&answer[..length]).unwrap();
+            (out.unique, out.error, body.to_vec())
+        };
+        send(opcode::FORGET, 2, &[0; 8]);
+        send(opcode::LOOKUP, 4, b"name\0");
+        send(opcode::INTERRUPT, 6, &[0; 8]);
+        send(opcode::DESTROY, 8, &[]);
+        send(opcode::STATFS, 10, &[]);
+        send(opcode::WRITE, 12, &[7; 50_000]);
+        assert_eq!(hear(), (4, 0, b"name\0".to_vec()));
+        assert_eq!(hear(), (8, -libc::EIO, Vec::new()));
+        assert_eq!(hear(), (10, -libc::EIO, Vec::new()));
+        assert_eq!(hear(), (12, 0, vec![7; 50_000]));
+        // What the kernel never sends ends the thread.
+        kernel.send(&[1; 39]).unwrap();
+        assert!(thread.join().unwrap().is_err());
+        assert!(watch.requests().is_empty());
     }
 
     #[test]

@@ -15,6 +15,7 @@
 struct Readme;
 
 pub mod abi;
+mod accept;
 pub mod decode;
 mod device;
 mod reply;
@@ -22,6 +23,7 @@ mod ring;
 mod session;
 mod watch;
 
+pub use accept::accepts;
 pub use decode::{Malformed, Operation};
 pub use device::reading_threads;
 pub use reply::{Answer, Pieces, Reply};

@@ -81,6 +81,11 @@ impl Unanswered {
         found
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().is_empty())
+    }
+
     fn tell(&self, limit: Duration) {
         let found = self.overdue(Instant::now(), limit);
         for &Overdue { waited, opcode, node, process, .. } in found.iter().take(LINES) {
@@ -162,7 +167,7 @@ mod tests {
             requests.begin(&header(unique, opcode::GETATTR), Instant::now());
         }
         (0..1000).for_each(|unique| requests.end(unique));
-        assert!(requests.shards.iter().all(|shard| shard.lock().is_empty()));
+        assert!(requests.is_empty());
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! The server without a mount: requests of every operation, generated and recorded, and what the kernel says to the answers.
+//!
+//! `fuzz/fuzz_targets/requests.rs` drives the same with coverage.
+
+mod driver;
+
+use driver::Driver;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_requests_is_answered(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        let mut driver = Driver::new();
+        driver.run(&bytes);
+        driver.finish();
+    }
+}
+
+/// Bytes that are no choice at all reach only what fails.
+#[test]
+fn many_of_the_requests_succeed() {
+    let mut driver = Driver::new();
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let bytes: Vec<u8> = std::iter::repeat_with(|| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as u8
+    })
+    .take(60_000)
+    .collect();
+    driver.run(&bytes);
+    let (answered, succeeded) = driver.answered;
+    eprintln!("{answered} requests answered, {succeeded} with success");
+    assert!(answered > 2000 && succeeded > answered / 10, "{succeeded} of {answered}");
+    driver.finish();
+}
