@@ -248,6 +248,10 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
         ),
     )?;
     line("dirty", &Bytes(volume.dirty_bytes))?;
+    if volume.refused_bytes > 0 || volume.losses > 0 {
+        let losses = format!("{} of places, {} losses of data", Bytes(volume.refused_bytes), volume.losses);
+        line("refused by the device", &losses)?;
+    }
     line("commits", &volume.commits)?;
     line("checkpoints", &volume.checkpoints)?;
     line("writes", &if volume.read_only { "refused" } else { "accepted" })?;

@@ -21,6 +21,7 @@ mod players;
 mod policies;
 mod probing;
 mod reads;
+mod refused;
 mod replacing;
 mod reservation;
 mod sequence;
@@ -49,6 +50,7 @@ use frames::Share;
 use hashbrown::HashMap;
 use openers::Openers;
 use players::Player;
+use refused::Refused;
 use replacing::Replacements;
 use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
@@ -109,6 +111,12 @@ pub enum Operation {
     Fsync {
         /// Which.
         ino: Ino,
+    },
+    /// Everything of an open file becomes durable. Fails if something of it was lost since it was opened so, or since the last such
+    /// failure.
+    FsyncFile {
+        /// Open file.
+        handle: HandleId,
     },
     /// Everything of the volume becomes durable.
     Sync,
@@ -264,6 +272,8 @@ struct Handle {
     player: Option<Box<Player>>,
     /// What it has taken of the file or given, until that is enough to say that it takes all.
     taken: Option<Share>,
+    /// See [`FileState::lost`], when it was told last.
+    lost_seen: u64,
 }
 
 /// How a volume is run.
@@ -322,6 +332,7 @@ pub struct Core {
     accepted: Accepted,
     commit: Commit,
     replacements: Replacements,
+    refused: Refused,
     checkpoints: Checkpoints,
     /// Space that is free as soon as the record that freed it is durable.
     freed: VecDeque<(u64, BlockRun)>,
@@ -391,6 +402,7 @@ impl Core {
             accepted: Accepted::default(),
             commit,
             replacements: Replacements::default(),
+            refused: Refused::default(),
             checkpoints,
             freed: VecDeque::new(),
             freed_blocks: 0,
@@ -497,7 +509,7 @@ impl Core {
                 Progress::Wait => None,
             },
             Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),
-            Operation::Fsync { .. } | Operation::Sync | Operation::Shutdown => {
+            Operation::Fsync { .. } | Operation::FsyncFile { .. } | Operation::Sync | Operation::Shutdown => {
                 return self.attempt_sync(now, ticket, waiting);
             }
             Operation::Rename { .. } | Operation::Unlink { .. } => {
@@ -577,7 +589,7 @@ impl Core {
         match purpose {
             Purpose::Load { ino, block, start, length, bounce } => {
                 self.writeback_requests -= usize::from(bounce.is_some());
-                self.load_completed(ino, block, start, length, bounce, result);
+                self.load_completed(now, ino, block, start, length, bounce, result);
                 self.write_after_load(now, ino, block);
                 self.wake_file(now, ino);
             }
@@ -690,7 +702,7 @@ impl Core {
         }
         self.journal.append(records, lsn);
         self.commit.record_appended(now.monotonic);
-        for run in gone {
+        for run in gone.into_iter().flat_map(|run| self.refused.usable(run)).collect::<Vec<_>>() {
             self.freed_blocks += run.count;
             self.freed.push_back((lsn, run));
         }
@@ -700,8 +712,7 @@ impl Core {
     /// Refuses changes on a volume that is read-only or failed.
     fn check_writable(&self) -> Result<()> {
         match (&self.failure, self.read_only) {
-            (Some(_), _) => Err(Error::Device),
-            (None, true) => Err(Error::ReadOnly),
+            (Some(_), _) | (None, true) => Err(Error::ReadOnly),
             (None, false) => Ok(()),
         }
     }
@@ -970,6 +981,7 @@ impl Core {
     pub fn report(&self) -> VolumeReport {
         let geometry = self.superblock.geometry;
         let (loaded_bytes, unread_bytes) = self.cache.loaded_bytes();
+        let (refused_bytes, losses) = self.refused.counts();
         VolumeReport {
             uuid: uuid::Uuid::from_bytes(self.superblock.uuid).to_string(),
             label: self.superblock.label.clone(),
@@ -987,6 +999,8 @@ impl Core {
             unread_bytes,
             dirty_bytes: self.cache.dirty_bytes,
             writing_bytes: self.writing_bytes,
+            refused_bytes,
+            losses,
             commits: self.commit.count,
             checkpoints: self.checkpoints.count,
             read_only: self.read_only || self.failure.is_some(),

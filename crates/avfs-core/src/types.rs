@@ -386,6 +386,10 @@ pub struct VolumeReport {
     pub dirty_bytes: u64,
     /// Bytes of files on their way to the device.
     pub writing_bytes: u64,
+    /// Bytes at places that the device has refused to write since mount: they are not used again.
+    pub refused_bytes: u64,
+    /// How often data was lost since mount, because no place took it.
+    pub losses: u64,
     /// Commits of the log since mount.
     pub commits: u64,
     /// Checkpoints since mount.

@@ -715,13 +715,17 @@ impl Volume {
 
     /// Called at close(2). Accepted data is written in time without it; an error of writing is reported here.
     pub fn flush(&self, handle: HandleId, done: Done<()>) {
-        let _ = handle;
-        done(if self.with(|core| core.failure().is_some()) { Err(Error::Device) } else { Ok(()) });
+        done(self.with(|core| core.has_written(handle)));
     }
 
     /// Everything of one inode, file or directory, becomes durable.
     pub fn fsync(&self, ino: Ino, done: Done<()>) {
         self.shared.start(Continuation::Unit(done), Operation::Fsync { ino });
+    }
+
+    /// Everything of an open file becomes durable. Fails, once for each that has it open, if something of it was lost.
+    pub fn fsync_file(&self, handle: HandleId, done: Done<()>) {
+        self.shared.start(Continuation::Unit(done), Operation::FsyncFile { handle });
     }
 
     /// Everything accepted so far, of the whole volume, becomes durable.

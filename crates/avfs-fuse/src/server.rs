@@ -218,8 +218,8 @@ impl Filesystem for Server {
                 volume.release(HandleId(handle));
                 reply.ok();
             }
-            Operation::Fsync => {
-                volume.fsync(node, self.done("fsync", node, reply, |reply, ()| reply.ok()));
+            Operation::Fsync { handle } => {
+                volume.fsync_file(HandleId(handle), self.done("fsync", node, reply, |reply, ()| reply.ok()));
             }
             // A directory is read by inode and cookie: opening it makes no handle, but lets the kernel keep the
             // listing.
@@ -379,12 +379,13 @@ impl Server {
         };
         let done = if protocol::is_synchronous(how.flags) {
             let (volume, errors) = (Arc::clone(&self.volume), Arc::clone(&self.errors));
+            let handle = HandleId(how.fh);
             self.done("write", node, reply, move |reply, length| {
                 let durable = move |result| match result {
                     Ok(()) => written(reply, length),
                     Err(error) => reply.error(errors.answer("write", node, error)),
                 };
-                volume.fsync(node, Box::new(durable));
+                volume.fsync_file(handle, Box::new(durable));
             })
         } else {
             self.done("write", node, reply, written)

@@ -194,6 +194,14 @@ pub enum IoError {
     Cancelled,
 }
 
+impl IoError {
+    /// True when it says something of the place that was asked for, and not of the device: another place may do.
+    pub fn is_of_the_place(self) -> bool {
+        let of_places = [libc::EIO, libc::ENODATA, libc::EILSEQ, libc::EREMOTEIO, libc::EBADMSG];
+        matches!(self, Self::Device(errno) if of_places.contains(&errno))
+    }
+}
+
 /// The end of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {

@@ -2,13 +2,14 @@
 //!
 //! **For:** a device of `rtsched_sim::device` in real time, as a file over FUSE, which a loop device with direct I/O makes
 //! a block device. The mount holds `lun`, the device; `control`, into which a [`Mode`] is written; and
-//! `counters`, which tells in JSON what happened. **Excludes:** the model, and the loop device. **State:** the data
+//! `counters`, which tells in JSON what happened. What is wrong with it is written into `control`, too ([`faults`]). **Excludes:** the model, and the loop device. **State:** the data
 //! ([`store`]); the timekeeper; requests that wait for their time. **Invariants:** a write is in the
 //! store when it is answered; an answer is never early; nobody waits by spinning.
 //!
 //! Two threads: one takes requests from the kernel, notes when they came, moves data between kernel and store at once, and
 //! hands the request to the timekeeper; the other sleeps until the next request is due and answers it.
 
+mod faults;
 mod filesystem;
 mod log;
 mod store;
@@ -17,6 +18,7 @@ mod timekeeper;
 pub(crate) use timekeeper::account;
 pub use timekeeper::{Counters, REACTION};
 
+use faults::Faults;
 use filesystem::LunFilesystem;
 use fuser::{BackgroundSession, Config, MountOption, ReplyData, ReplyEmpty, ReplyWrite, Session, SessionACL};
 use log::RequestLog;
@@ -140,6 +142,7 @@ struct Shared {
     changed: Condvar,
     /// Only the thread that takes requests has it, so it never waits.
     store: Mutex<Store>,
+    faults: Mutex<Faults>,
     size: Bytes,
     log: Option<RequestLog>,
 }
@@ -178,6 +181,7 @@ impl Lun {
             state: Mutex::new(state),
             changed: Condvar::new(),
             store,
+            faults: Mutex::default(),
             size,
             log: log.transpose()?,
         });
@@ -241,7 +245,16 @@ fn store(options: &LunOptions) -> Result<Store, LunError> {
 impl Shared {
     /// Answers now, or lets it wait for its time, which began when the request came: what the store took is not the
     /// device's.
-    fn accept(&self, came: Instant, asked: Asked, answer: Answer) {
+    fn accept(self: &Arc<Self>, came: Instant, asked: Asked, answer: Answer) {
+        if let Some(late) = self.faults.lock().late() {
+            // A thread for each: there are few requests where each takes so long.
+            let shared = Arc::clone(self);
+            std::thread::spawn(move || {
+                std::thread::sleep(late);
+                shared.reply(answer);
+            });
+            return;
+        }
         let mut state = self.state.lock();
         if state.mode == Mode::Fast || state.stopping {
             drop(state);

@@ -43,7 +43,7 @@ enum Command {
         /// A request that comes so long after an answer still counts as the host's reaction to it, microseconds.
         #[arg(long, default_value_t = REACTION.as_micros() as u64)]
         reaction_us: u64,
-        /// A directory. `echo fast > MOUNTPOINT/control` switches the model off, `modelled` on; `forgetful` keeps nothing that is written.
+        /// A directory. `echo fast > MOUNTPOINT/control` switches the model off, `modelled` on; `forgetful` keeps nothing that is written. Faults are commanded there, too: `refuse read|write OFFSET LENGTH`, `refuse flush`, `short BYTES`, `end BYTES`, `late SECONDS`, `heal`.
         mountpoint: PathBuf,
     },
     /// Measure random reads and writes beside Table 5 of the paper: of a modelled LUN, or of a block device.

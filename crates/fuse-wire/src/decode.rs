@@ -70,7 +70,9 @@ pub enum Operation<'a> {
     Release {
         handle: u64,
     },
-    Fsync,
+    Fsync {
+        handle: u64,
+    },
     OpenDirectory,
     ReadDirectory {
         how: abi::ReadIn,
@@ -153,7 +155,7 @@ impl<'a> Operation<'a> {
             }
             opcode::FLUSH => Self::Flush { handle: read::<abi::FlushIn>(operation)?.fh },
             opcode::RELEASE => Self::Release { handle: read::<abi::ReleaseIn>(operation)?.fh },
-            opcode::FSYNC => Self::Fsync,
+            opcode::FSYNC => Self::Fsync { handle: read::<abi::FsyncIn>(operation)?.fh },
             opcode::OPENDIR => Self::OpenDirectory,
             opcode::READDIR => Self::ReadDirectory { how: read(operation)?, plus: false },
             opcode::READDIRPLUS => Self::ReadDirectory { how: read(operation)?, plus: true },
@@ -248,7 +250,7 @@ mod tests {
                 Ok(Operation::Unknown
                     | Operation::GetAttributes
                     | Operation::Statx
-                    | Operation::Fsync
+                    | Operation::Fsync { .. }
                     | Operation::FsyncDirectory
                     | Operation::OpenDirectory
                     | Operation::ReleaseDirectory

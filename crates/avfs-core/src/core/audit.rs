@@ -40,7 +40,10 @@ impl Core {
             let Purpose::Data { ino, pieces, .. } = purpose else { continue };
             for extent in pieces.iter().map(|piece| piece.extent()) {
                 let extents = self.metadata.get(*ino).and_then(|inode| inode.extents());
-                if extents.is_some_and(|extents| extents.at(extent.logical).is_none()) {
+                let held = extents.and_then(|extents| extents.at(extent.logical));
+                let is_there =
+                    held.is_some_and(|held| held.start + (extent.logical - held.logical) == extent.start);
+                if extents.is_some() && !is_there {
                     placed.entry(*ino).or_default().push(extent.run());
                 }
             }
@@ -61,6 +64,14 @@ impl Core {
         owned.extend(self.freed.iter().map(|&(_, run)| (run, "freed".into())));
         for (ino, runs) in self.placed() {
             owned.extend(runs.into_iter().map(|run| (run, format!("written to inode {ino}"))));
+        }
+        let mut others = RangeSet::default();
+        owned.iter().for_each(|(run, _)| others.insert(run.start..run.end()));
+        for place in self.refused.places() {
+            let runs = others.gaps(place).into_iter();
+            owned.extend(
+                runs.map(|gap| (BlockRun { start: gap.start, count: gap.end - gap.start }, "refused".into())),
+            );
         }
         owned.sort();
         for pair in owned.windows(2) {
@@ -228,8 +239,10 @@ impl Core {
         for (&ino, file) in &self.files {
             let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
             for range in file.delayed.iter() {
-                let mapped = extents.and_then(|extents| extents.range(range.start, range.end).next());
-                ensure!(mapped.is_none(), "inode {ino}: {mapped:?} is promised space as well");
+                for kept in file.displaced.gaps(range.clone()) {
+                    let mapped = extents.and_then(|extents| extents.range(kept.start, kept.end).next());
+                    ensure!(mapped.is_none(), "inode {ino}: {mapped:?} is promised space as well");
+                }
                 for page in range {
                     let used = self.is_page_in_use(ino, page);
                     ensure!(used, "inode {ino}: page {page} is promised space that nothing needs");

@@ -113,6 +113,8 @@ pub(super) struct CacheBlock {
     /// Requests to the device that write it, and the bytes they write.
     pub(super) writing: u32,
     pub(super) in_writing: RangeSet,
+    /// How many requests the device has refused since one succeeded.
+    pub(super) refused: u32,
     /// Bytes that clients copy into now, outside the core, one range for each client: nobody else touches them.
     pub(super) filling: SmallVec<[(u32, u32); 2]>,
     /// Kept for an operation that is being tried.
@@ -282,6 +284,7 @@ impl Cache {
             unread: RangeSet::default(),
             writing: 0,
             in_writing: RangeSet::default(),
+            refused: 0,
             filling: SmallVec::new(),
             held: 0,
             wanted: 0,

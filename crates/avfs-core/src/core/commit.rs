@@ -269,10 +269,17 @@ impl Core {
                 Stage::Try => {
                     match waiting.operation {
                         Operation::Fsync { ino } => self.filled(now, ino),
+                        Operation::FsyncFile { handle } => {
+                            let open = self.handles.get(&handle.0).map(|open| open.ino);
+                            open.into_iter().for_each(|ino| self.filled(now, ino));
+                        }
                         _ => self.all_filled(now),
                     }
                     let files = match waiting.operation {
                         Operation::Fsync { ino } => vec![ino],
+                        Operation::FsyncFile { handle } => {
+                            self.handles.get(&handle.0).map(|open| open.ino).into_iter().collect()
+                        }
                         _ => self.dirty_files.iter().copied().collect(),
                     };
                     let epochs = files.into_iter().filter_map(|ino| Some((ino, self.close_epoch(now, ino)?)));
@@ -316,9 +323,10 @@ impl Core {
                     true
                 }
                 Stage::Journal => {
+                    let told = self.tell_lost(&waiting.operation);
                     let outcome = match waiting.count {
-                        Some(count) => Outcome::Count(Ok(count)),
-                        None => Outcome::Done(Ok(())),
+                        Some(count) => Outcome::Count(told.map(|()| count)),
+                        None => Outcome::Done(told),
                     };
                     return self.outbox.finished.push((ticket, outcome));
                 }

@@ -191,7 +191,8 @@ impl Core {
     fn stop_delaying(&mut self, ino: Ino, pages: Range<u64>) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let delayed = file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum();
-        file.delayed.remove(pages);
+        file.delayed.remove(pages.clone());
+        file.displaced.remove(pages);
         file.claimed -= delayed;
         self.allocator.unclaim(delayed);
     }

@@ -109,8 +109,13 @@ pub(super) struct FileState {
     /// Requests to the device that read into blocks, and that write from them.
     pub(super) loads: u32,
     pub(super) writes: u32,
-    /// A read from the device failed and no waiting read was told yet.
-    pub(super) read_failed: bool,
+    /// Bytes of the file that could not be read, and of which no reader was told yet.
+    pub(super) unreadable: RangeSet,
+    /// File blocks with an extent whose place the device refuses: they wait, dirty, for another one. Part of `delayed`.
+    pub(super) displaced: RangeSet,
+    /// How often something of it was lost, and that no client was told of the last time.
+    pub(super) lost: u64,
+    pub(super) lost_unseen: bool,
     /// Pages wait for a load to be complete enough to be written.
     pub(super) write_after_load: bool,
     /// Pages on the device that hold something behind this old end of the file: a longer size is recorded only after
@@ -264,6 +269,7 @@ impl FileState {
             && self.reserved.is_empty()
             && self.tails.is_empty()
             && self.touched.is_none()
+            && !self.lost_unseen
             && self.waiting.is_empty()
             && self.exclusive == 0
             && self.is_idle()

@@ -760,6 +760,8 @@ impl Core {
         self.learn_policy(ino);
         let direction = direction_of(flags);
         let sequence = self.joined_sequence(ino, direction);
+        // What no client was told of yet, one that opens the file now is told.
+        let lost_seen = self.files.get(&ino).map_or(0, |file| file.lost - u64::from(file.lost_unseen));
         let handle = HandleId(self.next_handle);
         self.next_handle += 1;
         let open = Handle {
@@ -770,6 +772,7 @@ impl Core {
             read_deadline: None,
             player: None,
             taken: Some(Share::default()),
+            lost_seen,
         };
         self.handles.insert(handle.0, open);
         self.change_streams(ino, |core| {

@@ -97,7 +97,7 @@ impl Core {
                 Step::Done(result) => return Progress::Ready(Ok(result)),
             };
             // Nobody uses it any more, or it cannot be read: nobody needs to know.
-            let Some(file) = self.files.get(&ino).filter(|file| !file.read_failed) else {
+            let Some(file) = self.files.get(&ino).filter(|file| file.unreadable.is_empty()) else {
                 return Progress::Ready(Err(Error::Stale));
             };
             let range = offset..file.size.min(offset.saturating_add(length.0)).max(offset);

@@ -147,10 +147,10 @@ impl Core {
             Ok(handle) => handle,
             Err(error) => return Progress::Ready(Err(error)),
         };
-        if std::mem::take(&mut self.file_mut(ino).read_failed) {
+        let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
+        if self.tell_unreadable(ino, page_floor(offset)..page_ceil(end)) {
             return Progress::Ready(Err(Error::Device));
         }
-        let end = self.file_mut(ino).size.min(offset.saturating_add(length as u64));
         if self.file_mut(ino).exclusive == 0 {
             self.interrupt_frame(ino);
             let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
@@ -398,8 +398,10 @@ impl Core {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a request was for, and how it ended")]
     pub(super) fn load_completed(
         &mut self,
+        now: Now,
         ino: Ino,
         id: BlockId,
         start: u64,
@@ -410,7 +412,6 @@ impl Core {
         let size = match self.files.get_mut(&ino) {
             Some(file) => {
                 file.loads -= 1;
-                file.read_failed |= result.is_err_and(|error| error != IoError::Cancelled);
                 file.size
             }
             None => return,
@@ -428,10 +429,14 @@ impl Core {
                 return;
             }
             Err(error) => {
-                tracing::error!(%ino, offset = block.start + start, "read failed: {error}");
+                tracing::error!(%ino, offset = block.start + start, length, "read failed: {error}");
+                if !self.read_in_parts(now, ino, id, range.clone()) {
+                    self.page_unreadable(now, ino, id, range, error);
+                }
                 return;
             }
         }
+        let file_range = block.start + range.start..block.start + range.end;
         let mut loaded: SmallVec<[Range<u64>; 1]> = SmallVec::new();
         for gap in block.valid.gaps(range) {
             let (at, length) = (gap.start as usize, (gap.end - gap.start) as usize);
@@ -443,6 +448,9 @@ impl Core {
             block.memory.zero(past as usize, (gap.end - past) as usize);
             block.valid.insert(gap.clone());
             loaded.push(gap.start..past);
+        }
+        if let Some(file) = self.files.get_mut(&ino) {
+            file.unreadable.remove(file_range);
         }
         // What a page lacks that is to be written is not for readers.
         for bytes in loaded.into_iter().filter(|bytes| bounce.is_none() && !bytes.is_empty()) {

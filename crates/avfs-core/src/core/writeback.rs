@@ -137,7 +137,7 @@ impl Core {
 
     /// Starts writing the dirty pages of a block. Pages of which a part is missing are completed first: with zeros
     /// where the device has nothing, else by a read; the write follows when that ends.
-    fn write_block(&mut self, now: Now, ino: Ino, id: BlockId, latency: Option<Duration>) {
+    pub(super) fn write_block(&mut self, now: Now, ino: Ino, id: BlockId, latency: Option<Duration>) {
         let Some(block) = self.cache.get(id) else { return };
         if !block.filling.is_empty() || block.writing > 0 {
             return;
@@ -192,12 +192,18 @@ impl Core {
     /// Where these pages, which are dirty, go: where they are, else to a new place. `None` if there is none.
     fn place_pages(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Option<SmallVec<[WrittenPiece; 1]>> {
         let next_extent = |core: &Self, at: u64| {
-            core.metadata.get(ino).and_then(|inode| inode.extents()?.range(at, pages.end).next())
+            let displaced = &core.files.get(&ino)?.displaced;
+            core.metadata.get(ino)?.extents()?.range(at, pages.end).find_map(|extent| {
+                let kept = displaced.gaps(extent.logical..extent.logical_end()).into_iter().next()?;
+                let (logical, count) = (kept.start, kept.end - kept.start);
+                Some(Extent { logical, start: extent.start + (logical - extent.logical), count, ..extent })
+            })
         };
+        let is_displaced = self.files.get(&ino).is_some_and(|file| !file.displaced.is_empty());
         let mut at = pages.start;
         while at < pages.end {
             let extent = next_extent(self, at);
-            if extent.is_none_or(|extent| extent.logical > at) {
+            if !is_displaced && extent.is_none_or(|extent| extent.logical > at) {
                 self.reserve_around(now, ino, at);
             }
             at = extent.map_or(pages.end, |extent| extent.logical_end());
@@ -342,7 +348,10 @@ impl Core {
             }
         }
         if let Err(error) = result {
-            return self.fail(&format!("write of inode {ino}: {error}"));
+            return self.data_refused(now, ino, id, epoch, &pieces, error);
+        }
+        if let Some(block) = self.cache.get_mut(id) {
+            block.refused = 0;
         }
         self.commit.data_completed();
         if self.metadata.get(ino).is_none() {
@@ -358,7 +367,8 @@ impl Core {
             for piece in &pieces {
                 let pages = piece.extent.logical..piece.extent.logical_end();
                 file.tails.retain(|(page, _)| !pages.contains(page));
-                file.delayed.remove(pages);
+                file.delayed.remove(pages.clone());
+                file.displaced.remove(pages);
             }
         }
         let end = pieces.iter().map(|piece| piece.extent.logical_end() * BLOCK).max().unwrap_or(0);

@@ -286,6 +286,7 @@ impl Core {
         let Some(file) = self.files.get_mut(&ino) else { return };
         for page in pages {
             file.delayed.remove(page..page + 1);
+            file.displaced.remove(page..page + 1);
             file.claimed -= 1;
             self.allocator.unclaim(1);
         }
@@ -448,6 +449,7 @@ impl Core {
         file.append_end = file.append_end.max(file.size);
         file.expectation.written(offset, length as u64);
         file.reserved.remove(offset / BLOCK..end.div_ceil(BLOCK));
+        file.unreadable.remove(offset..end);
         self.touch_file(ino, None, Some(now.wall));
         self.schedule_aging(now);
         self.write_back_full(now, ino, offset, end);
@@ -455,7 +457,7 @@ impl Core {
         self.wake_file(now, ino);
         if durable {
             let waiting = Waiting {
-                operation: Operation::Fsync { ino },
+                operation: Operation::FsyncFile { handle },
                 stage: Stage::Try,
                 count: Some(length),
                 exclusive: None,

@@ -7,6 +7,7 @@
 //!
 //! `AVFS_CRASH_ROUNDS` multiplies the number of seeds: 100 run for about an hour.
 
+mod faults;
 mod log_damage;
 mod model;
 mod regressions;
@@ -216,6 +217,7 @@ fn fail_after(operations: u64, shape: Shape, seed: u64, fault: Fault, [pool, jud
     let volume = SimVolume::mount(formatted(DISK), pool, restless(seed), seed).unwrap();
     let mut workload = Workload::new(volume, shape, seed).unwrap();
     workload.volume.disk().inject(Some(fault));
+    workload.is_faulty = true;
     for _ in 0..80 {
         workload.step();
     }
@@ -225,7 +227,7 @@ fn fail_after(operations: u64, shape: Shape, seed: u64, fault: Fault, [pool, jud
     workload.volume.disk().inject(None);
     if failed {
         let made = workload.volume.create(Ino::ROOT, b"afterwards");
-        assert_eq!(made.err(), Some(Error::Device), "{place}");
+        assert_eq!(made.err(), Some(Error::ReadOnly), "{place}");
         assert_eq!(workload.volume.sync(), Err(Error::Device), "{place}");
         assert!(workload.volume.core().report().read_only, "{place}");
     }

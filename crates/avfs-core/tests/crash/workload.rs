@@ -85,6 +85,8 @@ pub(crate) struct Workload {
     next_name: usize,
     /// Operations that failed because the device did. None is expected unless a fault was injected.
     pub(crate) device_errors: usize,
+    /// The disk refuses something: what was written may be lost, and readers see that.
+    pub(crate) is_faulty: bool,
     /// Operations that found the volume full.
     pub(crate) full: usize,
 }
@@ -107,6 +109,7 @@ impl Workload {
             next_tag: 1,
             next_name: 0,
             device_errors: 0,
+            is_faulty: false,
             full: 0,
         })
     }
@@ -130,7 +133,8 @@ impl Workload {
     fn check<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
-            Err(Error::Device) => self.device_errors += 1,
+            // Read-only: after an error of the device.
+            Err(Error::Device | Error::ReadOnly) => self.device_errors += 1,
             Err(Error::NoSpace) => self.full += 1,
             // Directories that are not empty or lie in themselves, names that exist, kinds that do not fit.
             Err(
@@ -399,7 +403,7 @@ impl Workload {
     /// An operation that was to make zeros failed: each byte is zero or as it was, and that is it from now on.
     fn adopt(&mut self, key: Key, handle: HandleId, range: std::ops::Range<u64>) {
         self.model.attempted(key, Change::Zero { range: range.clone() });
-        let mut at = if self.device_errors > 0 { u64::MAX } else { range.start };
+        let mut at = if self.device_errors > 0 || self.is_faulty { u64::MAX } else { range.start };
         while at < range.end.min(self.model.files[key].content.len() as u64) {
             let length = 4096 - at % 4096;
             let Ok(read) = self.volume.read(handle, at, length as usize) else { return };
@@ -418,7 +422,7 @@ impl Workload {
         let length = self.random.random_range(1..=self.shape.longest_write);
         let read = self.volume.read(handle, offset as u64, length);
         // A durable write that failed with the device is seen by readers and not in the model.
-        if let Some(read) = self.check(read).filter(|_| self.device_errors == 0) {
+        if let Some(read) = self.check(read).filter(|_| self.device_errors == 0 && !self.is_faulty) {
             let end = (offset + length).min(size);
             assert!(read == self.model.files[key].content[offset..end], "file {key} at {offset}..{end}");
         }

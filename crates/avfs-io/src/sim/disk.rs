@@ -23,7 +23,7 @@ struct State {
     visible: BTreeMap<u64, Page>,
     /// Shared with the crash images taken from it; copied when the disk goes on while they live.
     history: Arc<History>,
-    fault: Option<Fault>,
+    faults: Vec<Fault>,
 }
 
 /// A failure to inject: by default every operation fails with EIO, at once.
@@ -32,13 +32,20 @@ pub struct Fault {
     after: u64,
     place: Option<(DeviceOffset, Bytes)>,
     writes_only: bool,
-    errno: i32,
+    reads_only: bool,
+    error: IoError,
 }
 
 impl Fault {
     /// Every operation fails after `operations` more that the fault would have met.
     pub fn after(operations: u64) -> Self {
-        Self { after: operations, place: None, writes_only: false, errno: libc::EIO }
+        Self {
+            after: operations,
+            place: None,
+            writes_only: false,
+            reads_only: false,
+            error: IoError::Device(libc::EIO),
+        }
     }
 
     /// Only operations that touch `length` bytes at `offset`; no flush does.
@@ -51,14 +58,26 @@ impl Fault {
         Self { writes_only: true, ..self }
     }
 
+    /// Only reads.
+    pub fn reads_only(self) -> Self {
+        Self { reads_only: true, ..self }
+    }
+
     /// The operating system's error number to fail with.
     pub fn with_errno(self, errno: i32) -> Self {
-        Self { errno, ..self }
+        Self { error: IoError::Device(errno), ..self }
+    }
+
+    /// The disk ends at `offset`, as one does that was made shorter.
+    pub fn cut_at(offset: DeviceOffset) -> Self {
+        let behind = Bytes(u64::MAX - offset.as_u64());
+        Self { error: IoError::PastEnd, ..Self::after(0).within(offset, behind) }
     }
 
     fn meets(&self, operation: Operation) -> bool {
         match operation {
             Operation::Read(..) if self.writes_only => false,
+            Operation::Write(..) | Operation::Flush if self.reads_only => false,
             Operation::Flush => self.place.is_none(),
             Operation::Read(first, count) | Operation::Write(first, count) => {
                 self.place.is_none_or(|(offset, length)| {
@@ -115,7 +134,12 @@ impl SimDisk {
     /// From now on operations fail as `fault` says; `None` heals the disk. A write that fails has written its first
     /// half.
     pub fn inject(&self, fault: Option<Fault>) {
-        self.state.lock().fault = fault;
+        self.state.lock().faults = fault.into_iter().collect();
+    }
+
+    /// As [`inject`](Self::inject), beside the faults that there are; of those that an operation meets the first counts.
+    pub fn inject_too(&self, fault: Fault) {
+        self.state.lock().faults.push(fault);
     }
 
     /// The pages `first..first + count` as they are read; `None` stands for zeros.
@@ -171,16 +195,13 @@ impl State {
     }
 
     fn meet_fault(&mut self, operation: Operation) -> Result<(), IoError> {
-        match &mut self.fault {
-            Some(fault) if fault.meets(operation) => match fault.after.checked_sub(1) {
-                Some(left) => {
-                    fault.after = left;
-                    Ok(())
-                }
-                None => Err(IoError::Device(fault.errno)),
-            },
-            _ => Ok(()),
+        for fault in self.faults.iter_mut().filter(|fault| fault.meets(operation)) {
+            match fault.after.checked_sub(1) {
+                Some(left) => fault.after = left,
+                None => return Err(fault.error),
+            }
         }
+        Ok(())
     }
 
     fn first_half(&self, first: u64, pages: &[Page]) -> Arc<[Page]> {

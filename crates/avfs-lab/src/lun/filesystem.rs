@@ -81,8 +81,10 @@ impl LunFilesystem {
     }
 
     fn control(&self, data: &[u8]) -> Result<(), Errno> {
-        let mode = Mode::named(data.trim_ascii()).ok_or(Errno::EINVAL)?;
-        self.shared.set_mode(mode);
+        match Mode::named(data.trim_ascii()) {
+            Some(mode) => self.shared.set_mode(mode),
+            None => self.shared.faults.lock().command(data).ok_or(Errno::EINVAL)?,
+        }
         Ok(())
     }
 
@@ -200,7 +202,11 @@ impl Filesystem for LunFilesystem {
         match node {
             LUN => {
                 let came = self.shared.clock.now();
-                let length = self.inside(offset, u64::from(size)) as usize;
+                let inside = self.inside(offset, u64::from(size));
+                let length = match self.shared.faults.lock().meet(Direction::Read, offset, inside) {
+                    Ok(length) => length as usize,
+                    Err(error) => return reply.error(error),
+                };
                 let mut buffer = self.shared.buffer(length);
                 let read = self.shared.store.lock().read(&mut buffer, offset);
                 match read {
@@ -246,6 +252,10 @@ impl Filesystem for LunFilesystem {
             reply.error(Errno::ENOSPC);
             return;
         }
+        let length = match self.shared.faults.lock().meet(Direction::Write, offset, length as u64) {
+            Ok(length) => length as usize,
+            Err(error) => return reply.error(error),
+        };
         let came = self.shared.clock.now();
         let written = match self.shared.keeps_what_is_written() {
             true => self.shared.store.lock().write(&data[..length], offset),
@@ -269,7 +279,9 @@ impl Filesystem for LunFilesystem {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        if node == LUN {
+        if node == LUN && self.shared.faults.lock().meet(Direction::Flush, 0, 0).is_err() {
+            reply.error(Errno::EIO);
+        } else if node == LUN {
             self.shared.accept(self.shared.clock.now(), asked(Direction::Flush, 0, 0), Answer::Flush(reply));
         } else {
             reply.ok();
