@@ -33,7 +33,7 @@ use crate::allocator::{Allocator, BlockRun};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::format::{BLOCK, Geometry, Superblock, UNIT};
+use crate::format::{BLOCK, Geometry, MAX_LABEL, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
 use crate::protection;
@@ -140,6 +140,8 @@ pub enum Operation {
     },
     /// See [`Core::rename`].
     Rename {
+        /// Who asks; a whiteout is theirs.
+        caller: Caller,
         /// Where the name stands.
         parent: Ino,
         /// Which.
@@ -160,6 +162,8 @@ pub enum Operation {
     },
     /// Everything durable, a checkpoint written, nothing left to replay.
     Shutdown,
+    /// A superblock is written that says what holds now.
+    Checkpoint,
     /// The core asks a file itself how fast it plays.
     Probe(Box<Probing>),
     /// What holds for a file or directory, and who says so. A file whose rate nobody says is asked itself first, as it is when
@@ -343,6 +347,8 @@ pub struct Core {
     writeback_requests: usize,
     /// Inodes without a name that could not be removed yet because the device was busy with them.
     unreaped: BTreeSet<Ino>,
+    /// Inodes that were made without a name, and have had none yet.
+    unnamed: BTreeSet<Ino>,
     /// Clients' changes are refused.
     read_only: bool,
     /// Nothing is written to the device, neither for clients nor for the volume itself.
@@ -409,6 +415,7 @@ impl Core {
             writing_bytes: 0,
             writeback_requests: 0,
             unreaped: BTreeSet::new(),
+            unnamed: BTreeSet::new(),
             failure: None,
             next_mmp: now.monotonic,
             mmp_sequence: 1,
@@ -509,7 +516,11 @@ impl Core {
                 Progress::Wait => None,
             },
             Operation::Write { .. } => return self.attempt_write(now, ticket, waiting),
-            Operation::Fsync { .. } | Operation::FsyncFile { .. } | Operation::Sync | Operation::Shutdown => {
+            Operation::Fsync { .. }
+            | Operation::FsyncFile { .. }
+            | Operation::Sync
+            | Operation::Checkpoint
+            | Operation::Shutdown => {
                 return self.attempt_sync(now, ticket, waiting);
             }
             Operation::Rename { .. } | Operation::Unlink { .. } => {
@@ -731,6 +742,30 @@ impl Core {
                 self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device))));
             }
         }
+    }
+
+    /// From now on nothing is written: somebody who may has asked for it (FS_IOC_SHUTDOWN).
+    pub fn stop_writing(&mut self, now: Now) {
+        self.fail("somebody asked for that (FS_IOC_SHUTDOWN)");
+        self.pump(now);
+    }
+
+    /// Names the volume; in the next superblock.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a label that does not fit.
+    pub fn set_label(&mut self, label: &str) -> Result<()> {
+        self.check_writable()?;
+        if label.len() > MAX_LABEL {
+            return Err(Error::InvalidArgument);
+        }
+        label.clone_into(&mut self.superblock.label);
+        Ok(())
+    }
+
+    /// The volume's name.
+    pub fn label(&self) -> &str {
+        &self.superblock.label
     }
 
     /// Why writes fail, if they do.

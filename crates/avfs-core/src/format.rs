@@ -62,8 +62,12 @@ pub struct Features {
     pub incompatible: u64,
 }
 
-/// The features this code knows. Version 1 has none beyond its base.
-pub const KNOWN_FEATURES: Features = Features { compatible: 0, read_only_compatible: 0, incompatible: 0 };
+/// Of the incompatible features: inodes have flags (chattr). A checkpoint adds it once one has.
+pub const INODE_FLAGS: u64 = 1;
+
+/// The features this code knows.
+pub const KNOWN_FEATURES: Features =
+    Features { compatible: 0, read_only_compatible: 0, incompatible: INODE_FLAGS };
 
 /// A contiguous structure on the device, its checksum kept by whoever points at it. `copy` is a second one, in
 /// another unit.
@@ -106,12 +110,15 @@ pub struct LogPosition {
     pub previous_checksum: u32,
 }
 
+/// Longest label of a volume in bytes.
+pub const MAX_LABEL: usize = 63;
+
 /// What the superblock says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Identity.
     pub uuid: [u8; 16],
-    /// Label, at most 63 bytes.
+    /// Label, at most [`MAX_LABEL`] bytes.
     pub label: String,
     /// Format features.
     pub features: Features,

@@ -7,7 +7,7 @@ use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
 use crate::extent::{Extent, ExtentMap};
 use crate::format::{MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
-use crate::types::FileKind;
+use crate::types::{FileKind, InodeFlags};
 use smallvec::SmallVec;
 use units::{Ino, Timestamp};
 
@@ -27,11 +27,16 @@ impl From<PackedTime> for Timestamp {
     }
 }
 
+/// Behind the permission bits of the number that has both.
+const FLAGS_SHIFT: u32 = 12;
+
 /// The attributes that change together in one record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreAttributes {
     /// Permission bits, 0..=0o7777.
     pub permissions: u16,
+    /// What chattr(1) sets.
+    pub flags: InodeFlags,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -269,7 +274,7 @@ impl Inode {
 
 impl CoreAttributes {
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.number(u64::from(self.permissions));
+        writer.number(u64::from(self.permissions) | u64::from(self.flags.bits()) << FLAGS_SHIFT);
         writer.number(u64::from(self.uid));
         writer.number(u64::from(self.gid));
         for time in [self.atime, self.mtime, self.ctime, self.btime] {
@@ -278,14 +283,13 @@ impl CoreAttributes {
     }
 
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let permissions = reader.small()?;
-        if permissions > 0o7777 {
-            return Err(Malformed);
-        }
+        let word: u16 = reader.small()?;
+        let permissions = word & 0o7777;
+        let flags = InodeFlags::from_bits(word >> FLAGS_SHIFT).ok_or(Malformed)?;
         let (uid, gid) = (reader.small()?, reader.small()?);
         let mut time = || Ok::<PackedTime, Malformed>(reader.time()?.into());
         let (atime, mtime, ctime, btime) = (time()?, time()?, time()?, time()?);
-        Ok(Self { permissions, uid, gid, atime, mtime, ctime, btime })
+        Ok(Self { permissions, flags, uid, gid, atime, mtime, ctime, btime })
     }
 }
 
@@ -352,7 +356,9 @@ mod tests {
 
     #[test]
     fn an_inode_comes_back() {
-        let attributes = CoreAttributes { permissions: 0o640, uid: 1000, gid: 100, ..Default::default() };
+        let flags = InodeFlags::IMMUTABLE | InodeFlags::NO_ATIME;
+        let attributes =
+            CoreAttributes { permissions: 0o640, flags, uid: 1000, gid: 100, ..Default::default() };
         let mut inode = Inode::new(FileKind::Regular, 3, attributes, Inode::empty_body(FileKind::Regular));
         inode.size = 20 << 20;
         inode.names.push(Name { parent: Ino(1), name: b"A001C002.mxf"[..].into() });

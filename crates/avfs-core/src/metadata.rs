@@ -15,7 +15,7 @@ use crate::format::{COUNT_LIMIT, MAX_LINKS, SHARD_INODES, ShardLocation};
 use crate::inode::{Body, CoreAttributes, Inode, Name};
 use crate::policy::is_policy;
 use crate::record::Record;
-use crate::types::FileKind;
+use crate::types::{FileKind, InodeFlags};
 use shards::Shards;
 use std::collections::BTreeSet;
 use units::{Ino, Timestamp};
@@ -85,6 +85,8 @@ pub struct Metadata {
     has_acls: bool,
     /// The same of policies.
     has_policies: bool,
+    /// The same of flags.
+    has_flags: bool,
 }
 
 /// The extended attribute in which SELinux keeps labels.
@@ -104,6 +106,7 @@ impl Metadata {
         let time = now.into();
         let attributes = CoreAttributes {
             permissions: 0o755,
+            flags: InodeFlags::empty(),
             uid: 0,
             gid: 0,
             atime: time,
@@ -205,6 +208,11 @@ impl Metadata {
     /// The same of policies.
     pub(crate) fn has_policies(&self) -> bool {
         self.has_policies
+    }
+
+    /// False while no inode has flags; not false again when the last one goes.
+    pub fn has_flags(&self) -> bool {
+        self.has_flags
     }
 
     /// The number of the last record.
@@ -349,6 +357,9 @@ impl Metadata {
 
     /// What the derived state gains from a record that was applied.
     fn index(&mut self, record: &Record) {
+        if let Record::Create { attributes, .. } | Record::Attributes { attributes, .. } = record {
+            self.has_flags |= !attributes.flags.is_empty();
+        }
         match record {
             Record::AddName { ino, name } => {
                 self.enter(*ino, name.parent, &name.name);
@@ -404,6 +415,8 @@ impl Metadata {
             has_policies |= is_policy(&xattr.name);
         }
         (self.labelled, self.has_acls, self.has_policies) = (labelled, has_acls, has_policies);
+        let has_flags = self.iter().any(|(_, inode)| !inode.attributes.flags.is_empty());
+        self.has_flags = has_flags;
         for (ino, name) in names {
             if !self.enter(ino, name.parent, &name.name) {
                 lost.push((ino, name));

@@ -438,7 +438,14 @@ impl SimVolume {
     /// As the volume says.
     pub fn rename(&mut self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let (name, new_name) = (from.1.into(), to.1.into());
-        self.done(Operation::Rename { parent: from.0, name, new_parent: to.0, new_name, flags })
+        self.done(Operation::Rename {
+            caller: Caller::default(),
+            parent: from.0,
+            name,
+            new_parent: to.0,
+            new_name,
+            flags,
+        })
     }
 
     /// See unlink(2).

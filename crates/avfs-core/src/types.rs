@@ -126,6 +126,8 @@ pub struct SetAttributes {
     pub btime: Option<Timestamp>,
     /// Setuid and setgid stay when the length changes: the caller has CAP_FSETID.
     pub keep_privileges: bool,
+    /// Who changes length or owner, if they may not leave setuid and setgid standing.
+    pub unprivileged: Option<Caller>,
 }
 
 /// When reading a file changes its time of access.
@@ -149,6 +151,21 @@ bitflags! {
         const NO_REPLACE = 1;
         /// Swap source and target.
         const EXCHANGE = 2;
+        /// Leave a character device 0:0 where the source was: overlayfs's mark of what is not there.
+        const WHITEOUT = 4;
+    }
+
+    /// What chattr(1) sets, as it lies on the device.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct InodeFlags: u16 {
+        /// Of a file: written to at its end only. Of a directory: names come, and none goes.
+        const APPEND_ONLY = 1;
+        /// Nothing of it changes.
+        const IMMUTABLE = 2;
+        /// For dump(8), to leave it out.
+        const NO_DUMP = 4;
+        /// Reading it leaves its time of access alone.
+        const NO_ATIME = 8;
     }
 
     /// How a file was opened: what matters to the filesystem.
@@ -166,6 +183,8 @@ bitflags! {
         const DIRECT = 16;
         /// Reads leave the time of access alone (O_NOATIME).
         const NO_ATIME = 32;
+        /// The caller asked for O_APPEND: the kernel says where each write goes.
+        const APPENDING = 64;
     }
 
     /// How to set an extended attribute.
@@ -178,6 +197,11 @@ bitflags! {
         /// It is an ACL, and who sets it is not in the group: setgid goes.
         const KILL_SETGID = 4;
     }
+}
+
+impl InodeFlags {
+    /// What a new inode has of its directory's.
+    pub const INHERITED: Self = Self::NO_DUMP.union(Self::NO_ATIME);
 }
 
 /// Names an open file or directory.

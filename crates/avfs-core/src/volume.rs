@@ -77,6 +77,17 @@ impl Data<'_> {
     }
 }
 
+/// What is to be durable before nothing is written any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopAfter {
+    /// All that was accepted.
+    Everything,
+    /// What is in the log, as far as its data are on the device.
+    Log,
+    /// No more than is.
+    Nothing,
+}
+
 /// How to open a volume.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -510,7 +521,11 @@ impl Volume {
     ) -> Result<(Entry, Opened)> {
         let made =
             self.shared.change(|core, now| core.create(now, caller, parent, name, permissions, umask, flags));
-        let (entry, opened) = made?;
+        self.admit_new(made?)
+    }
+
+    /// The same of a file that was just made.
+    fn admit_new(&self, (entry, opened): (Entry, Opened)) -> Result<(Entry, Opened)> {
         match self.admit(opened) {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
@@ -535,9 +550,27 @@ impl Volume {
         self.shared.change(|core, now| core.remove_directory(now, parent, name))
     }
 
+    /// Makes and opens a file that has no name (O_TMPFILE), see [`Core::create_unnamed`].
+    pub fn create_unnamed(
+        &self,
+        caller: Caller,
+        parent: Ino,
+        permissions: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let make = |core: &mut Core, now| core.create_unnamed(now, caller, parent, permissions, umask, flags);
+        self.admit_new(self.shared.change(make)?)
+    }
+
     /// See rename(2) and renameat2(2).
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "renameat2(2) has as many, and a caller, who owns a whiteout"
+    )]
     pub fn rename(
         &self,
+        caller: Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -546,7 +579,7 @@ impl Volume {
         done: Done<()>,
     ) {
         let (name, new_name) = (name.into(), new_name.into());
-        let operation = Operation::Rename { parent, name, new_parent, new_name, flags };
+        let operation = Operation::Rename { caller, parent, name, new_parent, new_name, flags };
         self.shared.change_later(Continuation::Unit(done), operation);
     }
 
@@ -738,14 +771,32 @@ impl Volume {
         self.shared.run(|state| state.core.drop_privileges(now(), ino, caller));
     }
 
-    /// A file's contents change: what it may do by a capability of its own, it may no more.
-    pub fn drop_capability(&self, ino: Ino) {
+    /// Before a write, or a copy into the file: what the file may do by a capability of its own, it may no more, unless what is
+    /// written was stored through a mapping before. `appends`: the client asked for O_APPEND, and still does.
+    ///
+    /// # Errors
+    /// `NotPermitted` where only appending is allowed.
+    pub fn before_write(&self, handle: HandleId, ino: Ino, is_mapped: bool, appends: bool) -> Result<()> {
         let mut state = self.shared.state.lock();
-        if state.core.has_capability(ino) {
+        if !appends {
+            state.core.check_write_anywhere(handle)?;
+        }
+        if !is_mapped && state.core.has_capability(ino) {
             let wakeup = state.core.next_wakeup();
             state.core.drop_capability(now(), ino);
             self.shared.settle(state, wakeup);
         }
+        Ok(())
+    }
+
+    /// What chattr(1) sets.
+    pub fn flags(&self, ino: Ino) -> Result<InodeFlags> {
+        self.with(|core| core.flags(ino))
+    }
+
+    /// Sets the flags of an inode, all of them.
+    pub fn set_flags(&self, ino: Ino, flags: InodeFlags) -> Result<()> {
+        self.shared.change(|core, now| core.set_flags(now, ino, flags))
     }
 
     /// See fallocate(2).
@@ -814,6 +865,34 @@ impl Volume {
     }
 
     // The volume.
+
+    /// The volume's name.
+    pub fn label(&self) -> String {
+        self.with(|core| core.label().to_owned())
+    }
+
+    /// Names the volume; `done` is called when that is durable.
+    pub fn set_label(&self, label: &str, done: Done<()>) {
+        match self.shared.run(|state| state.core.set_label(label)) {
+            Ok(()) => self.shared.start(Continuation::Unit(done), Operation::Checkpoint),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Nothing is written any more, after what `first` wants durable is (FS_IOC_SHUTDOWN). Clients' changes fail from then on.
+    pub fn stop_writing(&self, first: StopAfter, done: Done<()>) {
+        let shared = Arc::clone(&self.shared);
+        let stop: Done<()> = Box::new(move |result| {
+            shared.run(|state| state.core.stop_writing(now()));
+            done(result);
+        });
+        match first {
+            StopAfter::Everything => self.sync(stop),
+            // Of the root there is nothing but its records, and they are not alone in the log.
+            StopAfter::Log => self.fsync(Ino::ROOT, stop),
+            StopAfter::Nothing => stop(Ok(())),
+        }
+    }
 
     /// Figures for statfs(2).
     pub fn statistics(&self) -> VolumeStatistics {

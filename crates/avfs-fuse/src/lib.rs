@@ -12,6 +12,7 @@
 mod application;
 pub mod control;
 pub mod errno;
+mod ioctl;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;

@@ -70,7 +70,7 @@ impl OpenReply {
 
 /// Flags of open(2).
 ///
-/// `O_APPEND` is left out on purpose. For an appending write the kernel takes the inode's lock, then its own size
+/// `O_APPEND` says no more than that it was asked for, on purpose. For an appending write the kernel takes the inode's lock, then its own size
 /// of the file as the offset; as the only client it always knows the size. The flag of the open would be wrong
 /// twice: fcntl(2) changes it later without telling us, and pages of a shared mapping are written back through
 /// whichever writable handle the kernel finds first. `O_SYNC` is left out too: each write carries its own answer,
@@ -83,6 +83,10 @@ pub fn open_flags(flags: i32) -> OpenFlags {
     };
     if flags & libc::O_DIRECT != 0 {
         open |= OpenFlags::DIRECT;
+    }
+    // Where nothing but appending is allowed; see above.
+    if flags & libc::O_APPEND != 0 {
+        open |= OpenFlags::APPENDING;
     }
     if flags & libc::O_NOATIME != 0 {
         open |= OpenFlags::NO_ATIME;
@@ -149,12 +153,9 @@ pub fn seek(offset: i64, whence: i32) -> Result<(u64, Seek)> {
 /// Flags of renameat2(2).
 ///
 /// # Errors
-/// `InvalidArgument` for RENAME_WHITEOUT, unknown flags, and both known ones together.
+/// `InvalidArgument` for unknown flags.
 pub fn rename_flags(flags: u32) -> Result<RenameFlags> {
-    match RenameFlags::from_bits(flags) {
-        Some(flags) if !flags.is_all() => Ok(flags),
-        _ => Err(Error::InvalidArgument),
-    }
+    RenameFlags::from_bits(flags).ok_or(Error::InvalidArgument)
 }
 
 /// Flags of setxattr(2).
@@ -188,9 +189,9 @@ mod tests {
     }
 
     #[test]
-    fn append_is_the_kernels_business_and_never_reaches_the_volume() {
+    fn where_an_append_goes_is_the_kernels_business_and_never_reaches_the_volume() {
         let flags = open_flags(libc::O_RDWR | libc::O_APPEND | libc::O_DIRECT);
-        assert_eq!(flags, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECT);
+        assert_eq!(flags, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECT | OpenFlags::APPENDING);
     }
 
     #[test]
@@ -202,11 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn exchange_and_no_replace_exclude_each_other() {
+    fn flags_of_renaming_are_those_that_are_known() {
         assert_eq!(rename_flags(0), Ok(RenameFlags::empty()));
         assert_eq!(rename_flags(1), Ok(RenameFlags::NO_REPLACE));
         assert_eq!(rename_flags(2), Ok(RenameFlags::EXCHANGE));
-        for wrong in [3, 4, 8, u32::MAX] {
+        assert_eq!(rename_flags(5), Ok(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT));
+        for wrong in [8, u32::MAX] {
             assert_eq!(rename_flags(wrong), Err(Error::InvalidArgument));
         }
     }

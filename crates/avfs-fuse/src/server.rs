@@ -2,6 +2,7 @@
 
 use crate::application;
 use crate::errno::Errors;
+use crate::ioctl;
 use crate::mount;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
@@ -138,12 +139,8 @@ impl Filesystem for Server {
                 let done = self.done("setattr", node, reply, |reply, changed| {
                     reply.value(&attr_out(&changed));
                 });
-                let changes = changes(&how);
-                // Of the owner alone the volume does not know whether the group is the caller's.
-                let drops = changes.size.is_some() || changes.uid.is_some() || changes.gid.is_some();
-                if drops && caller.uid != 0 {
-                    volume.drop_privileges(node, caller);
-                }
+                let unprivileged = (caller.uid != 0).then_some(caller);
+                let changes = SetAttributes { unprivileged, ..changes(&how) };
                 volume.set_attributes(node, changes, done);
             }
             Operation::ReadLink => match volume.read_link(node) {
@@ -176,7 +173,9 @@ impl Filesystem for Server {
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let done = self.done("rename", node, reply, |reply, ()| reply.ok());
                 match protocol::rename_flags(flags) {
-                    Ok(flags) => volume.rename(node, name, ino(new_parent), new_name, flags, done),
+                    Ok(flags) => {
+                        volume.rename(caller, node, name, ino(new_parent), new_name, flags, done);
+                    }
                     Err(error) => done(Err(error)),
                 }
             }
@@ -202,12 +201,27 @@ impl Filesystem for Server {
                     Err(error) => self.refuse(reply, "create", node, error),
                 }
             }
+            Operation::CreateUnnamed(how) => {
+                let flags = protocol::open_flags(how.flags);
+                let permissions = protocol::permissions(how.mode);
+                let umask = protocol::permissions(how.umask);
+                match volume.create_unnamed(caller, node, permissions, umask, flags) {
+                    Ok((entry, opened)) => reply.value(&abi::CreateOut {
+                        entry: entry_out(&entry),
+                        open: open_out(&opened, OpenReply::file(&opened, flags)),
+                    }),
+                    Err(error) => self.refuse(reply, "tmpfile", node, error),
+                }
+            }
             Operation::Read(how) => {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
                 let size = how.size.min(MAX_REQUEST_BYTES);
                 volume.read(HandleId(how.fh), how.offset, size as usize, done);
             }
             Operation::Write { how, data } => {
+                if let Err(error) = self.before_write(node, &how) {
+                    return self.refuse(reply, "write", node, error);
+                }
                 let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
                 volume.write(HandleId(how.fh), how.offset, data, unprivileged, done);
             }
@@ -275,7 +289,9 @@ impl Filesystem for Server {
                     reply.value(&abi::WriteOut { size: length as u32, padding: 0 });
                 });
                 let (from, to) = (HandleId(how.fh_in), HandleId(how.fh_out));
-                volume.drop_capability(to_node);
+                if let Err(error) = volume.before_write(to, to_node, false, false) {
+                    return done(Err(error));
+                }
                 if caller.uid != 0 {
                     volume.drop_privileges(to_node, caller);
                 }
@@ -284,17 +300,22 @@ impl Filesystem for Server {
             Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
             Operation::Ioctl { how, input } => {
                 let handle = (how.flags & abi::IOCTL_DIR == 0).then_some(HandleId(how.fh));
-                match application::ioctl(volume, caller, handle, how.cmd, input, how.out_size as usize) {
-                    Ok(answer) => reply.bytes(&[abi::IoctlOut::default().as_bytes(), &answer].concat()),
-                    Err(error) => self.refuse(reply, "ioctl", node, error),
+                let done = self.done("ioctl", node, reply, |reply, answer: Vec<u8>| {
+                    reply.bytes(&[abi::IoctlOut::default().as_bytes(), &answer].concat());
+                });
+                match ioctl::Command::of(how.cmd) {
+                    Some(command) => ioctl::perform(volume, command, node, caller, how.arg, input, done),
+                    None => {
+                        let room = how.out_size as usize;
+                        done(application::ioctl(volume, caller, handle, how.cmd, input, room));
+                    }
                 }
             }
             Operation::Destroy => reply.ok(),
             // Nothing here takes so long that giving it up would help.
             Operation::Interrupt => reply.none(),
             // ACCESS: default_permissions checks it. POLL: regular files are always ready. BMAP: block numbers of a file
-            // mean nothing to anybody. TMPFILE: a file has a name when it is made. Locks: the kernel's. Others: newer
-            // than this filesystem.
+            // mean nothing to anybody. Locks: the kernel's. Others: newer than this filesystem.
             Operation::Unknown => reply.error(libc::ENOSYS),
         }
     }
@@ -316,6 +337,10 @@ impl Filesystem for Server {
                 return buffer;
             }
         };
+        if let Err(error) = self.before_write(node, &how) {
+            self.refuse(reply, "write", node, error);
+            return buffer;
+        }
         let (done, unprivileged) = self.begin_write(node, caller, &how, reply);
         RequestBuffer(self.volume.write_from(HandleId(how.fh), how.offset, buffer.0, unprivileged, done))
     }
@@ -366,6 +391,13 @@ impl Server {
         }
     }
 
+    /// A mapping's stores leave rights alone, as on other filesystems, and the kernel writes them whenever it likes: a linker
+    /// stores, setcap(8) comes after it, the write last.
+    fn before_write(&self, node: Ino, how: &abi::WriteIn) -> Result<(), Error> {
+        let is_mapped = how.write_flags & abi::WRITE_CACHE != 0;
+        self.volume.before_write(HandleId(how.fh), node, is_mapped, how.flags & libc::O_APPEND != 0)
+    }
+
     /// What is called when a write has ended, and who writes, if they may not leave setuid and setgid standing.
     fn begin_write(
         &self,
@@ -390,11 +422,6 @@ impl Server {
         } else {
             self.done("write", node, reply, written)
         };
-        // A mapping's stores leave rights alone, as on other filesystems, and the kernel writes them whenever it likes: a
-        // linker stores, setcap(8) comes after it, the write last.
-        if how.write_flags & abi::WRITE_CACHE == 0 {
-            self.volume.drop_capability(node);
-        }
         let unprivileged = (how.write_flags & abi::WRITE_KILL_SUIDGID != 0).then_some(caller);
         (done, unprivileged)
     }
@@ -591,6 +618,7 @@ fn changes(how: &abi::SetattrIn) -> SetAttributes {
         mtime: time(SetattrValid::MTIME_NOW, SetattrValid::MTIME, how.mtime, how.mtimensec),
         btime: None,
         keep_privileges: !valid.contains(SetattrValid::KILL_SUIDGID),
+        unprivileged: None,
     }
 }
 

@@ -59,6 +59,8 @@ pub enum Operation<'a> {
         how: abi::CreateIn,
         name: &'a [u8],
     },
+    /// O_TMPFILE: a file without a name, in the directory that the header names.
+    CreateUnnamed(abi::CreateIn),
     Read(abi::ReadIn),
     Write {
         how: abi::WriteIn,
@@ -148,6 +150,7 @@ impl<'a> Operation<'a> {
             }
             opcode::OPEN => Self::Open { flags: read::<abi::OpenIn>(operation)?.flags },
             opcode::CREATE => Self::Create { how: read(operation)?, name: name(payload)?.0 },
+            opcode::TMPFILE => Self::CreateUnnamed(read(operation)?),
             opcode::READ => Self::Read(read(operation)?),
             opcode::WRITE => {
                 let how: abi::WriteIn = read(operation)?;

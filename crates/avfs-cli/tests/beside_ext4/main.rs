@@ -2,9 +2,12 @@
 //! compared, not what anybody remembers of the manual. Without root, `/dev/fuse`, loop devices or mkfs.ext4 each test says so and
 //! ends.
 
+mod flags;
 mod mapping;
 mod rights;
 mod small;
+mod unnamed;
+mod volume;
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Gid, Uid};
@@ -13,11 +16,16 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A volume of each kind, mounted.
 pub(crate) struct Beside {
     directory: tempfile::TempDir,
+    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Beside {
     /// `None`, with the reason printed, where one of them cannot be mounted.
@@ -48,7 +56,8 @@ impl Beside {
             eprintln!("not tested: mounting needs root and /dev/fuse");
             return None;
         }
-        let rig = Self { directory: tempfile::tempdir().unwrap() };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         open_to_all(rig.directory.path());
         fs::create_dir(rig.avfs()).unwrap();
         fs::create_dir(rig.ext4()).unwrap();
@@ -73,6 +82,19 @@ impl Beside {
 
     pub(crate) fn umount_avfs(&self) -> Output {
         Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.avfs()).output().unwrap()
+    }
+
+    /// The daemon of AVFS dies at once. What is open there is of no use any more.
+    pub(crate) fn kill_avfs(&self) {
+        let info =
+            Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(["info", "--json"]).arg(self.avfs()).output();
+        let info: serde_json::Value = serde_json::from_slice(&info.unwrap().stdout).unwrap();
+        let process = i32::try_from(info["process"].as_i64().unwrap()).unwrap();
+        let process = rustix::process::Pid::from_raw(process).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+        while rustix::process::test_kill_process(process).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 
     /// The kernel knows nothing of AVFS any more but what it asks from now on.
@@ -151,6 +173,11 @@ impl User {
             thread.join().unwrap()
         })
     }
+}
+
+/// The same for calls of rustix.
+pub(crate) fn told<T>(result: rustix::io::Result<T>) -> Result<(), i32> {
+    result.map(drop).map_err(|error| error.raw_os_error())
 }
 
 /// What came of a call: nothing, or the error's number.

@@ -7,7 +7,9 @@
 
 use super::{Core, Purpose, Ticket};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
-use crate::format::{BLOCK, Geometry, Piece, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, encode_table};
+use crate::format::{
+    BLOCK, Geometry, INODE_FLAGS, Piece, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, encode_table,
+};
 use crate::journal::Mark;
 use crate::metadata::Metadata;
 use avfs_io::{IoError, IoOperation, Segment};
@@ -439,6 +441,9 @@ impl Core {
         self.superblock.table = running.table;
         self.superblock.log = running.mark.position;
         self.superblock.lsn = running.lsn;
+        if self.metadata.has_flags() {
+            self.superblock.features.incompatible |= INODE_FLAGS;
+        }
         let block = self.superblock.encode();
         let places = Geometry::superblock_places(self.superblock.geometry.device);
         let slot = (self.superblock.generation % 2) as usize;

@@ -266,6 +266,10 @@ impl Core {
                 return self.outbox.finished.push((ticket, outcome));
             }
             let parked = match &mut waiting.stage {
+                Stage::Try if matches!(waiting.operation, Operation::Checkpoint) => {
+                    waiting.stage = Stage::Checkpoint { begun: self.checkpoints.begun };
+                    false
+                }
                 Stage::Try => {
                     match waiting.operation {
                         Operation::Fsync { ino } => self.filled(now, ino),

@@ -3,6 +3,7 @@
 //! These wait until no request of the file is at the device, so that none of them can meet blocks that are not the
 //! file's any more.
 
+use super::names::check_flags;
 use super::reads::{page_ceil, page_floor};
 use super::writeback;
 use super::{Core, Progress, Ticket};
@@ -240,6 +241,11 @@ impl Core {
         self.check_writable()?;
         if !flags.contains(OpenFlags::WRITE) {
             return Err(Error::BadHandle);
+        }
+        let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
+        check_flags(inode, InodeFlags::IMMUTABLE)?;
+        if !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize) {
+            check_flags(inode, InodeFlags::APPEND_ONLY)?;
         }
         let end = offset.checked_add(length).ok_or(Error::FileTooLarge)?;
         if length == 0 {

@@ -21,7 +21,7 @@ use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
 const SETUID: u16 = 0o4000;
-pub(super) const SETGID: u16 = 0o2000;
+const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
@@ -29,6 +29,7 @@ pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
 const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
 /// What a new inode is to be.
+#[derive(Clone, Copy)]
 struct NewInode<'a> {
     kind: FileKind,
     permissions: u16,
@@ -166,6 +167,7 @@ impl Core {
             }
         }
         self.unreaped.remove(&ino);
+        self.unnamed.remove(&ino);
         self.forget_file(ino);
         self.replacements.forget_name(ino);
         let _ = self.transact(now, &[Record::Remove { ino }]);
@@ -202,13 +204,36 @@ impl Core {
             Err(error) => return Err(error),
         }
         self.check_metadata_space()?;
+        self.check_may_enter(parent, name)?;
+        let (ino, mut records) = self.new_inode(now, caller, parent, new)?;
+        records.push(Record::AddName { ino, name: Name { parent, name: name.into() } });
+        records.push(self.touch_directory(now, parent)?);
+        self.transact(now, &records)?;
+        Ok(ino)
+    }
+
+    /// Whether one more name can stand in a directory.
+    fn check_may_enter(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let directory = self.directory(parent)?;
         if directory.names.is_empty() && parent != Ino::ROOT {
             return Err(Error::NotFound);
         }
+        check_flags(directory, InodeFlags::IMMUTABLE)?;
         if !directory.directory().is_some_and(|index| index.has_room(name)) {
             return Err(Error::NoSpace);
         }
+        Ok(())
+    }
+
+    /// The records of an inode that has no name yet, as it is made in a directory.
+    fn new_inode(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        new: &NewInode<'_>,
+    ) -> Result<(Ino, Vec<Record>)> {
+        let directory = self.directory(parent)?;
         let parent_attributes = directory.attributes;
         let default = directory.xattr(DEFAULT_XATTR).map(<[u8]>::to_vec);
         let mut permissions = new.permissions & 0o7777;
@@ -237,6 +262,7 @@ impl Core {
         let time = PackedTime::from(now.wall);
         let attributes = CoreAttributes {
             permissions,
+            flags: parent_attributes.flags & InodeFlags::INHERITED,
             uid: caller.uid,
             gid,
             atime: time,
@@ -244,24 +270,43 @@ impl Core {
             ctime: time,
             btime: time,
         };
-        let mut records = vec![
-            Record::Create {
-                ino,
-                kind: new.kind,
-                // Differs from that of whoever had the number before.
-                generation: self.metadata.lsn() as u32,
-                attributes,
-                target: new.target.into(),
-                device: new.device,
-            },
-            Record::AddName { ino, name: Name { parent, name: name.into() } },
-        ];
+        let mut records = vec![Record::Create {
+            ino,
+            kind: new.kind,
+            // Differs from that of whoever had the number before.
+            generation: self.metadata.lsn() as u32,
+            attributes,
+            target: new.target.into(),
+            device: new.device,
+        }];
         for (name, value) in acls {
             records.push(Record::SetXattr { ino, name: name.into(), value: value.into() });
         }
-        records.push(self.touch_directory(now, parent)?);
+        Ok((ino, records))
+    }
+
+    /// A file without a name, made as if it were to get one in `parent`, and open (O_TMPFILE). It can be given a name as long as
+    /// somebody uses it, and is gone afterwards; also after a loss of power.
+    pub fn create_unnamed(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        parent: Ino,
+        permissions: u16,
+        umask: u16,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.check_writable()?;
+        self.check_metadata_space()?;
+        check_flags(self.directory(parent)?, InodeFlags::IMMUTABLE)?;
+        let new = NewInode { kind: FileKind::Regular, permissions, umask, target: &[], device: 0 };
+        let (ino, records) = self.new_inode(now, caller, parent, &new)?;
         self.transact(now, &records)?;
-        Ok(ino)
+        self.unnamed.insert(ino);
+        let entry = self.entry(ino)?;
+        let opened = self.open(ino, flags)?;
+        self.set_opener(opened.handle, Opener::process(caller.process));
+        Ok((entry, opened))
     }
 
     /// A file, device node, fifo or socket.
@@ -328,9 +373,10 @@ impl Core {
         if inode.kind == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
-        if inode.names.is_empty() {
+        if inode.names.is_empty() && !self.unnamed.contains(&ino) {
             return Err(Error::NotFound);
         }
+        check_flags(inode, InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY)?;
         if inode.names.len() >= MAX_LINKS {
             return Err(Error::TooManyLinks);
         }
@@ -340,19 +386,14 @@ impl Core {
             Err(error) => return Err(error),
         }
         self.check_metadata_space()?;
-        let directory = self.directory(parent)?;
-        if directory.names.is_empty() && parent != Ino::ROOT {
-            return Err(Error::NotFound);
-        }
-        if !directory.directory().is_some_and(|index| index.has_room(name)) {
-            return Err(Error::NoSpace);
-        }
+        self.check_may_enter(parent, name)?;
         let records = [
             Record::AddName { ino, name: Name { parent, name: name.into() } },
             self.touch_inode(now, ino)?,
             self.touch_directory(now, parent)?,
         ];
         self.transact(now, &records)?;
+        self.unnamed.remove(&ino);
         self.entry(ino)
     }
 
@@ -360,6 +401,7 @@ impl Core {
     pub fn unlink(&mut self, now: Now, parent: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
         let ino = self.child(parent, name)?;
+        self.check_may_leave(parent, ino)?;
         if self.inode(ino)?.kind == FileKind::Directory {
             return Err(Error::IsDirectory);
         }
@@ -370,10 +412,17 @@ impl Core {
     pub fn remove_directory(&mut self, now: Now, parent: Ino, name: &[u8]) -> Result<()> {
         self.check_writable()?;
         let ino = self.child(parent, name)?;
+        self.check_may_leave(parent, ino)?;
         if !self.directory(ino)?.directory().is_some_and(|index| index.is_empty()) {
             return Err(Error::NotEmpty);
         }
         self.remove_name(now, ino, parent, name)
+    }
+
+    /// Whether an inode may lose its name in a directory, by the flags of both.
+    fn check_may_leave(&self, parent: Ino, ino: Ino) -> Result<()> {
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY;
+        check_flags(self.inode(parent)?, fixed).and_then(|()| check_flags(self.inode(ino)?, fixed))
     }
 
     fn remove_name(&mut self, now: Now, ino: Ino, parent: Ino, name: &[u8]) -> Result<()> {
@@ -396,9 +445,14 @@ impl Core {
     }
 
     /// See rename(2) and renameat2(2).
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "renameat2(2) has as many, and a caller, who owns a whiteout"
+    )]
     pub fn rename(
         &mut self,
         now: Now,
+        caller: Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -407,7 +461,8 @@ impl Core {
     ) -> Result<()> {
         self.check_writable()?;
         check_name(new_name)?;
-        if flags.contains(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if exchange && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT) {
             return Err(Error::InvalidArgument);
         }
         let source = self.child(parent, name)?;
@@ -422,6 +477,11 @@ impl Core {
         if self.is_within(new_parent, source) {
             return Err(Error::InvalidArgument);
         }
+        self.check_may_leave(parent, source)?;
+        match target {
+            Some(target) => self.check_may_leave(new_parent, target)?,
+            None => check_flags(self.directory(new_parent)?, InodeFlags::IMMUTABLE)?,
+        }
         let old = Name { parent, name: name.into() };
         let new = Name { parent: new_parent, name: new_name.into() };
         // Of two that change places each takes the other's.
@@ -431,7 +491,7 @@ impl Core {
         let (from, target_name) = (old.clone(), new.clone());
         let mut records = Vec::with_capacity(8);
         let mut replaced = None;
-        if flags.contains(RenameFlags::EXCHANGE) {
+        if exchange {
             let target = target.ok_or(Error::NotFound)?;
             if self.is_within(parent, target) {
                 return Err(Error::InvalidArgument);
@@ -469,8 +529,16 @@ impl Core {
                     }
                 }
             }
-            records.push(Record::RemoveName { ino: source, name: old });
+            records.push(Record::RemoveName { ino: source, name: old.clone() });
             records.push(Record::AddName { ino: source, name: new });
+            if flags.contains(RenameFlags::WHITEOUT) {
+                self.check_metadata_space()?;
+                let kind = FileKind::CharacterDevice;
+                let whiteout = NewInode { kind, permissions: 0, umask: 0, target: &[], device: 0 };
+                let (ino, made) = self.new_inode(now, caller, parent, &whiteout)?;
+                records.extend(made);
+                records.push(Record::AddName { ino, name: old });
+            }
         }
         records.push(self.touch_inode(now, source)?);
         // A directory that is moved into its sibling's place touches itself last: the later record holds.
@@ -514,6 +582,14 @@ impl Core {
         changes: &SetAttributes,
     ) -> Result<Vec<Record>> {
         let inode = self.inode(ino)?;
+        check_flags(inode, InodeFlags::IMMUTABLE)?;
+        // That it was touched now whoever may write to it may say; a time of choice is the owner's, and of such a file nobody's.
+        let touches = changes.atime == Some(SetTime::Now) && changes.mtime == Some(SetTime::Now);
+        let sets_times = !touches && (changes.atime.is_some() || changes.mtime.is_some());
+        let is_owners = changes.permissions.is_some() || changes.uid.is_some() || changes.gid.is_some();
+        if is_owners || sets_times || changes.size.is_some() {
+            check_flags(inode, InodeFlags::APPEND_ONLY)?;
+        }
         let visible = self.attributes_of(ino, inode);
         let mut core = inode.attributes;
         core.atime = visible.atime.into();
@@ -532,6 +608,12 @@ impl Core {
         core.gid = changes.gid.unwrap_or(core.gid);
         if owner_changes && changes.permissions.is_none() && inode.kind != FileKind::Directory {
             core.permissions = without_privileges(core.permissions);
+        }
+        if let Some(caller) = changes.unprivileged
+            && (owner_changes || changes.size.is_some())
+            && inode.kind != FileKind::Directory
+        {
+            core.permissions = privileges_left(core.permissions, inode.attributes.gid, caller);
         }
         let time = |set: SetTime| match set {
             SetTime::Now => now.wall,
@@ -616,6 +698,7 @@ impl Core {
         }
         let name = &*stored_name(name);
         let inode = self.inode(ino)?;
+        check_flags(inode, InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY)?;
         let old = inode.xattr(name);
         if flags.contains(XattrFlags::CREATE) && old.is_some() {
             return Err(Error::Exists);
@@ -734,6 +817,7 @@ impl Core {
         check_xattr_name(name)?;
         let name = &*stored_name(name);
         let inode = self.inode(ino)?;
+        check_flags(inode, InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY)?;
         if inode.xattr(name).is_none() {
             // An ACL that says no more than the mode is not kept; taking it away is no mistake. Nor is it to take away the
             // rate whose place another one has: rsync first sets what is to be there, and then removes what is not.
@@ -742,6 +826,29 @@ impl Core {
         }
         let records = [Record::RemoveXattr { ino, name: name.into() }, self.touch_inode(now, ino)?];
         self.transact(now, &records)
+    }
+
+    // What chattr(1) sets. The kernel has checked who may.
+
+    /// The flags of an inode.
+    pub fn flags(&self, ino: Ino) -> Result<InodeFlags> {
+        Ok(self.inode(ino)?.attributes.flags)
+    }
+
+    /// Sets the flags of an inode, all of them.
+    pub fn set_flags(&mut self, now: Now, ino: Ino, flags: InodeFlags) -> Result<()> {
+        self.check_writable()?;
+        let mut attributes = self.inode(ino)?.attributes;
+        attributes.flags = flags;
+        attributes.ctime = now.wall.into();
+        let had_flags = self.metadata.has_flags();
+        self.transact(now, &[Record::Attributes { ino, attributes }])?;
+        if !had_flags && self.metadata.has_flags() {
+            // Tells who does not know of flags that this volume is not for them.
+            self.start_checkpoint(now);
+            self.pump(now);
+        }
+        Ok(())
     }
 
     // Opening.
@@ -756,6 +863,10 @@ impl Core {
         }
         if flags.contains(OpenFlags::WRITE) {
             self.check_writable()?;
+            check_flags(inode, InodeFlags::IMMUTABLE)?;
+            if !flags.intersects(OpenFlags::APPENDING | OpenFlags::APPEND) {
+                check_flags(inode, InodeFlags::APPEND_ONLY)?;
+            }
         }
         self.learn_policy(ino);
         let direction = direction_of(flags);
@@ -888,9 +999,22 @@ impl Core {
 }
 
 /// Permissions without setuid, and without setgid where it means privilege and not mandatory locking.
-pub(super) fn without_privileges(permissions: u16) -> u16 {
+fn without_privileges(permissions: u16) -> u16 {
     let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
     permissions & !(SETUID | setgid)
+}
+
+/// Permissions when somebody without privilege changes a file: setuid goes, and setgid where it is a privilege (the group may
+/// execute), or where the caller is not of the group: then it would only mark the file for mandatory locking on somebody else's
+/// behalf.
+pub(super) fn privileges_left(permissions: u16, gid: u32, caller: Caller) -> u16 {
+    let left = without_privileges(permissions);
+    if caller.gid == gid { left } else { left & !SETGID }
+}
+
+/// Refuses where the inode has one of `flags`.
+pub(super) fn check_flags(inode: &Inode, flags: InodeFlags) -> Result<()> {
+    if inode.attributes.flags.intersects(flags) { Err(Error::NotPermitted) } else { Ok(()) }
 }
 
 fn check_name(name: &[u8]) -> Result<()> {

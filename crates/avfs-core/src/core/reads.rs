@@ -128,7 +128,8 @@ impl Core {
                     || attributes.atime.seconds + ATIME_AGE_SECONDS < now.wall.seconds
             }
         };
-        is_due && attributes.atime != now.wall && self.check_writable().is_ok()
+        let is_told = self.flags(ino).is_ok_and(|flags| !flags.contains(InodeFlags::NO_ATIME));
+        is_due && is_told && attributes.atime != now.wall && self.check_writable().is_ok()
     }
 
     /// Reads, or parks the operation until the device has delivered what is missing.

@@ -268,8 +268,8 @@ impl Core {
             }
         }
         Some(match &waiting.operation {
-            Operation::Rename { parent, name, new_parent, new_name, flags } => {
-                self.rename(now, *parent, name, *new_parent, new_name, *flags)
+            Operation::Rename { caller, parent, name, new_parent, new_name, flags } => {
+                self.rename(now, *caller, *parent, name, *new_parent, new_name, *flags)
             }
             Operation::Unlink { parent, name } => self.unlink(now, *parent, name),
             _ => Ok(()),

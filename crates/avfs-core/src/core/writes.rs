@@ -1,7 +1,7 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
 use super::cache::BlockId;
-use super::names::{SETGID, without_privileges};
+use super::names::{check_flags, privileges_left};
 use super::openers::RECORDED;
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Ticket, Waiting};
@@ -151,6 +151,11 @@ impl Core {
         if !flags.contains(OpenFlags::WRITE) {
             return Progress::Ready(Err(Error::BadHandle));
         }
+        if let Some(Err(error)) =
+            self.metadata.get(ino).map(|inode| check_flags(inode, InodeFlags::IMMUTABLE))
+        {
+            return Progress::Ready(Err(error));
+        }
         let file = self.file_mut(ino);
         let offset = if flags.contains(OpenFlags::APPEND) { file.size.max(file.append_end) } else { offset };
         let end = offset.saturating_add(length as u64);
@@ -202,19 +207,32 @@ impl Core {
         Progress::Ready(Ok(plan))
     }
 
-    /// Setuid goes, and setgid where it is a privilege (the group may execute), or where the writer is not of the
-    /// group: then it would only mark the file for mandatory locking on somebody else's behalf.
+    /// Takes setuid and setgid from a file that somebody without privilege changes.
     pub fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
-        let Some(inode) = self.metadata.get(ino).filter(|inode| inode.kind != FileKind::Directory) else {
+        let Some(inode) = self.metadata.get(ino) else { return };
+        if check_flags(inode, InodeFlags::IMMUTABLE).is_err() {
+            // What is to be done is refused, too.
             return;
-        };
-        let mut attributes = inode.attributes;
-        attributes.permissions = without_privileges(attributes.permissions);
-        if caller.gid != attributes.gid {
-            attributes.permissions &= !SETGID;
         }
+        let mut attributes = inode.attributes;
+        attributes.permissions = privileges_left(attributes.permissions, attributes.gid, caller);
         if attributes.permissions != inode.attributes.permissions {
             let _ = self.transact(now, &[Record::Attributes { ino, attributes }]);
+        }
+    }
+
+    /// Whether a write through this handle may go anywhere: not where only appending is allowed, and the client asked for
+    /// O_APPEND and has taken that back (fcntl(2)).
+    ///
+    /// # Errors
+    /// `NotPermitted`.
+    pub fn check_write_anywhere(&self, handle: HandleId) -> Result<()> {
+        let (ino, flags) = self.handle(handle)?;
+        match self.metadata.get(ino) {
+            Some(inode) if flags.contains(OpenFlags::APPENDING) => {
+                check_flags(inode, InodeFlags::APPEND_ONLY)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -225,7 +243,8 @@ impl Core {
 
     /// The capability of a file goes with what it held, whoever changes it: it was given to those bytes.
     pub fn drop_capability(&mut self, now: Now, ino: Ino) {
-        if self.has_capability(ino) && self.check_writable().is_ok() {
+        let is_fixed = self.flags(ino).is_ok_and(|flags| flags.contains(InodeFlags::IMMUTABLE));
+        if self.has_capability(ino) && !is_fixed && self.check_writable().is_ok() {
             let _ = self.transact(now, &[Record::RemoveXattr { ino, name: CAPABILITY_XATTR.into() }]);
         }
     }

@@ -14,7 +14,7 @@ use crate::journal::{HEADER, Journal, read_log};
 use crate::record::Record;
 use crate::recovery::{PieceReader, recover};
 use crate::simulation::{SimVolume, formatted};
-use crate::types::{AllocateMode, FileKind, RenameFlags, XattrFlags};
+use crate::types::{AllocateMode, Caller, FileKind, RenameFlags, XattrFlags};
 use avfs_io::pool::Pool;
 use avfs_io::sim::{CrashImages, SimDisk};
 use rand::rngs::SmallRng;
@@ -782,7 +782,9 @@ fn use_it(disk: SimDisk, pool: &Pool) -> Option<SimDisk> {
         let into = made.attributes.ino;
         for directory in [&b"reel"[..], b"reel0"] {
             let flags = RenameFlags::empty();
-            let _ = volume.with(|core, now| core.rename(now, Ino::ROOT, directory, into, b"moved", flags));
+            let _ = volume.with(|core, now| {
+                core.rename(now, Caller::default(), Ino::ROOT, directory, into, b"moved", flags)
+            });
         }
         if let Ok((ino, handle)) = volume.create(into, b"new 2") {
             let _ = volume.write(handle, 0, &[1; 9000]);

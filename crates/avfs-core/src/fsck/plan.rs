@@ -8,7 +8,8 @@ use super::load::{Rewrite, joined, overlaps};
 use super::{FsckError, Patient};
 use crate::allocator::BlockRun;
 use crate::format::{
-    BLOCK, COUNT_LIMIT, Geometry, LogPosition, Piece, ShardLocation, Superblock, UNIT_BLOCKS, encode_table,
+    BLOCK, COUNT_LIMIT, Geometry, INODE_FLAGS, LogPosition, Piece, ShardLocation, Superblock, UNIT_BLOCKS,
+    encode_table,
 };
 use crate::journal;
 use crate::superblocks::Superblocks;
@@ -168,7 +169,12 @@ pub(super) fn checkpoint(
         // Until the ring is emptied, no batch of it may be taken for the first of the new ones.
         log = LogPosition { offset: 0, sequence: 1, previous_checksum: !table.checksum };
     }
+    let mut features = best.features;
+    if patient.metadata.has_flags() {
+        features.incompatible |= INODE_FLAGS;
+    }
     let superblock = Superblock {
+        features,
         generation: if is_used_up { 1 } else { best.generation + 1 },
         table,
         log,

@@ -86,6 +86,7 @@ pub(crate) struct Node {
     pub(crate) kind: FileKind,
     pub(crate) generation: u64,
     pub(crate) permissions: u16,
+    pub(crate) flags: InodeFlags,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) target: Vec<u8>,
     pub(crate) links: usize,
@@ -101,7 +102,8 @@ fn hashed(value: impl Hash) -> u64 {
 
 impl Node {
     pub(crate) fn digest(&self, ino: Ino) -> u64 {
-        hashed((ino, self.kind, self.generation, self.permissions, &self.xattrs, &self.target))
+        let named = (self.permissions, self.flags, &self.xattrs, &self.target);
+        hashed((ino, self.kind, self.generation, named))
     }
 }
 
@@ -193,6 +195,7 @@ pub(crate) fn walk(volume: &mut SimVolume) -> Result<Found, String> {
                 kind,
                 generation: entry.generation,
                 permissions: entry.attributes.permissions,
+                flags: core.flags(ino).map_err(|error| format!("{ino}: {error}"))?,
                 xattrs,
                 target,
                 links: 1,

@@ -171,7 +171,9 @@ impl Document {
             }
             Step::Move { from, to, flags } => {
                 let (name, new_name) = (from.as_bytes().into(), to.as_bytes().into());
-                let rename = Operation::Rename { parent: root, name, new_parent: root, new_name, flags };
+                let caller = Caller::default();
+                let rename =
+                    Operation::Rename { caller, parent: root, name, new_parent: root, new_name, flags };
                 self.running = Some(volume.begin(rename));
             }
             Step::Link { from, to } => {

@@ -79,6 +79,8 @@ pub(crate) struct Workload {
     pub(crate) random: SmallRng,
     shape: Shape,
     handles: BTreeMap<Ino, (HandleId, OpenFlags)>,
+    /// Files that were made without a name and may have none yet.
+    unnamed: Vec<Ino>,
     /// Syncs that run beside other operations.
     running: Vec<(Ticket, usize, Option<Key>)>,
     next_tag: usize,
@@ -105,6 +107,7 @@ impl Workload {
             random: SmallRng::seed_from_u64(seed),
             shape,
             handles: BTreeMap::new(),
+            unnamed: Vec::new(),
             running: Vec::new(),
             next_tag: 1,
             next_name: 0,
@@ -460,18 +463,52 @@ impl Workload {
         });
         let Some(entry) = self.check(made) else { return };
         let ino = entry.attributes.ino;
+        self.note_new(kind, &entry, target);
+        self.model.named(parent, &name, ino);
+        self.forget(ino);
+    }
+
+    /// An inode without a name.
+    fn note_new(&mut self, kind: FileKind, entry: &Entry, target: &[u8]) {
+        let ino = entry.attributes.ino;
         let node = Node {
             kind,
             generation: entry.generation,
             permissions: entry.attributes.permissions,
+            flags: self.volume.core().flags(ino).unwrap(),
             xattrs: BTreeMap::new(),
             target: target.to_vec(),
             links: 0,
             key: 0,
         };
         self.model.created(ino, node);
-        self.model.named(parent, &name, ino);
-        self.forget(ino);
+    }
+
+    /// A file that has no name until it is linked, or never: only who has it open knows it.
+    fn make_unnamed(&mut self) {
+        let directories = self.model.directories();
+        let Some(parent) = self.pick(&directories) else { return };
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let made = self
+            .volume
+            .with(|core, now| core.create_unnamed(now, Caller::default(), parent, 0o600, 0, flags));
+        let Some((entry, opened)) = self.check(made) else { return };
+        self.note_new(FileKind::Regular, &entry, &[]);
+        self.handles.insert(entry.attributes.ino, (opened.handle, flags));
+        self.unnamed.push(entry.attributes.ino);
+    }
+
+    /// One more name, or the first.
+    fn link(&mut self, ino: Ino) {
+        let Some((parent, name)) = self.new_place() else { return };
+        let result = self.volume.with(|core, now| core.link(now, ino, parent, &name));
+        if self.check(result).is_some() {
+            self.model.named(parent, &name, ino);
+            self.unnamed.retain(|unnamed| *unnamed != ino);
+            if !self.handles.contains_key(&ino) {
+                self.forget(ino);
+            }
+        }
     }
 
     /// A name is gone. Its inode may be too.
@@ -491,14 +528,16 @@ impl Workload {
             46..=49 if !full => self.make(FileKind::Symlink),
             50..=57 if !full => {
                 let files = self.model.of_kind(FileKind::Regular);
-                let (Some(ino), Some((parent, name))) = (self.pick(&files), self.new_place()) else { return };
-                let result = self.volume.with(|core, now| core.link(now, ino, parent, &name));
-                if self.check(result).is_some() {
-                    self.model.named(parent, &name, ino);
-                    self.forget(ino);
+                let unnamed = std::mem::take(&mut self.unnamed);
+                self.unnamed = unnamed.into_iter().filter(|ino| self.handles.contains_key(ino)).collect();
+                let unnamed = self.unnamed.clone();
+                match (self.pick(&unnamed), self.pick(&files)) {
+                    (Some(ino), _) | (None, Some(ino)) => self.link(ino),
+                    _ => {}
                 }
             }
-            58..=80 => self.rename(),
+            58..=61 => self.make_unnamed(),
+            62..=80 => self.rename(),
             _ => {
                 let Some((parent, name)) = self.old_place() else { return };
                 let ino = self.model.names[&(parent, name.clone())];
@@ -520,9 +559,13 @@ impl Workload {
         let target = if onto_existing { self.old_place() } else { self.new_place() };
         let Some((new_parent, new_name)) = target else { return };
         let exchange = onto_existing && self.percent(40);
-        let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-        let result =
-            self.volume.with(|core, now| core.rename(now, parent, &name, new_parent, &new_name, flags));
+        let whiteout = !exchange && self.percent(15);
+        let mut flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+        flags.set(RenameFlags::WHITEOUT, whiteout);
+        let caller = Caller::default();
+        let result = self
+            .volume
+            .with(|core, now| core.rename(now, caller, parent, &name, new_parent, &new_name, flags));
         if self.check(result).is_none() {
             return;
         }
@@ -546,13 +589,28 @@ impl Workload {
             self.model.named(new_parent, &new_name, source);
             self.model.unnamed(parent, &name);
         }
+        if whiteout {
+            let found = self.volume.with(|core, _| core.lookup(parent, &name));
+            let entry = found.expect("what takes the source's place");
+            self.note_new(FileKind::CharacterDevice, &entry, &[]);
+            self.model.named(parent, &name, entry.attributes.ino);
+            self.forget(entry.attributes.ino);
+        }
     }
 
     fn set_attribute(&mut self) {
         let inodes: Vec<Ino> =
             self.model.inodes.iter().filter(|(_, node)| node.links > 0).map(|(&ino, _)| ino).collect();
         let Some(ino) = self.pick(&inodes) else { return };
-        match self.random.random_range(0..6) {
+        match self.random.random_range(0..7) {
+            6 => {
+                // Those that forbid nothing: what the others forbid, every other operation would have to know.
+                let flags = InodeFlags::from_bits_retain(self.random.random_range(0..4) << 2);
+                let result = self.volume.with(|core, now| core.set_flags(now, ino, flags));
+                if self.check(result).is_some() {
+                    self.model.alter(ino, |node| node.flags = flags);
+                }
+            }
             0 | 1 => {
                 let permissions = self.random.random_range(0..0o1000);
                 let changes = SetAttributes { permissions: Some(permissions), ..SetAttributes::default() };

@@ -64,7 +64,9 @@ fn remove(volume: &mut SimVolume, ino: Ino, name: &str) -> Result<(), Error> {
 
 fn rename(volume: &mut SimVolume, from: (Ino, &str), to: (Ino, &str)) -> Result<(), Error> {
     let flags = RenameFlags::empty();
-    volume.with(|core, now| core.rename(now, from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags))
+    volume.with(|core, now| {
+        core.rename(now, Caller::default(), from.0, from.1.as_bytes(), to.0, to.1.as_bytes(), flags)
+    })
 }
 
 /// What holds for a file: setting → (value, who said so).

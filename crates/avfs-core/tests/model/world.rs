@@ -396,12 +396,13 @@ impl World {
                 let (parent, new_parent) = (self.a_directory(directory), self.a_directory(to));
                 let (old, new) = (name(number), name(new_name));
                 let flags = RenameFlags::from_bits_truncate(flags);
-                let expected = match flags == RenameFlags::all() {
+                let expected = match flags == (RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE) {
                     true => Err(Error::InvalidArgument),
                     false => self.tree.may_rename(parent, &old, new_parent, &new, flags),
                 };
-                let (result, moment) =
-                    self.change(|core, now| core.rename(now, parent, &old, new_parent, &new, flags));
+                let (result, moment) = self.change(|core, now| {
+                    core.rename(now, Caller::default(), parent, &old, new_parent, &new, flags)
+                });
                 assert_eq!(result, expected, "rename with {flags:?}");
                 if result.is_ok() {
                     self.tree.rename(parent, &old, new_parent, &new, flags, moment);
