@@ -284,6 +284,33 @@ impl Allocator {
         Some(run)
     }
 
+    /// Takes the first free run from block `from` on that is in nobody's window and has at least `shortest` blocks, and of it at most
+    /// `longest`: for who does something with free space as such.
+    pub fn take_free(&mut self, from: u64, shortest: u64, longest: u64) -> Option<BlockRun> {
+        let total = self.space.total_blocks();
+        let mut at = from;
+        while at < total && longest > 0 {
+            let unit_end = (first_block(unit_of(at)) + BLOCKS_PER_UNIT).min(total);
+            let rest = BlockRun { start: at, count: unit_end - at };
+            let free = if self.space.is_fenced(unit_of(at)) { None } else { self.space.find(rest, true) };
+            let Some(start) = free else {
+                at = unit_end;
+                continue;
+            };
+            let wanted = BlockRun { start, count: longest.min(total - start) };
+            let end = self.space.free_part(wanted).end();
+            let fenced = (unit_of(start)..=unit_of(end - 1)).find(|&unit| self.space.is_fenced(unit));
+            let end = fenced.map_or(end, first_block);
+            if end - start >= shortest {
+                let run = BlockRun { start, count: end - start };
+                self.space.set(run, false);
+                return Some(run);
+            }
+            at = end;
+        }
+        None
+    }
+
     /// The owner stops writing: its window is given up. What its last unit has left becomes available to small
     /// files. Does nothing for an owner that has none.
     pub fn release_window(&mut self, owner: Owner) {

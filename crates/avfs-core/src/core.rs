@@ -26,6 +26,7 @@ mod replacing;
 mod reservation;
 mod sequence;
 mod streams;
+mod trim;
 mod writeback;
 mod writes;
 
@@ -253,14 +254,33 @@ impl Outbox {
 /// What a completed request was for.
 #[derive(Debug)]
 enum Purpose {
-    Load { ino: Ino, block: BlockId, start: u64, length: u64, bounce: Option<Buffer> },
-    Data { ino: Ino, block: BlockId, epoch: u64, pieces: SmallVec<[writeback::WrittenPiece; 1]> },
-    FlushData { data: u64 },
+    Load {
+        ino: Ino,
+        block: BlockId,
+        start: u64,
+        length: u64,
+        bounce: Option<Buffer>,
+    },
+    Data {
+        ino: Ino,
+        block: BlockId,
+        epoch: u64,
+        pieces: SmallVec<[writeback::WrittenPiece; 1]>,
+    },
+    FlushData {
+        data: u64,
+    },
     Log,
-    Shard { bytes: u64 },
+    Shard {
+        bytes: u64,
+    },
     CheckpointFlush,
     Superblock,
     MultiMount,
+    /// See [`Core::begin_trim`].
+    Turn {
+        ticket: Ticket,
+    },
 }
 
 #[derive(Debug)]
@@ -615,6 +635,10 @@ impl Core {
             Purpose::FlushData { data } => self.data_flushed(now, data, result),
             Purpose::Log => self.log_written(now, result),
             Purpose::Shard { bytes } => self.checkpoint_io_completed(bytes, result),
+            Purpose::Turn { ticket } => {
+                let outcome = Outcome::Done(result.map_err(|_| Error::Device));
+                self.outbox.finished.push((ticket, outcome));
+            }
             Purpose::CheckpointFlush | Purpose::Superblock => self.checkpoint_io_completed(0, result),
             Purpose::MultiMount => {
                 if let Err(error) = result {

@@ -12,7 +12,7 @@ use crate::core::{
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
-use crate::format::MmpBlock;
+use crate::format::{BLOCK, MmpBlock};
 use crate::journal::Behind;
 use crate::protection;
 use crate::recovery::{RecoveryError, find_superblock, recover};
@@ -24,6 +24,7 @@ use avfs_io::{Completion, CompletionSink, DeclaredStream, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::StreamId;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -156,11 +157,22 @@ struct Shared {
     engine: OnceLock<Engine>,
 }
 
+/// What may be discarded.
+#[derive(Debug, Default)]
+struct Trims {
+    /// Somebody has asked for it, and it has not ended.
+    is_running: bool,
+    /// The volume is not written to.
+    is_forbidden: bool,
+}
+
 /// A mounted volume.
 pub struct Volume {
     shared: Arc<Shared>,
     device: Arc<FileDevice>,
     timer_thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held while free space is discarded.
+    trims: Arc<Mutex<Trims>>,
     device_read_only: bool,
     /// What the log has behind a damaged place: nothing is written while it does.
     behind: Option<Behind>,
@@ -319,6 +331,54 @@ impl Shared {
         }
     }
 
+    /// See [`Volume::trim`]; takes as long as it takes.
+    fn trim(
+        &self,
+        device: &FileDevice,
+        trims: &Mutex<Trims>,
+        bytes: Range<u64>,
+        shortest: Bytes,
+    ) -> Result<u64> {
+        let geometry = self.state.lock().core.geometry();
+        let block = |byte: u64| byte.saturating_sub(geometry.data_start.0) / BLOCK;
+        let mut blocks = block(bytes.start.saturating_add(BLOCK - 1))..block(bytes.end);
+        let shortest = shortest.0.div_ceil(BLOCK).max(1);
+        let mut trimmed = 0;
+        loop {
+            let (sender, turn) = std::sync::mpsc::sync_channel(1);
+            let done: Done<()> = Box::new(move |result| {
+                // Nobody waits where there was nothing to trim.
+                let _ = sender.send(result);
+            });
+            let begun = self.run(|state| {
+                let ticket = state.ticket(Continuation::Unit(done));
+                let begun = state.core.begin_trim(now(), ticket, blocks.clone(), shortest);
+                if !matches!(begun, Ok(Some(_))) {
+                    state.waiting.remove(&ticket);
+                }
+                begun
+            });
+            let Some(run) = begun? else { return Ok(trimmed) };
+            let turned = turn.recv().unwrap_or(Err(Error::Device));
+            let discarded = turned.and_then(|()| {
+                let trims = trims.lock();
+                if trims.is_forbidden {
+                    return Err(Error::ReadOnly);
+                }
+                device
+                    .try_discard(geometry.block_address(run.start), Bytes(run.count * BLOCK))
+                    .map_err(|_| Error::Device)
+            });
+            self.run(|state| state.core.end_trim(now(), run));
+            match discarded {
+                Ok(true) => trimmed += run.count * BLOCK,
+                Ok(false) => return Err(Error::Unsupported),
+                Err(error) => return Err(error),
+            }
+            blocks.start = run.end();
+        }
+    }
+
     fn start(&self, continuation: Continuation, operation: Operation) {
         self.run(|state| {
             let ticket = state.ticket(continuation);
@@ -434,6 +494,7 @@ impl Volume {
             shared,
             device,
             timer_thread: Mutex::new(Some(timer_thread)),
+            trims: Arc::default(),
             device_read_only,
             behind: recovered.behind,
             uuid,
@@ -950,15 +1011,45 @@ impl Volume {
             if !self.is_held() {
                 self.take_again()?;
             }
+            self.forbid_trims(false);
             return self.shared.run(|state| state.core.set_dormant(now(), false));
         }
         if self.is_held() {
+            self.forbid_trims(true);
             self.shared.run(|state| state.core.refuse_changes());
             self.wait_for(Operation::Shutdown)?;
             self.shared.run(|state| state.core.set_dormant(now(), true))?;
             protection::let_go(&*self.device, self.uuid).map_err(|_| Error::Device)?;
         }
         Ok(())
+    }
+
+    /// Tells the device that free space is of no interest (fstrim(8)): what lies in `bytes` of the device, in runs of at least `shortest`,
+    /// a unit at a time, each when the device has nothing better to do. `done` hears how many bytes it was.
+    pub fn trim(&self, bytes: Range<u64>, shortest: Bytes, done: Done<u64>) {
+        {
+            let mut trims = self.trims.lock();
+            if std::mem::replace(&mut trims.is_running, true) {
+                drop(trims);
+                return done(Err(Error::Busy));
+            }
+        }
+        let (shared, device, trims) =
+            (Arc::clone(&self.shared), Arc::clone(&self.device), Arc::clone(&self.trims));
+        let run = move || {
+            let result = shared.trim(&device, &trims, bytes, shortest);
+            trims.lock().is_running = false;
+            done(result);
+        };
+        if let Err(error) = std::thread::Builder::new().name("avfs-trim".into()).spawn(run) {
+            tracing::warn!(%error, "free space is not discarded");
+            self.trims.lock().is_running = false;
+        }
+    }
+
+    /// Nothing is discarded from now on, or it may be again. Waits for the discard that is at the device.
+    fn forbid_trims(&self, forbidden: bool) {
+        self.trims.lock().is_forbidden = forbidden;
     }
 
     /// Whether this host has the volume, to write to it.
@@ -988,6 +1079,7 @@ impl Volume {
 
     /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
     pub fn shutdown(&self) -> Result<()> {
+        self.forbid_trims(true);
         let is_held = self.is_held();
         let result = self.wait_for(Operation::Shutdown);
         self.shared.state.lock().stopping = true;

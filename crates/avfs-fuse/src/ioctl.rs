@@ -10,7 +10,7 @@ use avfs_core::types::{Caller, InodeFlags};
 use avfs_core::volume::{Done, StopAfter, Volume};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use units::Ino;
+use units::{Bytes, Ino};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What is asked for.
@@ -23,6 +23,7 @@ pub(crate) enum Command {
     GetLabel,
     SetLabel,
     Shutdown,
+    Trim,
 }
 
 /// `struct fsxattr`
@@ -35,6 +36,15 @@ struct ExtendedFlags {
     project: u32,
     cow_extent_size: u32,
     padding: [u8; 8],
+}
+
+/// `struct fstrim_range`
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct TrimRange {
+    start: u64,
+    length: u64,
+    shortest: u64,
 }
 
 /// Bytes that a label has here, with its NUL.
@@ -57,7 +67,7 @@ const fn number(direction: u32, kind: u8, number: u32, size: usize) -> u32 {
 
 impl Command {
     pub(crate) fn of(command: u32) -> Option<Self> {
-        const COMMANDS: [(u32, Command); 7] = [
+        const COMMANDS: [(u32, Command); 8] = [
             (number(2, b'f', 1, 8), Command::GetFlags),
             (number(1, b'f', 2, 8), Command::SetFlags),
             (number(2, b'X', 31, size_of::<ExtendedFlags>()), Command::GetExtendedFlags),
@@ -65,6 +75,7 @@ impl Command {
             (number(2, 0x94, 49, LABEL_BYTES), Command::GetLabel),
             (number(1, 0x94, 50, LABEL_BYTES), Command::SetLabel),
             (number(2, b'X', 125, 4), Command::Shutdown),
+            (number(3, b'X', 121, size_of::<TrimRange>()), Command::Trim),
         ];
         COMMANDS.iter().find(|(number, _)| *number == command).map(|(_, command)| *command)
     }
@@ -104,7 +115,22 @@ pub(crate) fn perform(
             Ok(first) => volume.stop_writing(first, without_answer(done)),
             Err(error) => done(Err(error)),
         },
+        Command::Trim => match trim_range(caller, input) {
+            Ok(asked) => {
+                let bytes = asked.start..asked.start.saturating_add(asked.length);
+                let answer = move |trimmed: Result<u64>| {
+                    done(trimmed.map(|length| TrimRange { length, ..asked }.as_bytes().to_vec()));
+                };
+                volume.trim(bytes, Bytes(asked.shortest), Box::new(answer));
+            }
+            Err(error) => done(Err(error)),
+        },
     }
+}
+
+fn trim_range(caller: Caller, input: &[u8]) -> Result<TrimRange> {
+    check_administrator(caller)?;
+    TrimRange::read_from_bytes(input).map_err(|_| Error::InvalidArgument)
 }
 
 fn without_answer(done: Done<Vec<u8>>) -> Done<()> {
@@ -186,6 +212,7 @@ mod tests {
             (0x8100_9431, Command::GetLabel),
             (0x4100_9432, Command::SetLabel),
             (0x8004_587d, Command::Shutdown),
+            (0xc018_5879, Command::Trim),
         ];
         for (number, command) in commands {
             assert_eq!(Command::of(number), Some(command), "{command:?}");

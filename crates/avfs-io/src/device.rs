@@ -356,9 +356,19 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
+        self.try_discard(offset, length).map(drop)
+    }
+}
+
+impl FileDevice {
+    /// See [`Device::discard`]. False: the device cannot.
+    ///
+    /// # Errors
+    /// See [`Device::discard`].
+    pub fn try_discard(&self, offset: DeviceOffset, length: Bytes) -> Result<bool, IoError> {
         self.check(offset, length.as_u64())?;
         if length == Bytes::ZERO {
-            return Ok(());
+            return Ok(true);
         }
         let outcome = if self.is_block_device {
             ioctl::discard(&self.file, offset.as_u64(), length.as_u64())
@@ -367,7 +377,8 @@ impl Device for FileDevice {
             rustix::fs::fallocate(&self.file, flags, offset.as_u64(), length.as_u64())
         };
         match outcome {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(false),
             Err(errno) => Err(IoError::Device(errno.raw_os_error())),
         }
     }

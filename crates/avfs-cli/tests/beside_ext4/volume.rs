@@ -1,15 +1,18 @@
-//! What is done to a whole volume through any of its files: labels, FS_IOC_SHUTDOWN.
+//! What is done to a whole volume through any of its files: labels, FS_IOC_SHUTDOWN, fstrim(8).
 
 use crate::{Beside, User, succeed};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 const USER: User = User { uid: 100, gid: 100 };
 const GET_LABEL: libc::Ioctl = 0x8100_9431;
 const SET_LABEL: libc::Ioctl = 0x4100_9432;
+const FITRIM: libc::Ioctl = 0xc018_5879;
 const SHUTDOWN: libc::Ioctl = 0x8004_587d;
 
 fn ioctl(path: &Path, number: libc::Ioctl, argument: &mut [u8]) -> io::Result<()> {
@@ -83,4 +86,73 @@ fn a_volume_that_was_shut_down_keeps_what_was_asked_for() {
         // What was not flushed may have been written all the same.
         assert!(!data_is_there || found.as_deref() == Some(&[7; 10_000][..]), "after {how}: {found:?}");
     }
+}
+
+fn trim(path: &Path, start: u64, length: u64, shortest: u64) -> Result<u64, i32> {
+    let mut range: Vec<u8> = [start, length, shortest].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    crate::errno(ioctl(path, FITRIM, &mut range))?;
+    Ok(u64::from_ne_bytes(range[8..16].try_into().unwrap()))
+}
+
+/// What was removed takes no place in the image any more once fstrim(8) has run, and nothing else goes with it.
+#[test]
+fn free_space_is_given_back_to_the_device() {
+    let Some(rig) = Beside::mounted() else { return };
+    rig.same("by a user", |root| USER.does(|| trim(root, 0, u64::MAX, 0)));
+    let root = rig.avfs();
+    let taken = || fs::metadata(rig.image("avfs")).unwrap().blocks() * 512;
+    let bytes: Vec<u8> = (0..16u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for name in ["gone 1", "kept", "gone 2", "gone 3"] {
+        fs::write(root.join(name), &bytes).unwrap();
+        File::open(root.join(name)).unwrap().sync_all().unwrap();
+    }
+    for name in ["gone 1", "gone 2", "gone 3"] {
+        fs::remove_file(root.join(name)).unwrap();
+    }
+    // Free is what is durably so.
+    File::open(&root).unwrap().sync_all().unwrap();
+    let before = taken();
+    assert_eq!(trim(&root, 0, u64::MAX, 1 << 40), Ok(0), "no hole is that long");
+    assert_eq!(trim(&root, 1 << 50, u64::MAX, 0), Ok(0), "there is nothing");
+    let output = Command::new("fstrim").arg("-v").arg(&root).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(taken() + (45 << 20) < before, "{} bytes are taken, {before} before", taken());
+    assert!(trim(&root, 0, u64::MAX, 0).unwrap() > 300 << 20);
+    rig.remount_avfs();
+    assert!(fs::read(root.join("kept")).unwrap() == bytes);
+    rig.check_avfs();
+}
+
+/// A block that was just written must not be one that was free when the trim began.
+#[test]
+fn free_space_is_given_back_beside_those_who_write() {
+    let Some(rig) = Beside::with_avfs_alone() else { return };
+    let root = rig.avfs();
+    let contents = |number: u32| -> Vec<u8> { number.to_le_bytes().repeat(60_000 + number as usize * 100) };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..200 {
+                let path = root.join(number.to_string());
+                fs::write(&path, contents(number)).unwrap();
+                if number % 10 == 0 {
+                    File::open(&path).unwrap().sync_all().unwrap();
+                }
+                if number % 2 == 1 {
+                    fs::remove_file(path).unwrap();
+                }
+            }
+        });
+        let mut rounds = 0;
+        while !writer.is_finished() || rounds == 0 {
+            match trim(&root, 0, u64::MAX, 0) {
+                Ok(_) => rounds += 1,
+                Err(error) => panic!("errno {error}"),
+            }
+        }
+    });
+    rig.remount_avfs();
+    for number in (0..200).step_by(2) {
+        assert!(fs::read(root.join(number.to_string())).unwrap() == contents(number), "{number}");
+    }
+    rig.check_avfs();
 }

@@ -761,3 +761,35 @@ fn the_same_calls_lead_to_the_same_places() {
     };
     assert_eq!(history(), history());
 }
+
+/// What is taken to be discarded is all that is free and in nobody's window, each block once, in pieces of the length that is asked
+/// for; when it has come back, the volume is what it was.
+#[test]
+fn all_free_space_outside_of_windows_is_taken_once() {
+    let mut allocator =
+        full_but_for(16, [run(5, 10), run(100, 1), run(3 * BLOCKS_PER_UNIT - 7, 7 + 9 * BLOCKS_PER_UNIT)]);
+    allocator.allocate(&request(Purpose::Stream, 1, 10, None)).unwrap();
+    let windows: u64 =
+        (0..16).filter(|&unit| allocator.space.is_fenced(unit)).count() as u64 * BLOCKS_PER_UNIT;
+    assert!(windows > 0);
+    let free = allocator.free_blocks();
+    for (shortest, left) in [(1, 0), (2, 1), (11, 18)] {
+        let mut taken: Vec<BlockRun> = Vec::new();
+        let mut at = 0;
+        while let Some(found) = allocator.take_free(at, shortest, BLOCKS_PER_UNIT) {
+            assert!(found.start >= at && (shortest..=BLOCKS_PER_UNIT).contains(&found.count), "{found}");
+            at = found.end();
+            taken.push(found);
+        }
+        let inside = |block: u64| allocator.space.is_fenced(unit_of(block));
+        assert!(taken.iter().all(|found| !inside(found.start) && !inside(found.end() - 1)));
+        let all: u64 = taken.iter().map(|found| found.count).sum();
+        // Of the first unit of the window ten blocks were given out.
+        assert_eq!(all, free + 10 - windows - left, "{shortest}: {taken:?}");
+        assert_eq!(allocator.take_free(0, shortest, BLOCKS_PER_UNIT), None);
+        taken.into_iter().for_each(|found| allocator.free(found).unwrap());
+        assert_eq!(allocator.free_blocks(), free);
+        allocator.space.check();
+    }
+    assert_eq!(allocator.take_free(0, 1, 0), None);
+}
