@@ -73,7 +73,7 @@ let_go_of_other_mounts() {
 	local target
 	while read -r target; do
 		umount --lazy "$(printf '%b' "$target")" || true
-	done < <(awk '$3 ~ /^fuse[.]/ || $1 ~ "^/dev/loop" && $3 ~ /^(ext4|xfs)$/ { if ($2 != "/") print $2 }' /proc/self/mounts | tac)
+	done < <(awk '$3 ~ /^fuse(blk)?[.]/ || $1 ~ "^/dev/loop" && $3 ~ /^(ext4|xfs)$/ { if ($2 != "/") print $2 }' /proc/self/mounts | tac)
 }
 
 # scratch: sets SCRATCH to a directory that exists until the script ends.
@@ -168,8 +168,10 @@ install_commands() {
 	ln -s "$AVFS_BIN/fsck-avfs" "$commands/fsck.avfs"
 	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.avfs"
 	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.fuse.avfs"
+	ln -s "$AVFS_BIN/mount-avfs" "$commands/mount.fuseblk.avfs"
 	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.avfs"
 	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.fuse.avfs"
+	ln -s "$AVFS_BIN/umount-avfs" "$commands/umount.fuseblk.avfs"
 	ln -s "$AVFS_BIN/avfsctl" "$commands/avfsctl"
 	mount -t overlay avfs-commands -o "lowerdir=$commands:/usr/sbin" /usr/sbin
 	on_exit umount --lazy /usr/sbin

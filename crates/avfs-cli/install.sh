@@ -13,9 +13,11 @@ for tool in mkfs mount umount fsck; do
 done
 install -m 755 "$binaries/avfsctl" "$root/usr/bin/avfsctl"
 install -m 644 "$include/avfs.h" "$root/usr/include/avfs.h"
-# The kernel knows the filesystem as "fuse.avfs"; remounting and unmounting look for helpers by that name.
-ln -sf mount.avfs "$root/sbin/mount.fuse.avfs"
-ln -sf umount.avfs "$root/sbin/umount.fuse.avfs"
+# The kernel knows the filesystem as "fuseblk.avfs", or "fuse.avfs"; remounting and unmounting look for helpers by these names.
+for kind in fuseblk fuse; do
+    ln -sf mount.avfs "$root/sbin/mount.$kind.avfs"
+    ln -sf umount.avfs "$root/sbin/umount.$kind.avfs"
+done
 for page in "$manual"/*.8; do
     install -m 644 "$page" "$root/usr/share/man/man8/"
 done

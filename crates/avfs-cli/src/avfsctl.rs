@@ -6,6 +6,7 @@ mod samba;
 use crate::calibrate::{self, CalibrateError, Kept};
 use crate::claim::{Claim, ClaimError};
 use crate::fail;
+use crate::patience::within;
 use crate::vacancy::{self, VacancyError};
 use avfs_core::config::DeviceConfig;
 use avfs_core::types::{
@@ -82,6 +83,10 @@ enum Command {
 enum CtlError {
     #[error("{path}: {error}")]
     Path { path: String, error: io::Error },
+    #[error(
+        "{path}: the filesystem that it lies on does not answer; `umount -f` takes it from its directory"
+    )]
+    Hangs { path: String },
     #[error("{path}: {error}")]
     Daemon { path: String, error: ClientError },
     #[error("--{option}: {message}")]
@@ -129,7 +134,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
         }
         Command::Extents { file, json } => {
             // Of a link what it leads to, as every other program that opens it.
-            let metadata = file.metadata().map_err(|error| CtlError::path(file, error))?;
+            let metadata = look(file, |file| file.metadata())?;
             if !metadata.is_file() {
                 let why = "not a regular file: only the contents of files have places on the device";
                 return Err(CtlError::path(file, io::Error::other(why)));
@@ -190,8 +195,17 @@ fn measure_claimed(
     Ok(calibrate::measure(&Arc::new(device), path, writes, duration)?)
 }
 
+/// Of the file itself, if it is a symbolic link.
 fn metadata(path: &Path) -> Result<Metadata, CtlError> {
-    path.symlink_metadata().map_err(|error| CtlError::path(path, error))
+    look(path, |path| path.symlink_metadata())
+}
+
+/// Asks the filesystem that `path` lies on, unless that hangs.
+fn look<T>(path: &Path, ask: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, CtlError> {
+    match within(control::PATIENCE, path, || ask(path)) {
+        Some(found) => found.map_err(|error| CtlError::path(path, error)),
+        None => Err(CtlError::Hangs { path: printable(path) }),
+    }
 }
 
 fn ask(path: &Path, metadata: &Metadata, request: &Request) -> Result<Answer, CtlError> {
@@ -247,7 +261,8 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
             Bytes(volume.prefetched_bytes)
         ),
     )?;
-    line("dirty", &Bytes(volume.dirty_bytes))?;
+    // Neither is on the device: what waits, and what is on its way.
+    line("dirty", &Bytes(volume.dirty_bytes + volume.writing_bytes))?;
     if volume.refused_bytes > 0 || volume.losses > 0 {
         let losses = format!("{} of places, {} losses of data", Bytes(volume.refused_bytes), volume.losses);
         line("refused by the device", &losses)?;

@@ -4,13 +4,14 @@
 //! ends. A plain umount(8) returns before the daemon has written the last bytes; whoever comes next finds the claim
 //! of a daemon that is mounted nowhere, and waits for it instead of failing.
 
-use avfs_fuse::control::{self, Answer, Client, Info, RUN_DIRECTORY, Request};
-use avfs_fuse::mount::{self, DeviceNumber, printable};
+use avfs_fuse::control::{self, Answer, Client, ClientError, Info, RUN_DIRECTORY, Request};
+use avfs_fuse::mount::{self, DeviceNumber, MountEntry, printable};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,14 @@ pub enum ClaimError {
         /// Command and process.
         holder: String,
     },
+    /// By a daemon that was unmounted and hangs.
+    #[error("{path} was unmounted, but not everything is on it: {why}")]
+    Unfinished {
+        /// Device or image file.
+        path: String,
+        /// What is known of the daemon.
+        why: Unfinished,
+    },
     /// The lock's file.
     #[error("cannot lock {}: {error}", .path.display())]
     Lock {
@@ -72,6 +81,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the kernel may need from a mount's end to its filesystem's.
 const LETTING_GO: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_millis(20);
+/// How often a daemon that is waited for is asked whether it lives.
+const ASK_AFTER: Duration = Duration::from_secs(1);
 
 impl Claim {
     /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes; `waiting` is called
@@ -101,18 +112,18 @@ impl Claim {
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 let mut holder = String::new();
                 lock.read_to_string(&mut holder).map_err(locked)?;
-                match Holder::parse(&holder) {
-                    Holder::Daemon(server) => {
-                        if let Some(directory) = server.serves() {
-                            return Err(ClaimError::Mounted { path, directory });
-                        }
-                    }
+                let server = match Holder::parse(&holder) {
+                    Holder::Daemon(server) => server,
                     Holder::Other(holder) => return Err(ClaimError::InUse { path, holder }),
+                };
+                if let Some(directory) = server.serves() {
+                    return Err(ClaimError::Mounted { path, directory });
                 }
                 if let Some(waiting) = waiting.take() {
                     waiting();
                 }
-                flock(&lock, FlockOperation::LockExclusive).map_err(|error| locked(error.into()))?;
+                let unfinished = |why| ClaimError::Unfinished { path: path.clone(), why };
+                lock = wait_for(lock, FlockOperation::LockExclusive, server).map_err(unfinished)?;
             }
             // Whoever had it before removed the file: then this is a lock that nobody else will look at.
             if is_at(&lock, &lock_path).map_err(locked)? {
@@ -127,15 +138,6 @@ impl Claim {
             .write(&format!("{command} (process {})", std::process::id()))
             .map_err(|error| ClaimError::Lock { path: lock_path, error })?;
         Ok(claim)
-    }
-
-    /// Waits until nobody has `device`. A device that cannot be found is nobody's.
-    pub fn wait_until_free(device: &Path) {
-        let Ok((_, identity)) = identify(device) else { return };
-        if let Ok(lock) = File::open(Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"))) {
-            // Without the lock there is nothing to wait for.
-            let _ = flock(&lock, FlockOperation::LockShared);
-        }
     }
 
     /// Opens the device with `open`. The kernel closes the files of a process that was killed some time after the
@@ -174,6 +176,14 @@ impl Claim {
         self.write(&format!("{MOUNTED_AS}{mounted}{BY_PROCESS}{}", std::process::id()))
     }
 
+    /// Makes known to those who wait for the end that not everything is on the device.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be written.
+    pub fn not_written(&mut self, why: &str) -> io::Result<()> {
+        self.write(&format!("{NOT_WRITTEN}{why}"))
+    }
+
     /// Gives the device back. A claim that is dropped instead is given back with the last copy of its descriptor, in
     /// whatever process, and leaves its file behind.
     pub fn release(self) {
@@ -198,6 +208,106 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Waits for a lock that the daemon holds, as long as it lives.
+fn wait_for(lock: File, how: FlockOperation, server: Server) -> Result<File, Unfinished> {
+    let (locked, is_locked) = mpsc::channel();
+    // Ends with this process if it is never given the lock.
+    let waits = thread::spawn(move || {
+        let result = flock(&lock, how).map(|()| lock);
+        let _ = locked.send(result);
+    });
+    let mut heard = Instant::now();
+    loop {
+        match is_locked.recv_timeout(ASK_AFTER) {
+            Ok(locked) => {
+                // What forks next must be alone.
+                let _ = waits.join();
+                return locked.map_err(|error| Unfinished::Lock(error.into()));
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(Unfinished::Lock(io::ErrorKind::Other.into())),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        match ask(server.device) {
+            Ok(_) => heard = Instant::now(),
+            Err(ClientError::Silent { .. }) => return Err(Unfinished::Silent(server.process)),
+            // It listens no more, and gives the device back next.
+            Err(_) if heard.elapsed() < PATIENCE => {}
+            Err(_) => return Err(Unfinished::Silent(server.process)),
+        }
+    }
+}
+
+/// Why it is not known that everything is on the device.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfinished {
+    /// The daemon hangs.
+    #[error("its daemon, process {0}, does not answer")]
+    Silent(u32),
+    /// The daemon was killed, or has crashed.
+    #[error(
+        "its daemon died before it had written everything; what was made durable is there at the next mount"
+    )]
+    Died,
+    /// The daemon's own words.
+    #[error("{0}")]
+    Failed(String),
+    /// The lock's file.
+    #[error("cannot wait for its daemon: {0}")]
+    Lock(io::Error),
+}
+
+/// The end of a daemon, seen from outside. To be had before what ends it, so that its last words can be heard.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    lock: File,
+    server: Server,
+}
+
+impl Watch {
+    /// That of the daemon which serves a mount. `None`: it has died.
+    pub(crate) fn of(mounted: &MountEntry) -> Option<Self> {
+        // The device that the volume is on, or the image file that the kernel has a device of.
+        [mounted.source.clone(), mounted.backing()]
+            .iter()
+            .filter_map(|device| Self::of_device(device))
+            .find(|watch| watch.server.device == mounted.device)
+    }
+
+    fn of_device(device: &Path) -> Option<Self> {
+        let (_, identity) = identify(device).ok()?;
+        let mut lock = File::open(Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"))).ok()?;
+        if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() {
+            return None;
+        }
+        let mut holder = String::new();
+        lock.read_to_string(&mut holder).ok()?;
+        match Holder::parse(&holder) {
+            Holder::Daemon(server) => Some(Self { lock, server }),
+            Holder::Other(_) => None,
+        }
+    }
+
+    /// Who is watched.
+    pub(crate) fn server(&self) -> Server {
+        self.server
+    }
+
+    /// Waits until it has given its device back.
+    pub(crate) fn wait(self) -> Result<(), Unfinished> {
+        let mut lock = wait_for(self.lock, FlockOperation::LockShared, self.server)?;
+        let mut last_words = String::new();
+        lock.rewind().and_then(|()| lock.read_to_string(&mut last_words)).map_err(Unfinished::Lock)?;
+        match last_words.strip_prefix(NOT_WRITTEN) {
+            Some(why) => Err(Unfinished::Failed(why.to_owned())),
+            // Who gives it back takes the lock's file away.
+            None if lock.metadata().is_ok_and(|file| file.nlink() > 0) => Err(Unfinished::Died),
+            None => Ok(()),
+        }
+    }
+}
+
+/// In a lock's file: how the volume ended.
+const NOT_WRITTEN: &str = "not written: ";
 const MOUNTED_AS: &str = "mounted as ";
 const BY_PROCESS: &str = " by process ";
 
@@ -235,9 +345,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Who answers for the mount `device`.
-    pub(crate) fn of(device: DeviceNumber) -> Option<Self> {
-        Some(Self { device, process: ask(device)?.process })
+    /// Whether it lives and answers.
+    pub(crate) fn answers(self) -> bool {
+        !matches!(ask(self.device), Err(ClientError::Silent { .. }))
+    }
+
+    /// Its process.
+    pub(crate) fn process(self) -> u32 {
+        self.process
     }
 
     /// Where it serves its mount; `None` when the kernel has let go of it and the daemon is about to end.
@@ -248,7 +363,11 @@ impl Server {
     pub(crate) fn serves(self) -> Option<String> {
         let start = Instant::now();
         loop {
-            let info = ask(self.device).filter(|info| info.connected && info.process == self.process)?;
+            let info = match ask(self.device) {
+                Ok(info) => Some(info).filter(|info| info.connected && info.process == self.process)?,
+                Err(ClientError::Silent { .. }) => return self.shown().map(|shown| self.silent_on(&shown)),
+                Err(_) => return None,
+            };
             match info.mounted_on {
                 Some(directory) => return Some(printable(&directory)),
                 None if start.elapsed() < LETTING_GO => thread::sleep(RETRY_AFTER),
@@ -261,12 +380,21 @@ impl Server {
             }
         }
     }
+
+    /// Where it is mounted, as this process sees it.
+    pub(crate) fn shown(self) -> Option<PathBuf> {
+        mount::mounted_on(self.device).ok()?.into_iter().next().map(|place| place.directory)
+    }
+
+    fn silent_on(self, directory: &Path) -> String {
+        format!("{} (its daemon, process {}, does not answer)", printable(directory), self.process)
+    }
 }
 
-fn ask(device: DeviceNumber) -> Option<Box<Info>> {
-    match Client::connect(&control::socket_path(device)).ok()?.ask(&Request::Info {}) {
-        Ok(Answer::Info(info)) => Some(info),
-        _ => None,
+fn ask(device: DeviceNumber) -> Result<Box<Info>, ClientError> {
+    match Client::connect(&control::socket_path(device))?.ask(&Request::Info {})? {
+        Answer::Info(info) => Ok(info),
+        _ => Err(ClientError::Garbled("another answer".into())),
     }
 }
 
@@ -292,9 +420,10 @@ fn mounted_elsewhere(device: &Path) -> Result<Option<PathBuf>, ClaimError> {
     let failed = |error| ClaimError::NotFound { path: printable(device), error };
     let metadata = device.metadata().map_err(failed)?;
     let number = metadata.file_type().is_block_device().then(|| DeviceNumber::from_raw(metadata.rdev()));
-    let entry = mount::mounts().map_err(failed)?.into_iter().find(|entry| {
-        entry.filesystem != mount::FILESYSTEM_TYPE && (Some(entry.device) == number || entry.source == device)
-    });
+    let entry = mount::mounts()
+        .map_err(failed)?
+        .into_iter()
+        .find(|entry| !entry.is_avfs() && (Some(entry.device) == number || entry.source == device));
     Ok(entry.map(|entry| entry.directory))
 }
 

@@ -14,11 +14,14 @@ pub mod avfsctl;
 mod calibrate;
 pub mod claim;
 mod daemon;
+mod filesystem;
 pub mod fsck;
 mod logging;
+mod memory;
 pub mod mkfs;
 pub mod mount;
 mod mount_options;
+mod patience;
 pub mod umount;
 mod vacancy;
 

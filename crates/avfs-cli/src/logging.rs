@@ -1,13 +1,23 @@
-//! Where messages go: standard error, a file, or the system's log.
+//! Where messages go: standard error, a file, or the system's log; and how many of a kind.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::Arc;
-use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Where to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,28 +30,143 @@ pub(crate) enum Target {
     System,
 }
 
-/// Starts logging. What is logged is `AVFS_LOG`'s choice, in the form of `RUST_LOG`; by default everything from
-/// level "info".
+/// What is to be logged: `AVFS_LOG`'s choice, a level, or several of `part=level`; by default everything from level "info".
+///
+/// # Errors
+/// One line that says what it may be.
+pub(crate) fn filter() -> Result<Targets, String> {
+    match std::env::var("AVFS_LOG") {
+        Ok(text) => parse(&text),
+        Err(std::env::VarError::NotPresent) => parse("info"),
+        Err(error) => Err(format!("AVFS_LOG: {error}")),
+    }
+}
+
+fn parse(text: &str) -> Result<Targets, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = |word: &str| {
+        LEVELS
+            .contains(&word)
+            .then(|| word.parse::<LevelFilter>().ok())
+            .flatten()
+            .ok_or_else(|| format!("AVFS_LOG: `{word}` is none of {}", LEVELS.join(", ")))
+    };
+    text.split(',').map(str::trim).try_fold(Targets::new(), |targets, directive| {
+        Ok(match directive.split_once('=') {
+            Some((part, word)) => targets.with_target(part, level(word)?),
+            None => targets.with_default(level(directive)?),
+        })
+    })
+}
+
+/// Starts logging.
 ///
 /// # Errors
 /// When the file cannot be opened, or nobody listens at `/dev/log`.
-pub(crate) fn start(target: &Target) -> io::Result<()> {
-    let filter = EnvFilter::try_from_env("AVFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    match target {
-        Target::StandardError => {
-            builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init();
+pub(crate) fn start(target: &Target, filter: Targets) -> io::Result<()> {
+    let format = tracing_subscriber::fmt::format().with_target(false);
+    let log = match target {
+        Target::StandardError => tracing_subscriber::fmt::layer()
+            .with_ansi(io::stderr().is_terminal())
+            .event_format(Seldom::new(format))
+            .with_writer(io::stderr)
+            .boxed(),
+        Target::File(path) => tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .event_format(Seldom::new(format))
+            .with_writer(Arc::new(open(path)?))
+            .boxed(),
+        Target::System => tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .event_format(Seldom::new(format.without_time().with_level(false)))
+            .with_writer(SystemLog::connect()?)
+            .boxed(),
+    };
+    tracing_subscriber::registry().with(log.with_filter(filter)).init();
+    Ok(())
+}
+
+/// Messages of one kind that are logged within [`SPAN`]; the rest are counted. An operator's figures: so many can be read, and more
+/// hide what else happens.
+const AT_ONCE: u64 = 20;
+const SPAN: Duration = Duration::from_secs(5);
+
+/// Leaves out messages of which there are too many, and says so. Of one kind are those that one place of the program logs.
+struct Seldom<F> {
+    format: F,
+    kinds: Mutex<HashMap<Identifier, Kind>>,
+}
+
+/// What was logged of a kind.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    since: Instant,
+    count: u64,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Log,
+    /// After so many others of its kind were left out.
+    LogAfter(u64),
+    /// The next ones are left out.
+    LogAsLast,
+    LeaveOut,
+}
+
+impl Kind {
+    fn count(&mut self, now: Instant) -> Verdict {
+        if now.duration_since(self.since) >= SPAN {
+            let left_out = self.count.saturating_sub(AT_ONCE);
+            *self = Self { since: now, count: 1 };
+            return if left_out == 0 { Verdict::Log } else { Verdict::LogAfter(left_out) };
         }
-        Target::File(path) => {
-            let file = open(path)?;
-            builder.with_ansi(false).with_writer(Arc::new(file)).init();
-        }
-        Target::System => {
-            let system = SystemLog::connect()?;
-            builder.with_ansi(false).without_time().with_level(false).with_writer(system).init();
+        self.count += 1;
+        match self.count.cmp(&AT_ONCE) {
+            std::cmp::Ordering::Less => Verdict::Log,
+            std::cmp::Ordering::Equal => Verdict::LogAsLast,
+            std::cmp::Ordering::Greater => Verdict::LeaveOut,
         }
     }
-    Ok(())
+}
+
+impl<F> Seldom<F> {
+    fn new(format: F) -> Self {
+        Self { format, kinds: Mutex::default() }
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for Seldom<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let now = Instant::now();
+        let verdict = self
+            .kinds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(event.metadata().callsite())
+            .or_insert(Kind { since: now, count: 0 })
+            .count(now);
+        let remark = match verdict {
+            Verdict::Log => return self.format.format_event(context, writer, event),
+            Verdict::LeaveOut => return Ok(()),
+            Verdict::LogAfter(left_out) => format!("{left_out} before it were left out"),
+            Verdict::LogAsLast => format!("further ones are left out for {} s", SPAN.as_secs()),
+        };
+        let mut message = String::new();
+        self.format.format_event(context, Writer::new(&mut message), event)?;
+        writeln!(writer, "{} ({remark})", message.trim_end())
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -105,6 +230,29 @@ impl Write for SystemLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_level_is_one_of_those_that_there_are() {
+        for level in ["info", "debug", "warn,avfs_core=trace", "off"] {
+            assert!(parse(level).is_ok(), "{level}");
+        }
+        // Each was taken for the name of a part, of which there is none, and changed nothing.
+        for word in ["verbose", "", "avfs_core=all", "info,loud"] {
+            assert!(parse(word).unwrap_err().contains("is none of off, error"), "{word}");
+        }
+    }
+
+    /// An engine that had stopped was said 16,703 times in 50 ms.
+    #[test]
+    fn too_many_messages_of_a_kind_are_counted_instead() {
+        let start = Instant::now();
+        let mut kind = Kind { since: start, count: 0 };
+        let said: Vec<_> = (0..16_703).map(|_| kind.count(start)).collect();
+        assert_eq!(said.iter().filter(|verdict| **verdict != Verdict::LeaveOut).count() as u64, AT_ONCE);
+        assert_eq!(said[AT_ONCE as usize - 1], Verdict::LogAsLast);
+        assert_eq!(kind.count(start + SPAN), Verdict::LogAfter(16_703 - AT_ONCE));
+        assert_eq!(kind.count(start + SPAN * 2), Verdict::Log);
+    }
 
     #[test]
     fn a_message_carries_facility_severity_and_process() {

@@ -3,14 +3,17 @@
 use crate::claim::Claim;
 use crate::daemon::{self, Side};
 use crate::fail;
+use crate::filesystem::{self, Made};
 use crate::logging::{self, Target};
+use crate::memory;
 use crate::mount_options::MountOptions;
+use crate::patience::within;
 use avfs_core::config::Config;
 use avfs_core::types::AccessTimes;
 use avfs_core::volume::{OpenError, OpenOptions, Volume};
 use avfs_fuse::Mounted;
-use avfs_fuse::control::{self, Client, Request};
-use avfs_fuse::mount::{self, printable};
+use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
+use avfs_fuse::mount::{self, DeviceNumber, MountEntry, Tree, printable};
 use avfs_fuse::signals::Signals;
 use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
@@ -18,8 +21,10 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
 
 const NAME: &str = "mount.avfs";
 
@@ -93,23 +98,25 @@ pub fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = MountOptions::parse(&arguments.options.join(","), arguments.sloppy)
         .map_err(|why| Failure::new(WRONG_USAGE, why))?;
+    let filter = logging::filter().map_err(|why| Failure::new(WRONG_USAGE, why))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
     }
-    let directory = arguments.directory.canonicalize().map_err(|error| {
-        Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(&arguments.directory)))
-    })?;
-    if !directory.is_dir() {
-        return Err(Failure::new(MOUNT_FAILED, format!("{}: not a directory", printable(&directory))));
-    }
+    let directory = directory(&arguments.directory).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     if options.remount {
         return if arguments.fake { Ok(()) } else { remount(&directory, &options) };
     }
-    if is_mounted_as_fstab_says(&arguments.device, &directory) {
+    if let Some((place, info)) = mounted_already(&arguments.device)? {
+        let added = again(arguments, &options, &place, &info, &directory)?;
+        if added {
+            announce(&directory);
+        }
         return Ok(());
     }
     let config = configuration(&options)?;
     config.check_patterns(&directory).map_err(|error| Failure::new(WRONG_USAGE, error))?;
+    let cache_size = options.cache_size.unwrap_or(config.cache.size);
+    memory::check(cache_size).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     let claim = Claim::take(&arguments.device, NAME, || {
         eprintln!(
             "{NAME}: waiting until {} is written completely after its last mount",
@@ -121,46 +128,162 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         claim.release();
         return Ok(());
     }
-    let job = Job { claim, directory, options, config };
+    let transport = options.transport.unwrap_or_default();
+    avfs_fuse::mounted::prepare(transport).map_err(|error| Failure::new(MOUNT_FAILED, error))?;
+    if let Err(remark) = mount::raise_pages_limit() {
+        crate::tell(format_args!("{NAME}: {remark}"));
+    }
+    let source = claim.device().to_owned();
+    let failed = |error: io::Error| {
+        let hint = match error.raw_os_error() {
+            Some(libc::ENODEV) => ": this kernel has no FUSE; load the fuse module",
+            Some(libc::ENOENT) => ": is the fuse module loaded?",
+            _ => "",
+        };
+        Failure::new(MOUNT_FAILED, format!("cannot mount {}: {error}{hint}", printable(&source)))
+    };
+    let Made { filesystem, holds_device, remark } =
+        filesystem::make(&claim, options.flags(MountFlags::empty())).map_err(failed)?;
+    let device = filesystem.device();
+    let (connection, tree) = filesystem.split();
+    let job = Job { claim, connection, device, holds_device, remark, options, config };
+    let show = |tree: Tree, read_only: bool| {
+        tree.attach(&directory, read_only)
+            .map_err(|error| format!("cannot mount on {}: {error}", printable(&directory)))
+    };
     if arguments.foreground {
-        logging::start(&Target::StandardError).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
-        let (device, directory) = (job.claim.device().to_owned(), job.directory.clone());
-        let ready = || {
-            announce(&device, &directory);
+        logging::start(&Target::StandardError, filter).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
+        let ready = |read_only| {
+            show(tree, read_only)?;
+            announce(&directory);
+            tracing::info!("{} mounted on {}", printable(&source), printable(&directory));
             Ok(())
         };
         return job.serve(ready).map_err(|why| Failure::new(MOUNT_FAILED, why));
     }
     match daemon::fork().map_err(|error| Failure::new(SYSTEM_ERROR, error))? {
         Side::Parent(waiting) => {
-            waiting.wait().map_err(|why| Failure::new(MOUNT_FAILED, why))?;
-            announce(job.claim.device(), &job.directory);
+            // If the daemon dies the connection ends with it, and this end with an error.
+            drop(job);
+            let read_only = waiting.wait().map_err(|why| Failure::new(MOUNT_FAILED, why))?;
+            // By the process that mount(8) has called: an automounter knows it by its process group, and lets no other
+            // through. Should it fail, the tree goes, and the daemon with it.
+            show(tree, read_only).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
+            announce(&directory);
             if arguments.verbose {
                 // It is mounted, whether anybody reads that or not.
                 let _ = crate::print(format_args!(
                     "{} mounted on {}\n",
-                    printable(job.claim.device()),
-                    printable(&job.directory)
+                    printable(&source),
+                    printable(&directory)
                 ));
             }
             Ok(())
         }
-        Side::Daemon(ready) => std::process::exit(job.serve_as_daemon(ready)),
+        Side::Daemon(ready) => {
+            drop(tree);
+            std::process::exit(job.serve_as_daemon(ready, filter))
+        }
     }
 }
 
-/// True when there is nothing left to do for an entry of fstab(5). `mount -a` passes over what is mounted, but does not
-/// recognise a mount that shows a directory of its filesystem, as those of AVFS do.
-fn is_mounted_as_fstab_says(device: &Path, directory: &Path) -> bool {
-    let Ok(device) = device.canonicalize() else { return false };
-    let mounted = mount::mounts().is_ok_and(|mounts| {
-        mounts.iter().any(|entry| {
-            entry.filesystem == mount::FILESYSTEM_TYPE
-                && entry.directory == directory
-                && entry.source == device
-        })
+/// The directory to mount on, without symbolic links.
+fn directory(path: &Path) -> Result<PathBuf, String> {
+    let shown = printable(path);
+    let found = within(control::PATIENCE, path, || -> io::Result<(PathBuf, bool)> {
+        let directory = path.canonicalize()?;
+        let is_directory = directory.metadata()?.is_dir();
+        // What the kernel remembers of a directory, a mount whose daemon has died still shows.
+        rustix::fs::statfs(&directory)?;
+        Ok((directory, is_directory))
     });
-    mounted && mount::is_in_fstab(directory)
+    match found {
+        Some(Ok((directory, true))) => Ok(directory),
+        Some(Ok((_, false))) => Err(format!("{shown}: not a directory")),
+        Some(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(format!("{shown}: the daemon of what is mounted there has died; `umount {shown}` first"))
+        }
+        Some(Err(error)) => Err(format!("{shown}: {error}")),
+        None => Err(format!("{shown}: the filesystem that it lies on does not answer")),
+    }
+}
+
+/// Where the volume of this device is mounted, as far as this process can see it, and what its daemon says. `None` also if the
+/// daemon has died: then it can be mounted anew.
+fn mounted_already(device: &Path) -> Result<Option<(MountEntry, Box<Info>)>, Failure> {
+    let Ok(device) = device.canonicalize() else { return Ok(None) };
+    let mounts = mount::mounts().map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
+    let is_it = |entry: &MountEntry| entry.is_avfs() && (entry.source == device || entry.backing() == device);
+    let places: Vec<_> = mounts.into_iter().filter(is_it).collect();
+    // One that shows all of the volume, if there is one.
+    let Some(place) = places.iter().find(|place| place.shows_volume()).or(places.first()) else {
+        return Ok(None);
+    };
+    match ask_info(place.device) {
+        Ok(info) if info.connected => Ok(Some((place.clone(), info))),
+        Err(why @ ClientError::Silent { .. }) => Err(Failure::new(
+            MOUNT_FAILED,
+            format!("{} is mounted on {}, and {why}", printable(&device), printable(&place.directory)),
+        )),
+        _ => Ok(None),
+    }
+}
+
+fn ask_info(device: DeviceNumber) -> Result<Box<Info>, ClientError> {
+    match Client::connect(&control::socket_path(device))?.ask(&Request::Info {})? {
+        Answer::Info(info) => Ok(info),
+        _ => Err(ClientError::Garbled("another answer".into())),
+    }
+}
+
+/// Mounts a volume that is mounted on `place` on a further directory: the same volume, with flags of its own. False if there is
+/// nothing to do, because an entry of fstab(5) asks for what is there: `mount -a` passes over what is mounted, but
+/// does not recognise a mount that shows a directory of its filesystem, as those of AVFS do.
+fn again(
+    arguments: &Arguments,
+    options: &MountOptions,
+    place: &MountEntry,
+    info: &Info,
+    directory: &Path,
+) -> Result<bool, Failure> {
+    let (device, there) = (printable(&arguments.device), printable(&place.directory));
+    let refuse = |why: String| Err(Failure::new(MOUNT_FAILED, why));
+    if let Some(option) = options.differs(&info.options) {
+        return refuse(format!(
+            "{device} is mounted on {there} already, without {option}, which cannot be changed: unmount it first"
+        ));
+    }
+    let is_read_only = info.volume.read_only && info.volume.failure.is_none();
+    if is_read_only && !options.read_only() {
+        return refuse(format!(
+            "{device} is mounted on {there} already, read-only: mount it with -o ro, or change that with -o remount,rw"
+        ));
+    }
+    let here = mount::mounted_on(place.device)
+        .map_err(|error| Failure::new(SYSTEM_ERROR, error))?
+        .into_iter()
+        .rfind(|entry| entry.directory == directory);
+    if here.is_some() {
+        let present = present_flags(directory).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
+        let is_the_same = present.contains(MountFlags::RDONLY) == options.read_only();
+        if is_the_same && mount::is_in_fstab(directory) {
+            return Ok(false);
+        }
+        let there = printable(directory);
+        return refuse(format!(
+            "{device} is mounted on {there} already; `mount -o remount` changes its flags"
+        ));
+    }
+    if !place.shows_volume() {
+        return refuse(format!(
+            "{device} is mounted already, and only a part of it is shown, on {there}: `mount --bind` shows that elsewhere"
+        ));
+    }
+    if !arguments.fake {
+        mount::bind(&place.directory, directory, options.flags(MountFlags::empty()))
+            .map_err(|error| Failure::new(MOUNT_FAILED, format!("{}: {error}", printable(directory))))?;
+    }
+    Ok(!arguments.fake)
 }
 
 /// Reads the configuration and lets the options override it.
@@ -171,81 +294,59 @@ fn configuration(options: &MountOptions) -> Result<Config, Failure> {
     }
 }
 
-/// A mount to be made.
+/// A filesystem to be served.
 struct Job {
     claim: Claim,
-    directory: PathBuf,
+    connection: OwnedFd,
+    /// `st_dev` of its files.
+    device: DeviceNumber,
+    holds_device: bool,
+    /// What the log is to say of it.
+    remark: Option<String>,
     options: MountOptions,
     config: Config,
 }
 
 impl Job {
-    /// Mounts, tells `ready`, serves until it is unmounted, and gives the device back.
-    fn serve(mut self, ready: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
-        let served = self.serve_claimed(ready);
-        self.claim.release();
+    /// Serves, tells `ready`, which attaches the filesystem or has that done, until it is unmounted, and gives the device
+    /// back.
+    fn serve(self, ready: impl FnOnce(bool) -> Result<(), String>) -> Result<(), String> {
+        let Self { mut claim, connection, device, holds_device, remark, options, config } = self;
+        let open = OpenOptions {
+            read_only: options.read_only(),
+            access_times: access_times(options.set),
+            holds_device,
+            cache_size: options.cache_size,
+            config,
+        };
+        if let Some(remark) = remark {
+            tracing::warn!("{remark}");
+        }
+        let served = serve(&mut claim, connection, device, open, &options, ready);
+        if let Err(why) = &served
+            && let Err(error) = claim.not_written(why)
+        {
+            tracing::warn!(%error, "whoever waits for the end is not told how it went");
+        }
+        claim.release();
         served
     }
 
-    fn serve_claimed(&mut self, ready: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
-        let signals = Signals::block().map_err(|error| error.to_string())?;
-        survive();
-        let device = self.claim.device().to_owned();
-        let open = OpenOptions {
-            read_only: self.options.read_only(),
-            access_times: access_times(self.options.set),
-            cache_size: self.options.cache_size,
-            config: std::mem::take(&mut self.config),
-        };
-        let volume = self
-            .claim
-            .open(
-                || Volume::open(&device, open.clone()),
-                |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
-            )
-            .map_err(|error| error.to_string())?;
-        let mut flags = self.options.flags(MountFlags::empty());
-        if let Some(why) = volume.refusal().filter(|_| !self.options.read_only()) {
-            eprintln!("{NAME}: {}: {why}", printable(&device));
-            flags |= MountFlags::RDONLY;
-        }
-        let mounted = match Mounted::start(&volume, &device, &self.directory, flags, self.options.transport) {
-            Ok(mounted) => mounted,
-            Err(error) => {
-                if let Err(error) = volume.shutdown() {
-                    tracing::error!(%error, "cannot close the volume");
-                }
-                return Err(error.to_string());
-            }
-        };
-        let started = self
-            .claim
-            .mounted(mounted.device())
-            .and_then(|()| mounted.unmount_on(signals))
-            .and_then(|()| ready());
-        match started {
-            Ok(()) => tracing::info!("{} mounted on {}", printable(&device), printable(&self.directory)),
-            // Nobody waits any more, or nobody can be told: the volume serves all the same.
-            Err(error) => tracing::warn!(%error, "mounted, but not as it should be"),
-        }
-        mounted.wait().map_err(|error| error.to_string())?;
-        tracing::info!("{} unmounted", printable(&device));
-        Ok(())
-    }
-
     /// The same in the background; gives back the exit code.
-    fn serve_as_daemon(self, ready: daemon::Ready) -> i32 {
+    fn serve_as_daemon(self, ready: daemon::Ready, filter: Targets) -> i32 {
         let target = match &self.options.log {
             Some(path) => Target::File(path.clone()),
             None => Target::System,
         };
         // Without a system log there is nowhere to say so.
-        if let (Err(error), Target::File(path)) = (logging::start(&target), &target) {
+        if let (Err(error), Target::File(path)) = (logging::start(&target, filter), &target) {
             ready.failed(&format!("cannot log to {}: {error}", printable(path)));
             return i32::from(MOUNT_FAILED);
         }
         let mut ready = Some(ready);
-        let served = self.serve(|| ready.take().map_or(Ok(()), daemon::Ready::ready));
+        let served = self.serve(|read_only| {
+            ready.take().map_or(Ok(()), |ready| ready.ready(read_only).map_err(|error| error.to_string()))
+        });
         match (served, ready) {
             (Ok(()), _) => 0,
             (Err(why), Some(ready)) => {
@@ -261,21 +362,64 @@ impl Job {
     }
 }
 
-/// Tells umount(8) that this mount has a helper. Otherwise, given the path, it takes the type from statfs(2), which says
-/// `fuse`, and does not call the one that waits until everything is on the device. It reads that from libmount's own
-/// file, so mount(8) is asked to write there what it would have written: everything but the mount itself.
-fn announce(device: &Path, directory: &Path) {
+fn serve(
+    claim: &mut Claim,
+    connection: OwnedFd,
+    device: DeviceNumber,
+    open: OpenOptions,
+    options: &MountOptions,
+    ready: impl FnOnce(bool) -> Result<(), String>,
+) -> Result<(), String> {
+    let signals = Signals::block().map_err(|error| error.to_string())?;
+    survive();
+    let path = claim.device().to_owned();
+    let volume = claim
+        .open(
+            || Volume::open(&path, open.clone()),
+            |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
+        )
+        .map_err(|error| error.to_string())?;
+    let refusal = volume.refusal().filter(|_| !options.read_only());
+    if let Some(why) = &refusal {
+        crate::tell(format_args!("{NAME}: {}: {why}", printable(&path)));
+    }
+    let transport = options.transport.unwrap_or_default();
+    let mounted = Mounted::start(&volume, connection, device, transport, options.lasting())
+        .map_err(|error| error.to_string())?;
+    let made_known = claim
+        .mounted(device)
+        .and_then(|()| mounted.unmount_on(signals))
+        .and_then(|()| mounted.show_failures(&volume));
+    if let Err(error) = made_known {
+        tracing::warn!(%error, "mounted, but not as it should be");
+    }
+    if let Err(why) = ready(refusal.is_some()) {
+        // Nothing shows it, so it ends at once.
+        tracing::error!("{why}");
+        mounted.give_up();
+        return mounted.wait().map_err(|error| error.to_string()).and(Err(why));
+    }
+    mounted.wait().map_err(|error| error.to_string())?;
+    tracing::info!("{} unmounted", printable(&path));
+    Ok(())
+}
+
+/// Tells umount(8) that this mount has a helper, which knows how to wait for the daemon, and says if not everything could be
+/// written. umount(8) reads that from libmount's own file, so mount(8) is asked to write there what it would have written:
+/// everything but the mount itself. As a mount of what is there to the same place it notes what is shown, too, without which
+/// it would not recognise it.
+fn announce(directory: &Path) {
     let mut command = std::process::Command::new("mount");
-    command.args(["-i", "-f", "-t", mount::FILESYSTEM_TYPE, "-o", "uhelper=avfs"]).arg(device).arg(directory);
+    command.args(["-i", "-f", "--bind", "-o", "helper=avfs"]).arg(directory).arg(directory);
     let why = match command.output() {
         Ok(output) if output.status.success() => return,
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    eprintln!(
-        "{NAME}: umount will return before everything is written: mount(8) did not note it: {}",
+    crate::tell(format_args!(
+        "{NAME}: umount(8) will not tell if not everything could be written: mount(8) did not note it: {}",
         why.trim()
-    );
+    ));
 }
 
 /// A process that the kernel's memory management waits for: it must not be killed for memory, nor wait for memory
@@ -318,8 +462,17 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     let entry = mounts
         .into_iter()
         .rev()
-        .find(|entry| entry.directory == directory && entry.filesystem == mount::FILESYSTEM_TYPE)
+        .find(|entry| entry.directory == directory && entry.is_avfs())
         .ok_or_else(|| failed(format!("no AVFS volume is mounted on {}", printable(directory))))?;
+    // A daemon that hangs is found out by this: what follows would wait for it.
+    let info =
+        ask_info(entry.device).map_err(|error| failed(format!("{}: {error}", printable(directory))))?;
+    if let Some(option) = options.differs(&info.options) {
+        return Err(failed(format!(
+            "{option} cannot be changed while the volume is mounted: unmount {}, and mount it with that",
+            printable(directory)
+        )));
+    }
     let present = present_flags(directory).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
     let wanted = options.flags(present);
     let change = |flags| {

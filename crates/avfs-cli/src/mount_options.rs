@@ -2,6 +2,8 @@
 
 use avfs_core::config::parse_cache_size;
 use avfs_fuse::Transport;
+use avfs_fuse::control::MountedWith;
+use avfs_fuse::mount::printable;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use units::Bytes;
@@ -22,7 +24,7 @@ pub(crate) struct MountOptions {
     /// Where a daemon logs.
     pub(crate) log: Option<PathBuf>,
     /// How requests come from the kernel.
-    pub(crate) transport: Transport,
+    pub(crate) transport: Option<Transport>,
 }
 
 /// Option, the flags it sets, the flags it clears.
@@ -74,8 +76,8 @@ const IGNORED: [&str; 17] = [
 ];
 
 /// The same, with values.
-const IGNORED_WITH_VALUE: [&str; 8] =
-    ["user_id", "group_id", "max_read", "blksize", "fsname", "subtype", "comment", "user"];
+const IGNORED_WITH_VALUE: [&str; 9] =
+    ["user_id", "group_id", "max_read", "blksize", "fsname", "subtype", "comment", "user", "helper"];
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -86,7 +88,7 @@ impl Default for MountOptions {
             config: None,
             cache_size: None,
             log: None,
-            transport: Transport::default(),
+            transport: None,
         }
     }
 }
@@ -118,7 +120,7 @@ impl MountOptions {
             Some(("config", path)) => self.config = Some(path.into()),
             Some(("log", path)) => self.log = Some(path.into()),
             Some(("transport", name)) => {
-                self.transport = name.parse().map_err(|why| format!("transport: {why}"))?;
+                self.transport = Some(name.parse().map_err(|why| format!("transport: {why}"))?);
             }
             Some(("cache_size", size)) => {
                 self.cache_size = Some(parse_cache_size(size).map_err(|why| format!("cache_size: {why}"))?);
@@ -133,6 +135,39 @@ impl MountOptions {
     /// The flags a mount shall have that has `present` now.
     pub(crate) fn flags(&self, present: MountFlags) -> MountFlags {
         (present - self.cleared) | self.set
+    }
+
+    /// Those that hold as long as the volume is mounted.
+    pub(crate) fn lasting(&self) -> MountedWith {
+        MountedWith {
+            cache_bytes: self.cache_size.map(|size| size.0),
+            config: self.config.clone(),
+            log: self.log.clone(),
+            transport: self.transport.map(|transport| transport.to_string()),
+        }
+    }
+
+    /// The first option that a volume which was mounted `with` others would have to be mounted anew for, as it was asked
+    /// for. What is not named may be anything.
+    pub(crate) fn differs(&self, with: &MountedWith) -> Option<String> {
+        let path = |path: &PathBuf| printable(path);
+        let asked = self.lasting();
+        let pairs = [
+            (
+                "cache_size",
+                asked.cache_bytes.map(|bytes| Bytes(bytes).to_string()),
+                asked.cache_bytes == with.cache_bytes,
+            ),
+            ("config", asked.config.as_ref().map(path), asked.config == with.config),
+            ("log", asked.log.as_ref().map(path), asked.log == with.log),
+            ("transport", asked.transport.clone(), {
+                let default = Transport::default().to_string();
+                asked.transport == Some(with.transport.clone().unwrap_or(default))
+            }),
+        ];
+        pairs
+            .into_iter()
+            .find_map(|(name, asked, same)| asked.filter(|_| !same).map(|asked| format!("{name}={asked}")))
     }
 
     /// True if nothing may be written.
@@ -183,8 +218,20 @@ mod tests {
         assert_eq!(options.config, Some("/etc/avfs.toml".into()));
         assert_eq!(options.cache_size, Some(Bytes::from_mib(512)));
         assert_eq!(options.log, Some("/var/log/avfs".into()));
-        assert_eq!((options.transport, parse("rw").transport), (Transport::Ring, Transport::Device));
+        assert_eq!((options.transport, parse("rw").transport), (Some(Transport::Ring), None));
         assert!(options.remount);
+    }
+
+    #[test]
+    fn an_option_that_holds_as_long_as_the_mount_is_told_from_one_that_was_given() {
+        let with = parse("cache_size=128M,log=/var/log/avfs").lasting();
+        for same in ["", "ro,noatime", "cache_size=128M", "log=/var/log/avfs,transport=device"] {
+            assert_eq!(parse(same).differs(&with), None, "{same}");
+        }
+        for other in ["cache_size=256M", "config=/etc/avfs.toml", "log=/elsewhere", "transport=ring"] {
+            assert!(parse(other).differs(&with).is_some(), "{other}");
+        }
+        assert_eq!(parse("config=/a b").differs(&with).unwrap(), "config=/a b");
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// When reading changes times of access.
     pub access_times: AccessTimes,
+    /// The kernel holds the block device for the filesystem that is to be served: see [`OpenMode::Held`].
+    pub holds_device: bool,
     /// Pinned memory for file data; the configuration's value when absent.
     pub cache_size: Option<Bytes>,
     /// Rates, latencies, intervals.
@@ -409,7 +411,8 @@ impl Volume {
     /// See [`OpenError`]: each is one line for the administrator.
     pub fn open(path: &Path, options: OpenOptions) -> core::result::Result<Arc<Self>, OpenError> {
         // Exclusive even to read, so that a remount can write; only a device that cannot be written is opened so.
-        let (device, device_read_only) = match FileDevice::open(path, OpenMode::Exclusive) {
+        let mode = if options.holds_device { OpenMode::Held } else { OpenMode::Exclusive };
+        let (device, device_read_only) = match FileDevice::open(path, mode) {
             Err(DeviceError::ReadOnly(_)) if options.read_only => {
                 (FileDevice::open(path, OpenMode::ReadOnly)?, true)
             }
@@ -1050,6 +1053,11 @@ impl Volume {
     /// Nothing is discarded from now on, or it may be again. Waits for the discard that is at the device.
     fn forbid_trims(&self, forbidden: bool) {
         self.trims.lock().is_forbidden = forbidden;
+    }
+
+    /// Whether an error of the device has ended all writing.
+    pub fn has_failed(&self) -> bool {
+        self.with(|core| core.failure().is_some()) || self.refusal().is_some()
     }
 
     /// Whether this host has the volume, to write to it.

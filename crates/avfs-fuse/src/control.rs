@@ -12,6 +12,7 @@ use avfs_core::types::{
     AccessTimes, CommandReport, DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport,
 };
 use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,7 @@ use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
@@ -30,6 +32,10 @@ pub const RUN_DIRECTORY: &str = "/run/avfs";
 
 /// Longest request in bytes, with its newline.
 const MAX_REQUEST_LINE: u64 = 4096;
+
+/// How long a daemon that lives may take to give its figures. An operator's patience: what is asked twice in it still ends
+/// within ten seconds.
+pub const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Connections at a time; further ones wait.
 const MAX_CONNECTIONS: usize = 32;
@@ -87,6 +93,8 @@ pub struct Info {
     pub connected: bool,
     /// Where it is mounted, as the daemon sees it: absent when it was unmounted lazily.
     pub mounted_on: Option<PathBuf>,
+    /// What it was mounted with.
+    pub options: MountedWith,
     /// Process that serves it.
     pub process: u32,
     /// Errors that clients were given since mount, by cause.
@@ -97,6 +105,19 @@ pub struct Info {
     pub streams: Vec<StreamReport>,
     /// How long the device is reckoned to take; absent while the volume is closed.
     pub device: Option<DeviceReport>,
+}
+
+/// Options that hold for a volume as long as it is mounted: those that were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountedWith {
+    /// Memory for file data.
+    pub cache_bytes: Option<u64>,
+    /// Configuration.
+    pub config: Option<PathBuf>,
+    /// Where the daemon logs.
+    pub log: Option<PathBuf>,
+    /// How requests come from the kernel.
+    pub transport: Option<String>,
 }
 
 /// Path of the socket of the mount whose files have `st_dev` = `device`.
@@ -238,6 +259,7 @@ fn encode(message: &impl Serialize) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<BlockingStream>,
+    path: PathBuf,
 }
 
 /// Why there is no answer.
@@ -247,6 +269,12 @@ pub enum ClientError {
     #[error("no AVFS volume is mounted there (no daemon listens at {})", .path.display())]
     NoDaemon {
         /// Where one would.
+        path: PathBuf,
+    },
+    /// It hangs.
+    #[error("its daemon does not answer (at {}): `umount -f` takes the volume from its directory", .path.display())]
+    Silent {
+        /// Where it listens.
         path: PathBuf,
     },
     /// Only root may.
@@ -269,32 +297,56 @@ impl Client {
     /// # Errors
     /// When nobody listens, or the caller is not root.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
-        match BlockingStream::connect(path) {
-            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+        match connect_within(path, PATIENCE) {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream), path: path.to_owned() }),
             Err(error) => Err(match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     ClientError::NoDaemon { path: path.to_owned() }
                 }
                 io::ErrorKind::PermissionDenied => ClientError::NotRoot,
+                io::ErrorKind::WouldBlock => ClientError::Silent { path: path.to_owned() },
                 _ => ClientError::Io(error),
             }),
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Asks and waits for the answer. What takes its time is waited for as long as the daemon gives its figures to others.
     ///
     /// # Errors
     /// As [`ClientError`] says; an [`Answer::Error`] becomes [`ClientError::Refused`].
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
-        self.stream.get_mut().write_all(&encode(request))?;
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        match serde_json::from_str(&line) {
+        let mut line = Vec::new();
+        let mut asked = self.stream.get_mut().write_all(&encode(request));
+        while let Err(error) = asked.and_then(|()| self.stream.read_until(b'\n', &mut line).map(drop)) {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error.into());
+            }
+            if matches!(request, Request::Info {}) {
+                return Err(ClientError::Silent { path: self.path.clone() });
+            }
+            match Self::connect(&self.path).and_then(|mut other| other.ask(&Request::Info {})) {
+                Err(ClientError::Silent { path }) => return Err(ClientError::Silent { path }),
+                _ => asked = Ok(()),
+            }
+        }
+        match serde_json::from_slice(&line) {
             Ok(Answer::Error(message)) => Err(ClientError::Refused(message)),
             Ok(answer) => Ok(answer),
             Err(error) => Err(ClientError::Garbled(error.to_string())),
         }
     }
+}
+
+/// A connection whose calls fail with `WouldBlock` when they take longer. So does connecting, which waits while the daemon
+/// takes no further ones.
+fn connect_within(path: &Path, patience: Duration) -> io::Result<BlockingStream> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    for timeout in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(patience))?;
+    }
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]
@@ -446,5 +498,26 @@ mod tests {
         let mut waiting = Client::connect(&control.path).unwrap();
         drop(idle);
         assert_eq!(waiting.ask(&Request::Sync {}).unwrap(), Answer::Done {});
+    }
+
+    /// A daemon that hung hung all who asked it, and an administrator's commands with them.
+    #[test]
+    fn a_daemon_that_hangs_is_given_up_and_one_that_works_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0:1.sock");
+        // Takes connections, as the kernel does for a process that is stopped, and never answers.
+        let hangs = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let silent = |request| Client::connect(&path).unwrap().ask(&request).unwrap_err();
+        assert!(matches!(silent(Request::Info {}), ClientError::Silent { .. }));
+        assert!(matches!(silent(Request::Sync {}), ClientError::Silent { .. }));
+        drop(hangs);
+        let (_directory, control) = start(|request| match request {
+            Request::Sync {} => {
+                thread::sleep(PATIENCE + PATIENCE / 2);
+                Answer::Done {}
+            }
+            _ => Answer::Error("alive".into()),
+        });
+        assert_eq!(Client::connect(&control.path).unwrap().ask(&Request::Sync {}).unwrap(), Answer::Done {});
     }
 }

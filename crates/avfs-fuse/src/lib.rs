@@ -13,6 +13,7 @@ mod application;
 pub mod control;
 pub mod errno;
 mod ioctl;
+pub mod loop_device;
 pub mod mount;
 pub mod mounted;
 pub mod protocol;

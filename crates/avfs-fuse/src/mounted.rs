@@ -1,47 +1,44 @@
-//! The life of a mounted volume, from mount(2) to the last byte on the device.
+//! The life of a served volume, from the handshake to the last byte on the device.
 
-use crate::control::{self, Answer, Control, Info, Request};
+use crate::control::{self, Answer, Control, Info, MountedWith, Request};
 use crate::errno::Errors;
 use crate::mount::{self, DeviceNumber};
 use crate::protocol::{MAX_BACKGROUND, WANTED};
-use crate::server::{RequestBuffer, Server};
+use crate::server::{Closing, RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use fuse_wire::abi::InitFlags;
 use fuse_wire::{Options, Session, Transport};
-use parking_lot::Mutex;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 use units::Ino;
+
+/// Makes a transport possible for filesystems that are made from now on.
+///
+/// # Errors
+/// When this kernel has no rings, or this process may not switch them on.
+pub fn prepare(transport: Transport) -> Result<(), MountError> {
+    match transport {
+        Transport::Device => Ok(()),
+        Transport::Ring => fuse_wire::enable_rings().map_err(MountError::Ring),
+    }
+}
 
 /// Why a volume could not be mounted or served.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// `/dev/fuse` or mount(2).
-    #[error("cannot mount on {directory}: {error}{hint}")]
-    Mount {
-        /// Where.
-        directory: String,
-        /// Why.
-        error: io::Error,
-        /// What to do about it.
-        hint: &'static str,
-    },
     /// No rings.
     #[error("requests cannot come through io_uring: {0}; mount without transport=ring")]
     Ring(io::Error),
     /// The kernel and this daemon do not understand each other.
     #[error("the kernel's FUSE does not answer: {0}")]
     Handshake(io::Error),
-    /// The first request through the mount failed.
-    #[error("the mounted volume does not answer: {0}")]
-    NoAnswer(io::Error),
     /// No control socket.
     #[error("cannot listen at {}: {error}", .path.display())]
     Control {
@@ -59,50 +56,41 @@ pub enum MountError {
     /// The last flush failed.
     #[error("the volume could not be written completely when it was unmounted: {0}")]
     Shutdown(avfs_core::Error),
+    /// Some data were lost before.
+    #[error("the device refused data of files {0} times since it was mounted; the log names the files")]
+    Lost(u64),
 }
 
-/// A mounted volume, served by threads of this process.
+/// A volume that is served by threads of this process.
 pub struct Mounted {
-    volume: Arc<Volume>,
     session: Session,
     control: Control,
-    /// What the control socket serves; taken away when the volume shuts down.
-    served: Arc<Mutex<Option<Arc<Volume>>>>,
+    closing: Arc<Closing>,
     device: DeviceNumber,
-    directory: PathBuf,
 }
 
 impl Mounted {
-    /// Mounts `volume` on `directory` and serves it. When this returns, the mount has answered.
+    /// Serves `volume` over the connection of the filesystem whose files have `st_dev` = `device`. When this returns, the
+    /// filesystem answers, and can be attached.
     ///
     /// # Errors
-    /// As [`MountError`] says; nothing is mounted then, and the volume is open as before.
+    /// As [`MountError`] says; the connection has ended then, and the volume is closed.
     pub fn start(
         volume: &Arc<Volume>,
-        source: &Path,
-        directory: &Path,
-        flags: MountFlags,
+        connection: OwnedFd,
+        device: DeviceNumber,
         transport: Transport,
+        options: MountedWith,
     ) -> Result<Self, MountError> {
-        mount::raise_pages_limit();
-        if transport == Transport::Ring {
-            fuse_wire::enable_rings().map_err(MountError::Ring)?;
-        }
-        let connection = mount::mount(source, directory, flags).map_err(|error| MountError::Mount {
-            directory: mount::printable(directory),
-            hint: match error.raw_os_error() {
-                Some(libc::ENOENT) => ": does the directory exist, and is the fuse module loaded?",
-                Some(libc::EPERM) => ": run this as root",
-                Some(libc::ENODEV) => ": this kernel has no FUSE; load the fuse module",
-                _ => "",
-            },
-            error,
-        })?;
-        let served = Self::serve(volume, connection, directory, transport);
-        if served.is_err()
-            && let Err(error) = mount::unmount(directory, UnmountFlags::DETACH)
-        {
-            tracing::warn!(%error, "cannot unmount again");
+        let served = Self::serve(volume, connection, device, transport, options);
+        if served.is_err() {
+            // What serves already ends with it, and nothing waits for an answer.
+            if let Err(error) = mount::abort(device) {
+                tracing::debug!(%error, "the connection has ended already");
+            }
+            if let Err(error) = volume.shutdown() {
+                tracing::error!(%error, "cannot close the volume");
+            }
         }
         served
     }
@@ -110,12 +98,19 @@ impl Mounted {
     fn serve(
         volume: &Arc<Volume>,
         connection: OwnedFd,
-        directory: &Path,
+        device: DeviceNumber,
         transport: Transport,
+        options: MountedWith,
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let server = Arc::new(Server::new(Arc::clone(volume), Arc::clone(&errors)));
+        let served = Arc::clone(volume);
+        let counted = Arc::clone(&errors);
+        let handler = move |request| answer(&served, &counted, &kernel, device, &options, request);
+        let path = control::socket_path(device);
+        let control =
+            Control::start(&path, Arc::new(handler)).map_err(|error| MountError::Control { path, error })?;
+        let server = Arc::new(Server::new(Arc::clone(volume), errors));
         let buffers = match transport {
             Transport::Device => volume.request_buffers(fuse_wire::reading_threads()),
             Transport::Ring => Vec::new(),
@@ -132,48 +127,23 @@ impl Mounted {
             Transport::Device => MountError::Handshake,
             Transport::Ring => MountError::Ring,
         })?;
-        server.show_root(directory).map_err(MountError::NoAnswer)?;
-
-        // The first request, to the end: what mount(8) waits for.
-        rustix::fs::statvfs(directory).map_err(|error| MountError::NoAnswer(error.into()))?;
-        let device = std::fs::metadata(directory).map_err(MountError::NoAnswer)?.dev();
-        let device = DeviceNumber::from_raw(device);
-
-        let served = Arc::new(Mutex::new(Some(Arc::clone(volume))));
-        let path = control::socket_path(device);
-        let handler = {
-            let served = Arc::clone(&served);
-            move |request| match served.lock().clone() {
-                Some(volume) => answer(&volume, &errors, &kernel, device, request),
-                None => Answer::Error("the volume is being unmounted".into()),
-            }
-        };
-        let control =
-            Control::start(&path, Arc::new(handler)).map_err(|error| MountError::Control { path, error })?;
-        Ok(Self {
-            volume: Arc::clone(volume),
-            session,
-            control,
-            served,
-            device,
-            directory: directory.to_owned(),
-        })
+        let closing = server.closing();
+        Ok(Self { session, control, closing, device })
     }
 
-    /// `st_dev` of the mounted files: the name of the control socket.
+    /// `st_dev` of the files: the name of the control socket.
     pub fn device(&self) -> DeviceNumber {
         self.device
     }
 
-    /// Lets SIGTERM and SIGINT unmount. A volume in use disappears from its directory at once and ends with its
-    /// last open file; a second signal does not wait for that: everything accepted is written, and the process
-    /// ends with exit code 1.
+    /// Lets SIGTERM and SIGINT unmount, wherever it is mounted. A volume in use disappears from its directories at once and
+    /// ends with its last open file; a second signal does not wait for that: clients that still have files open are
+    /// told that the connection has ended, and then everything accepted is written.
     ///
     /// # Errors
     /// When no thread can be had.
     pub fn unmount_on(&self, signals: Signals) -> io::Result<()> {
-        let directory = self.directory.clone();
-        let served = Arc::clone(&self.served);
+        let device = self.device;
         let mut detached = false;
         thread::Builder::new().name("avfs-signals".into()).spawn(move || {
             loop {
@@ -185,47 +155,83 @@ impl Mounted {
                         return;
                     }
                 }
-                if detached {
-                    tracing::warn!("second signal: writing everything and ending, files still open or not");
-                    let volume = served.lock().take();
-                    let written = volume.map_or(Ok(()), |volume| volume.shutdown());
-                    if let Err(error) = written {
-                        tracing::error!(%error, "the volume could not be written completely");
-                    }
-                    std::process::exit(1);
+                if !detached {
+                    tracing::info!("signal: unmounting");
+                    unmount_everywhere(device);
+                    detached = true;
+                    continue;
                 }
-                tracing::info!("signal: unmounting {}", mount::printable(&directory));
-                match mount::unmount(&directory, UnmountFlags::empty()) {
-                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                        tracing::warn!("files are open: unmounted lazily, ending with the last of them");
-                        if let Err(error) = mount::unmount(&directory, UnmountFlags::DETACH) {
-                            tracing::error!(%error, "cannot unmount");
-                        }
-                    }
-                    Err(error) => tracing::error!(%error, "cannot unmount"),
-                    Ok(()) => {}
+                tracing::warn!("second signal: files that are still open are taken from their clients");
+                if let Err(error) = mount::abort(device) {
+                    tracing::info!(%error, "nothing is connected any more");
                 }
-                detached = true;
             }
         })?;
         Ok(())
     }
 
-    /// Waits until it is unmounted, then writes everything and closes the volume.
+    /// Ends the connection: for what could not be attached.
+    pub fn give_up(&self) {
+        if let Err(error) = mount::abort(self.device) {
+            tracing::info!(%error, "nothing is connected any more");
+        }
+    }
+
+    /// Lets the kernel know when an error of the device has ended all writing: the mount shows that it is read-only, and
+    /// changes are refused before they get here. The kernel agrees as soon as no file is open for writing.
+    ///
+    /// # Errors
+    /// When no thread can be had.
+    pub fn show_failures(&self, volume: &Arc<Volume>) -> io::Result<()> {
+        /// How soon an administrator finds out.
+        const LOOK_AFTER: Duration = Duration::from_secs(1);
+        let (volume, device) = (Arc::downgrade(volume), self.device);
+        let watch = move || {
+            while let Some(has_failed) = volume.upgrade().map(|volume| volume.has_failed()) {
+                if has_failed && mount::show_read_only(device).is_ok() {
+                    tracing::warn!("the mount is read-only now, as the volume is");
+                    return;
+                }
+                thread::sleep(LOOK_AFTER);
+            }
+        };
+        thread::Builder::new().name("avfs-watch".into()).spawn(watch).map(drop)
+    }
+
+    /// Waits until it is unmounted, and everything is written and the volume closed.
     ///
     /// # Errors
     /// When the kernel's connection broke, or not everything could be written; the volume is closed in any case.
     pub fn wait(self) -> Result<(), MountError> {
         let ended = self.session.join().map_err(MountError::Connection);
-        if self.served.lock().take().is_none() {
-            // The second signal came first; it ends the process when everything is written.
-            loop {
-                thread::park();
-            }
-        }
-        let closed = self.volume.shutdown().map_err(MountError::Shutdown);
+        let closed =
+            self.closing.close().map_err(MountError::Shutdown).and_then(|()| match self.closing.losses() {
+                0 => Ok(()),
+                losses => Err(MountError::Lost(losses)),
+            });
         drop(self.control);
         ended.and(closed)
+    }
+}
+
+fn unmount_everywhere(device: DeviceNumber) {
+    let places = mount::mounted_on(device).unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot find out where it is mounted");
+        Vec::new()
+    });
+    // The newest first: they may lie upon each other.
+    for place in places.iter().rev() {
+        let directory = mount::printable(&place.directory);
+        let unmounted = match mount::unmount(&place.directory, UnmountFlags::empty()) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                tracing::warn!("{directory}: files are open: unmounted lazily, ending with the last of them");
+                mount::unmount(&place.directory, UnmountFlags::DETACH)
+            }
+            unmounted => unmounted,
+        };
+        if let Err(error) = unmounted {
+            tracing::error!(%error, "cannot unmount {directory}");
+        }
     }
 }
 
@@ -234,6 +240,7 @@ fn answer(
     errors: &Errors,
     kernel: &OwnedFd,
     device: DeviceNumber,
+    options: &MountedWith,
     request: Request,
 ) -> Answer {
     let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
@@ -244,7 +251,10 @@ fn answer(
         Request::Info {} => Answer::Info(Box::new(Info {
             volume: volume.report(),
             connected: mount::is_connected(kernel),
-            mounted_on: mount::mounted_on(device).unwrap_or_default(),
+            mounted_on: mount::mounted_on(device)
+                .ok()
+                .and_then(|places| places.into_iter().next().map(|place| place.directory)),
+            options: options.clone(),
             process: std::process::id(),
             errors: errors.counts(),
             commands: volume.commands(),

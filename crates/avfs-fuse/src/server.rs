@@ -3,7 +3,7 @@
 use crate::application;
 use crate::errno::Errors;
 use crate::ioctl;
-use crate::mount;
+use crate::mount::ROOT_NAME;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{
@@ -16,19 +16,15 @@ use fuse_wire::abi::{self, SetattrValid};
 use fuse_wire::{Filesystem, MAX_REQUEST_BYTES, Malformed, Operation, Pieces, Reply, WriteBuffer};
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use units::{Ino, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Holes of a file that is read.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// Under this name the volume's root can be found in the root of the mount, while it is being mounted: see
-/// [`Server::show_root`].
-const ROOT_NAME: &str = "volume";
-/// The kernel's number for it then; as the root of the mount it has another.
+/// The kernel's number for the volume's root, which is found under [`ROOT_NAME`] in the root of the filesystem.
 const ROOT_NODE: u64 = u64::MAX;
 
 fn caller(header: &abi::InHeader) -> Caller {
@@ -45,33 +41,63 @@ pub(crate) fn node(ino: Ino) -> u64 {
     if ino == Ino::ROOT { ROOT_NODE } else { ino.0 }
 }
 
+/// The end of a volume that is served: it is closed once, whatever asks for it first, and all hear how that went.
+pub(crate) struct Closing {
+    volume: Arc<Volume>,
+    closed: OnceLock<Result<(), Error>>,
+}
+
+impl Closing {
+    pub(crate) fn new(volume: Arc<Volume>) -> Self {
+        Self { volume, closed: OnceLock::new() }
+    }
+
+    /// Writes everything and stops the engine; waits if that is being done already.
+    ///
+    /// # Errors
+    /// When not everything could be written.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        *self.closed.get_or_init(|| self.volume.shutdown())
+    }
+
+    /// How often accepted data were lost, because the device took them at no place.
+    pub(crate) fn losses(&self) -> u64 {
+        self.volume.report().losses
+    }
+}
+
 /// Answers requests with a volume.
 pub struct Server {
     volume: Arc<Volume>,
     errors: Arc<Errors>,
-    /// Whether [`ROOT_NAME`] is answered.
-    root_is_named: AtomicBool,
+    closing: Arc<Closing>,
 }
 
 impl Server {
     /// Of one mount. Errors are counted in `errors`.
     pub fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
-        Self { volume, errors, root_is_named: AtomicBool::new(false) }
+        let closing = Arc::new(Closing::new(Arc::clone(&volume)));
+        Self { volume, errors, closing }
     }
 
-    /// Shows the volume at `directory`, where it is mounted, through a directory of the mount instead of the mount's
-    /// own root. The kernel makes that one before it hears, in the answer to INIT, that this filesystem has ACLs, and
-    /// from then on asks for its ACL each time: whoever does not own the root would make a request at every step
-    /// through it, and no walk of a path could go without locks. A directory looked up afterwards is like any other.
-    /// Where the kernel cannot do that, the mount stays as it was.
-    ///
-    /// # Errors
-    /// When nothing is mounted any more.
-    pub(crate) fn show_root(&self, directory: &Path) -> io::Result<()> {
-        self.root_is_named.store(true, Ordering::Relaxed);
-        let shown = mount::replace_with_child(directory, ROOT_NAME);
-        self.root_is_named.store(false, Ordering::Relaxed);
-        shown
+    /// What ends the volume.
+    pub(crate) fn closing(&self) -> Arc<Closing> {
+        Arc::clone(&self.closing)
+    }
+
+    /// Answers the kernel's last request when everything is written: umount(2) waits for it, and what has the device next may
+    /// write to it as soon as that returns. A thread of its own waits for the device; it needs nothing that the kernel
+    /// holds meanwhile.
+    fn destroy(&self, reply: Reply) {
+        let closing = self.closing();
+        let close = move || {
+            // The daemon, which waits for the same, reports how it went.
+            let _ = closing.close();
+            reply.ok();
+        };
+        if let Err(error) = thread::Builder::new().name("avfs-close".into()).spawn(close) {
+            tracing::error!(%error, "umount returns before everything is written");
+        }
     }
 }
 
@@ -103,9 +129,8 @@ impl Filesystem for Server {
         };
         match operation {
             Operation::Lookup { name }
-                if header.nodeid == Ino::ROOT.0
-                    && name == ROOT_NAME.as_bytes()
-                    && self.root_is_named.load(Ordering::Relaxed) =>
+                // The root of the filesystem itself, which no directory shows.
+                if header.nodeid == Ino::ROOT.0 && name == ROOT_NAME.as_bytes() =>
             {
                 self.entry(reply, "lookup", node, volume.lookup(node, b"."));
             }
@@ -311,7 +336,7 @@ impl Filesystem for Server {
                     }
                 }
             }
-            Operation::Destroy => reply.ok(),
+            Operation::Destroy => self.destroy(reply),
             // Nothing here takes so long that giving it up would help.
             Operation::Interrupt => reply.none(),
             // ACCESS: default_permissions checks it. POLL: regular files are always ready. BMAP: block numbers of a file

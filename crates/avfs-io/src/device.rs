@@ -77,6 +77,9 @@ pub enum OpenMode {
     ReadOnly,
     /// Reading and writing, with everybody else who asks for the same kept out.
     Exclusive,
+    /// Reading and writing a block device that the kernel holds for a filesystem of the caller: it keeps all others out, and would
+    /// refuse the caller, too. Of an image file the same as [`Self::Exclusive`].
+    Held,
 }
 
 /// Why a device cannot be opened.
@@ -167,14 +170,14 @@ impl FileDevice {
         if !is_block_device && !metadata.is_file() {
             return Err(OpenError::NotADevice(path.to_owned()));
         }
-        let exclusive = mode == OpenMode::Exclusive;
+        let exclusive = mode != OpenMode::ReadOnly;
         // Kernels differ in whether opening such a device fails or only writing to it.
         if exclusive && is_block_device && sysfs::is_read_only(metadata.rdev()) {
             return Err(OpenError::ReadOnly(path.to_owned()));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(exclusive);
-        if exclusive && is_block_device {
+        if mode == OpenMode::Exclusive && is_block_device {
             // Refused while the kernel or another exclusive opener holds the device.
             options.custom_flags(libc::O_EXCL);
         }

@@ -2,6 +2,7 @@
 
 use crate::abi::InitFlags;
 use crate::{Filesystem, device, ring};
+use std::fmt::{Display, Formatter};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
@@ -16,6 +17,15 @@ pub enum Transport {
     Device,
     /// Through io_uring: a single local client waits less.
     Ring,
+}
+
+impl Display for Transport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Device => "device",
+            Self::Ring => "ring",
+        })
+    }
 }
 
 impl FromStr for Transport {

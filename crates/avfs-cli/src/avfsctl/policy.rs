@@ -4,12 +4,12 @@
 //! the file. What the administrator sets only the administrator can change, and no share of a user's bounds it. Why
 //! which one holds is asked of the daemon.
 
-use super::{CtlError, ask, print_json};
+use super::{CtlError, ask, look, print_json};
 use avfs_core::config::Setting;
 use avfs_core::policy::{PREFIX, TRUSTED_PREFIX};
 use avfs_core::types::{PolicyReport, PolicySource, SettingReport, SourceVerdict};
-use avfs_fuse::control::{self, Answer, ClientError, Request};
-use avfs_fuse::mount::{DeviceNumber, printable};
+use avfs_fuse::control::{Answer, Request};
+use avfs_fuse::mount::printable;
 use clap::{Args, Subcommand};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -126,7 +126,7 @@ pub(super) fn run(output: &mut impl Write, command: &Command) -> Result<(), CtlE
         Command::List { directory, json } => list(output, directory, *json),
         Command::Clear { path, settings } => clear(path, settings),
         Command::Explain { path, json } => {
-            let metadata = path.metadata().map_err(|error| CtlError::path(path, error))?;
+            let metadata = look(path, |path| path.metadata())?;
             match ask(path, &metadata, &Request::ExplainPolicy { ino: metadata.ino() })? {
                 Answer::Policy(report) if *json => print_json(output, &report)?,
                 Answer::Policy(report) => print_explanation(output, path, &report)?,
@@ -139,12 +139,10 @@ pub(super) fn run(output: &mut impl Write, command: &Command) -> Result<(), CtlE
 
 /// Elsewhere a policy would be set and mean nothing.
 fn on_a_volume(path: &Path) -> Result<u64, CtlError> {
-    let device = path.metadata().map_err(|error| CtlError::path(path, error))?.dev();
-    let socket = control::socket_path(DeviceNumber::from_raw(device));
-    if socket.exists() {
-        return Ok(device);
-    }
-    Err(CtlError::Daemon { path: printable(path), error: ClientError::NoDaemon { path: socket } })
+    let metadata = look(path, |path| path.metadata())?;
+    // One that hangs would never set it, nor show it.
+    ask(path, &metadata, &Request::Info {})?;
+    Ok(metadata.dev())
 }
 
 /// The prefixes of attributes, those that count before the others first.

@@ -84,6 +84,7 @@ impl Driver {
         let options = OpenOptions {
             read_only: false,
             access_times: Default::default(),
+            holds_device: false,
             cache_size: Some(Bytes::from_mib(64)),
             config: Config::default(),
         };
@@ -291,7 +292,10 @@ impl Driver {
     fn step(&mut self, choices: &mut Choices<'_>) {
         let code = match choices.byte() {
             255 => choices.number() as u32,
-            byte => opcode::ALL[usize::from(byte) % opcode::ALL.len()],
+            // The kernel's last request: it closes the volume.
+            byte => Some(opcode::ALL[usize::from(byte) % opcode::ALL.len()])
+                .filter(|code| *code != opcode::DESTROY)
+                .unwrap_or(opcode::GETATTR),
         };
         let nodeid = self.node(choices);
         let (mut operation, mut payload) = self.body(code, choices);

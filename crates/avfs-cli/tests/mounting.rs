@@ -1,0 +1,480 @@
+//! Mounting, mounting again, and all the ways in which a mount ends. Without root or `/dev/fuse`, each test says so and ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+
+/// An image file with a volume, and directories to mount it on.
+struct Rig {
+    directory: tempfile::TempDir,
+    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
+    _alone: MutexGuard<'static, ()>,
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Rig {
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("not tested: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
+        for directory in [rig.place(), rig.second()] {
+            fs::create_dir(directory).unwrap();
+        }
+        Some(rig)
+    }
+
+    fn with_volume() -> Option<Self> {
+        let rig = Self::new()?;
+        succeed(tool("mkfs", &["--size", "512M"], &[&rig.image()]));
+        Some(rig)
+    }
+
+    fn mounted() -> Option<Self> {
+        let rig = Self::with_volume()?;
+        succeed(rig.mount(&rig.place(), ""));
+        Some(rig)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn place(&self) -> PathBuf {
+        self.directory.path().join("first place")
+    }
+
+    fn second(&self) -> PathBuf {
+        self.directory.path().join("second")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place().join(name)
+    }
+
+    fn mount(&self, on: &Path, options: &str) -> Output {
+        self.mount_device(&self.image(), on, options)
+    }
+
+    fn mount_device(&self, device: &Path, on: &Path, options: &str) -> Output {
+        let log = format!("cache_size=64M,log={}", self.log().display());
+        let mut arguments = vec!["-o", &log];
+        if !options.is_empty() {
+            arguments.extend(["-o", options]);
+        }
+        tool("mount", &arguments, &[device, on])
+    }
+
+    fn umount(&self, arguments: &[&str], from: &Path) -> Output {
+        tool("umount", arguments, &[from])
+    }
+
+    fn daemon(&self) -> Pid {
+        let output = tool("avfsctl", &["info", "--json"], &[&self.place()]);
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).expect("figures");
+        Pid::from_raw(i32::try_from(info["process"].as_i64().unwrap()).unwrap()).unwrap()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // What a failed test left. Nothing that hangs is waited for.
+        for entry in mounts_below(self.directory.path()).iter().rev() {
+            let _ = rustix::mount::unmount(entry, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn tool(name: &str, arguments: &[&str], paths: &[&Path]) -> Output {
+    let program = match name {
+        "mkfs" => env!("CARGO_BIN_EXE_mkfs-avfs"),
+        "mount" => env!("CARGO_BIN_EXE_mount-avfs"),
+        "umount" => env!("CARGO_BIN_EXE_umount-avfs"),
+        "fsck" => env!("CARGO_BIN_EXE_fsck-avfs"),
+        _ => env!("CARGO_BIN_EXE_avfsctl"),
+    };
+    Command::new(program).args(arguments).args(paths).output().unwrap()
+}
+
+fn succeed(output: Output) {
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Fails with this exit code and one line that contains `message`.
+fn refuse(output: Output, code: i32, message: &str) {
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
+}
+
+/// Whether it comes to hold within twenty seconds.
+fn eventually(mut holds: impl FnMut() -> bool) -> bool {
+    (0..1000).any(|_| {
+        let now = holds();
+        if !now {
+            thread::sleep(Duration::from_millis(20));
+        }
+        now
+    })
+}
+
+/// Lines of mountinfo whose mount point lies below a directory.
+fn lines_below(directory: &Path) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let below = format!("{}/", directory.display());
+    table
+        .lines()
+        .filter(|line| line.split(' ').nth(4).unwrap().starts_with(&below))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+    let lines = lines_below(directory);
+    lines.iter().map(|line| line.split(' ').nth(4).unwrap().replace("\\040", " ").into()).collect()
+}
+
+fn is_alive(process: Pid) -> bool {
+    rustix::process::test_kill_process(process).is_ok()
+}
+
+fn kill(process: Pid, signal: Signal) {
+    rustix::process::kill_process(process, signal).unwrap();
+}
+
+/// A loop device, taken away at the end.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn of(image: &Path) -> Self {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().into())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
+    }
+}
+
+/// mount.avfs mounted, unmounted, and mounted again what it had shown: what waited for the mount point wrote into the
+/// directory below it.
+#[test]
+fn a_directory_that_shows_the_volume_does_not_show_again_what_is_below_it() {
+    let Some(rig) = Rig::with_volume() else { return };
+    let below = fs::metadata(rig.place()).unwrap().dev();
+    for _ in 0..6 {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let shows_volume = || fs::metadata(rig.place()).is_ok_and(|found| found.dev() != below);
+                while !shows_volume() && !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(shows_volume(), "the directory below came back");
+                }
+            });
+            let mounted = rig.mount(&rig.place(), "");
+            is_over.store(true, Ordering::Relaxed);
+            succeed(mounted);
+            client.join().unwrap();
+        });
+        succeed(rig.umount(&[], &rig.place()));
+    }
+}
+
+/// What is written without fsync(2) is on the device after syncfs(2), which a mount of type `fuse` never heard of.
+#[test]
+fn syncfs_reaches_the_volume() {
+    let Some(rig) = Rig::mounted() else { return };
+    let bytes = vec![7; 3 << 20];
+    fs::write(rig.path("file"), &bytes).unwrap();
+    rustix::fs::syncfs(File::open(rig.place()).unwrap()).unwrap();
+    kill(rig.daemon(), Signal::KILL);
+    succeed(rig.umount(&[], &rig.place()));
+    succeed(rig.mount(&rig.place(), ""));
+    assert!(fs::read(rig.path("file")).unwrap() == bytes);
+}
+
+/// umount(2) returned while the daemon still wrote: what had the device next wrote beside it.
+#[test]
+fn a_bare_umount_returns_when_everything_is_written_and_the_device_is_free() {
+    let Some(rig) = Rig::with_volume() else { return };
+    let device = Loop::of(&rig.image());
+    succeed(rig.mount_device(&device.0, &rig.place(), ""));
+    // The kernel holds the device, as it does for its own filesystems.
+    let exclusive = || OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&device.0);
+    assert_eq!(exclusive().unwrap_err().raw_os_error(), Some(libc::EBUSY));
+    let bytes = vec![5; 40 << 20];
+    fs::write(rig.path("file"), &bytes).unwrap();
+    let daemon = rig.daemon();
+    rustix::mount::unmount(rig.place(), UnmountFlags::empty()).unwrap();
+    // Whatever it would still write is lost.
+    let _ = rustix::process::kill_process(daemon, Signal::KILL);
+    exclusive().unwrap();
+    succeed(tool("fsck", &["-n"], &[&device.0]));
+    succeed(rig.mount_device(&device.0, &rig.place(), ""));
+    assert!(fs::read(rig.path("file")).unwrap() == bytes);
+    succeed(rig.umount(&[], &rig.place()));
+}
+
+#[test]
+fn a_mounted_volume_is_shown_at_a_second_directory_until_the_last_is_unmounted() {
+    let Some(rig) = Rig::mounted() else { return };
+    let daemon = rig.daemon();
+    succeed(rig.mount(&rig.second(), "ro"));
+    fs::write(rig.path("file"), "x").unwrap();
+    assert_eq!(fs::read(rig.second().join("file")).unwrap(), b"x");
+    let refused = fs::write(rig.second().join("file"), "y").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    refuse(rig.mount(&rig.second(), ""), 32, "is mounted on");
+    refuse(rig.mount(&rig.second(), "transport=ring"), 32, "without transport=ring, which cannot be changed");
+    // Of a place that is not the last there is nothing to say.
+    let unmounted = rig.umount(&[], &rig.place());
+    assert!(unmounted.status.success() && unmounted.stderr.is_empty(), "{unmounted:?}");
+    assert_eq!(fs::read(rig.second().join("file")).unwrap(), b"x");
+    succeed(rig.umount(&[], &rig.second()));
+    assert!(eventually(|| !is_alive(daemon)));
+}
+
+/// Both exited with 0 and did nothing.
+#[test]
+fn what_a_remount_cannot_change_is_refused() {
+    let Some(rig) = Rig::mounted() else { return };
+    refuse(rig.mount(&rig.place(), "ro"), 32, "is mounted on");
+    refuse(rig.mount(&rig.place(), "remount,cache_size=256M"), 32, "cache_size=256 MiB cannot be changed");
+    refuse(rig.mount(&rig.place(), "remount,config=/none"), 32, "config=/none cannot be changed");
+    // What it was mounted with may be repeated, as mount(8) does from fstab(5).
+    succeed(rig.mount(&rig.place(), "remount,ro,cache_size=64M"));
+    assert_eq!(fs::write(rig.path("x"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+}
+
+/// It was said that the directory is none.
+#[test]
+fn a_mount_whose_daemon_died_is_told_from_what_is_no_directory() {
+    let Some(rig) = Rig::mounted() else { return };
+    kill(rig.daemon(), Signal::KILL);
+    assert!(eventually(|| rustix::fs::statfs(rig.place()).is_err()));
+    refuse(rig.mount(&rig.place(), ""), 32, "has died; `umount");
+}
+
+/// The kernel holds the device as long as a client has a file of the dead mount open. That must not keep it from
+/// being mounted anew.
+#[test]
+fn a_device_whose_dead_mount_is_still_in_use_can_be_mounted() {
+    let Some(rig) = Rig::with_volume() else { return };
+    let device = Loop::of(&rig.image());
+    succeed(rig.mount_device(&device.0, &rig.place(), ""));
+    let client = File::create(rig.path("file")).unwrap();
+    client.sync_all().unwrap();
+    kill(rig.daemon(), Signal::KILL);
+    assert!(eventually(|| client.metadata().is_err()));
+    succeed(rig.umount(&["-l"], &rig.place()));
+    succeed(rig.mount_device(&device.0, &rig.place(), ""));
+    assert!(rig.path("file").exists());
+    assert!(rig.said().contains("a mount whose daemon died is still in use"), "{}", rig.said());
+    succeed(rig.umount(&[], &rig.place()));
+    drop(client);
+}
+
+/// A second SIGTERM stopped the engine under clients: they heard EIO, what had been accepted was gone, and the exit code was 1.
+#[test]
+fn a_second_signal_takes_files_from_clients_and_loses_nothing() {
+    let Some(rig) = Rig::mounted() else { return };
+    let daemon = rig.daemon();
+    let file = File::create(rig.path("file")).unwrap();
+    let block = vec![9; 256 << 10];
+    let (writes, has_written) = mpsc::channel();
+    let client = thread::spawn(move || {
+        for accepted in 0.. {
+            // Over and over the same 16 MiB, so that it does not end by itself.
+            if let Err(error) = file.write_all_at(&block, (accepted % 64 * block.len()) as u64) {
+                return (accepted, error.raw_os_error());
+            }
+            let _ = writes.send(accepted);
+        }
+        unreachable!()
+    });
+    for _ in 0..80 {
+        has_written.recv().unwrap();
+    }
+    kill(daemon, Signal::TERM);
+    assert!(eventually(|| mounts_below(rig.directory.path()).is_empty()));
+    // Its file is open: it goes on, and the daemon with it.
+    has_written.try_iter().for_each(drop);
+    has_written.recv_timeout(Duration::from_secs(20)).unwrap();
+    kill(daemon, Signal::TERM);
+    let (accepted, error) = client.join().unwrap();
+    assert!(matches!(error, Some(libc::ECONNABORTED | libc::ENOTCONN)), "{error:?}");
+    assert!(accepted >= 64);
+    assert!(eventually(|| !is_alive(daemon)));
+    assert!(!rig.said().contains("ERROR") && rig.said().contains("image unmounted"), "{}", rig.said());
+    succeed(rig.mount(&rig.place(), ""));
+    let found = fs::read(rig.path("file")).unwrap();
+    assert!(found.len() == 16 << 20 && found.iter().all(|byte| *byte == 9));
+}
+
+/// Exit code 0 after what was accepted could not be written; and a mount that showed "rw" when every change was refused.
+#[test]
+fn a_device_that_is_full_makes_the_mount_read_only_and_umount_say_what_is_not_written() {
+    let Some(rig) = Rig::new() else { return };
+    // A sparse image on a filesystem that has less room than the image has bytes.
+    let small = rig.second();
+    rustix::mount::mount("tmpfs", &small, "tmpfs", rustix::mount::MountFlags::empty(), c"size=96m").unwrap();
+    let image = small.join("image");
+    succeed(tool("mkfs", &["--size", "1G"], &[&image]));
+    succeed(rig.mount_device(&image, &rig.place(), ""));
+    let shows = |flag: &str| {
+        let lines = lines_below(rig.directory.path());
+        let line = lines.iter().find(|line| line.contains("fuse")).unwrap();
+        line.rsplit(' ').next().unwrap().split(',').any(|option| option == flag)
+    };
+    assert!(shows("rw"));
+    let mut file = File::create(rig.path("file")).unwrap();
+    let block = vec![1; 1 << 20];
+    // Refused when the device has failed, at the latest.
+    let refused = (0..400).find_map(|_| file.write_all(&block).err());
+    let _ = file.sync_all();
+    assert!(refused.is_some() || rig.said().contains("ERROR"), "{}", rig.said());
+    drop(file);
+    assert!(eventually(|| shows("ro")), "{}", rig.said());
+    assert_eq!(File::create(rig.path("other")).unwrap_err().raw_os_error(), Some(libc::EROFS));
+    let unmounted = rig.umount(&[], &rig.place());
+    refuse(unmounted, 32, "but not everything is on the device");
+    rustix::mount::unmount(&small, UnmountFlags::empty())
+        .or_else(|_| rustix::mount::unmount(&small, UnmountFlags::DETACH))
+        .unwrap();
+}
+
+/// Each of these hung with the daemon, those by which an administrator would get rid of it, too.
+#[test]
+fn a_daemon_that_hangs_hangs_no_command() {
+    let Some(rig) = Rig::mounted() else { return };
+    fs::write(rig.path("file"), "x").unwrap();
+    let daemon = rig.daemon();
+    kill(daemon, Signal::STOP);
+    let start = Instant::now();
+    let (place, file, image, second) = (rig.place(), rig.path("file"), rig.image(), rig.second());
+    let answers: Vec<(&str, Output)> = thread::scope(|scope| {
+        let commands: [(&str, &[&str], Vec<&Path>); 9] = [
+            ("avfsctl", &["info"], vec![&place]),
+            ("avfsctl", &["sync"], vec![&place]),
+            ("avfsctl", &["extents"], vec![&file]),
+            ("avfsctl", &["policy", "get"], vec![&file]),
+            ("fsck", &["-n"], vec![&image]),
+            ("mkfs", &["--force"], vec![&image]),
+            ("mount", &["-o", "cache_size=64M"], vec![&image, &second]),
+            ("mount", &["-o", "remount,ro"], vec![&image, &place]),
+            ("umount", &[], vec![&place]),
+        ];
+        let running = commands
+            .map(|(name, arguments, paths)| scope.spawn(move || (name, tool(name, arguments, &paths))));
+        running.into_iter().map(|command| command.join().unwrap()).collect()
+    });
+    let took = start.elapsed();
+    for (name, answer) in answers {
+        let said = String::from_utf8(answer.stderr).unwrap();
+        assert!(!answer.status.success() && said.contains("does not answer"), "{name}: {said}");
+    }
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    succeed(rig.umount(&["-l"], &rig.place()));
+    assert!(mounts_below(rig.directory.path()).is_empty());
+    // Nothing is lost by any of this.
+    kill(daemon, Signal::CONT);
+    assert!(eventually(|| !is_alive(daemon)));
+    succeed(rig.mount(&rig.place(), ""));
+    assert_eq!(fs::read(rig.path("file")).unwrap(), b"x");
+}
+
+/// It said "in use", and had ended the mount under everything that used it.
+#[test]
+fn unmounting_by_force_ends_a_mount_that_is_in_use_and_says_so() {
+    let Some(rig) = Rig::mounted() else { return };
+    let daemon = rig.daemon();
+    let mut file = File::create(rig.path("file")).unwrap();
+    file.write_all(b"accepted").unwrap();
+    refuse(rig.umount(&[], &rig.place()), 32, "in use");
+    file.write_all(b" twice").unwrap();
+    succeed(rig.umount(&["-f"], &rig.place()));
+    assert!(mounts_below(rig.directory.path()).is_empty());
+    assert_eq!(file.write_all(b"!").unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    assert!(eventually(|| !is_alive(daemon)));
+    succeed(rig.mount(&rig.place(), ""));
+    assert_eq!(fs::read(rig.path("file")).unwrap(), b"accepted twice");
+}
+
+/// autofs lets the process group of its daemon through, and lets all others wait until that has mounted: the daemon of the volume
+/// mounted from a session of its own, waited for itself, and gave up after 90 s.
+#[test]
+fn an_automounter_can_mount_it() {
+    let Some(rig) = Rig::with_volume() else { return };
+    if !fs::read_to_string("/proc/filesystems").unwrap().contains("autofs") {
+        eprintln!("not tested: this kernel has no autofs");
+        return;
+    }
+    let (mut asks, kernel) = std::io::pipe().unwrap();
+    let group = rustix::process::getpgrp();
+    let data =
+        format!("fd={},pgrp={},minproto=5,maxproto=5,direct", kernel.as_raw_fd(), group.as_raw_nonzero());
+    let data = std::ffi::CString::new(data).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("test", rig.place(), "autofs", flags, data.as_c_str()).unwrap();
+    drop(kernel);
+    let trigger = File::open(rig.place()).unwrap();
+    let mut listing = Command::new("ls").arg(rig.path(".")).process_group(0).spawn().unwrap();
+    // `struct autofs_v5_packet`: version, type, and the token by which it is answered.
+    let mut packet = [0; 304];
+    let length = asks.read(&mut packet).unwrap();
+    assert!(length >= 12);
+    let token = u32::from_ne_bytes(packet[8..12].try_into().unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
+    command.arg(rig.image()).arg(rig.place()).args(["-o", "cache_size=64M"]);
+    let mut mounting = command.spawn().unwrap();
+    let ended = eventually(|| mounting.try_wait().unwrap().is_some());
+    const READY: libc::Ioctl = 0x9360;
+    const FAIL: libc::Ioctl = 0x9361;
+    let answer = if ended { READY } else { FAIL };
+    // SAFETY: the request takes a number, and the descriptor is open.
+    let answered = unsafe { libc::ioctl(trigger.as_raw_fd(), answer, libc::c_ulong::from(token)) };
+    assert_eq!(answered, 0);
+    assert!(ended, "mount.avfs waits for itself");
+    assert!(mounting.wait().unwrap().success());
+    assert!(listing.wait().unwrap().success());
+    drop(trigger);
+    succeed(rig.umount(&[], &rig.place()));
+    rustix::mount::unmount(rig.place(), UnmountFlags::DETACH).unwrap();
+}
+
+/// Any word was taken, and changed nothing.
+#[test]
+fn a_level_of_the_log_that_there_is_not_is_refused() {
+    let Some(rig) = Rig::with_volume() else { return };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
+    command.env("AVFS_LOG", "verbose").arg(rig.image()).arg(rig.place()).args(["-o", "cache_size=64M"]);
+    refuse(command.output().unwrap(), 1, "AVFS_LOG: `verbose` is none of off, error");
+}
