@@ -39,6 +39,7 @@ use crate::journal::Journal;
 use crate::metadata::Metadata;
 use crate::protection;
 use crate::record::Record;
+use crate::steps::{self, Step, has};
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
 use avfs_io::{Accepted, Completion, Evidence, IoOperation, IoRequest, IoTag, Promotion, Segment};
@@ -457,6 +458,9 @@ impl Core {
         for ino in orphans {
             self.reap(now, ino);
         }
+        if !has(Step::BehindTheEndIsCleared) {
+            return;
+        }
         let mut behind = Vec::new();
         for (ino, inode) in self.metadata.iter() {
             let pages = inode.size.div_ceil(BLOCK);
@@ -803,14 +807,15 @@ impl Core {
         let mut kept = VecDeque::new();
         let mut released = false;
         while let Some(&(lsn, run)) = self.freed.front() {
-            if lsn > durable {
+            if lsn > durable && has(Step::FreedWhenDurable) {
                 break;
             }
             self.freed.pop_front();
             let busy = self.in_flight.values().any(|(_, at)| {
                 at.is_some_and(|at| at.start < run.start + run.count && run.start < at.start + at.count)
             });
-            if busy {
+            steps::matters(Step::FreedWhenIdle, busy);
+            if busy && has(Step::FreedWhenIdle) {
                 kept.push_back((lsn, run));
             } else if self.allocator.free(run).is_ok() {
                 self.freed_blocks -= run.count;

@@ -27,6 +27,8 @@ mod ranges;
 pub mod record;
 pub mod recovery;
 pub mod simulation;
+#[doc(hidden)]
+pub mod steps;
 mod superblocks;
 mod tree;
 pub mod types;

@@ -15,6 +15,7 @@ use crate::format::{COUNT_LIMIT, MAX_LINKS, SHARD_INODES, ShardLocation};
 use crate::inode::{Body, CoreAttributes, Inode, Name};
 use crate::policy::is_policy;
 use crate::record::Record;
+use crate::steps::{Step, has};
 use crate::types::{FileKind, InodeFlags};
 use shards::Shards;
 use std::collections::BTreeSet;
@@ -259,7 +260,7 @@ impl Metadata {
     pub(crate) fn replay(&mut self, lsn: u64, record: &Record) -> Result<(), Contradiction> {
         let number = shard_of(record.ino());
         self.lsn = self.lsn.max(lsn);
-        if self.shard(number).is_some_and(|shard| shard.lsn >= lsn) {
+        if self.shard(number).is_some_and(|shard| shard.lsn >= lsn) && has(Step::ReplaySkipsWhatImagesHave) {
             return Ok(());
         }
         self.apply_facts(record, &mut Vec::new())?;
@@ -465,16 +466,17 @@ impl Metadata {
     /// The shard's image as it is now, and the sequence number it is as new as.
     pub(crate) fn image(&self, number: u64) -> Option<(Vec<u8>, u64)> {
         let shard = self.shard(number)?;
+        let lsn = if has(Step::ShardLsnIsItsOwn) { shard.lsn } else { self.lsn };
         let mut writer = Writer::default();
         writer.number(number);
-        writer.number(shard.lsn);
+        writer.number(lsn);
         writer.number(u64::from(shard.live));
         for (slot, inode) in shard.inodes.iter().enumerate() {
             if let Some(inode) = inode {
                 inode.encode(Ino(number * SHARD_INODES + slot as u64), &mut writer);
             }
         }
-        Some((writer.bytes, shard.lsn))
+        Some((writer.bytes, lsn))
     }
 
     pub(crate) fn set_location(&mut self, number: u64, location: ShardLocation) -> ShardLocation {

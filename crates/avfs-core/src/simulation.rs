@@ -475,6 +475,14 @@ impl SimVolume {
         self.with(|core, _| core.open(ino, OpenFlags::READ | OpenFlags::WRITE)).map(|opened| opened.handle)
     }
 
+    /// The process dies and the device does not: what has completed is there for the next one, in the device's cache as far as
+    /// it was not flushed.
+    pub fn die(mut self) -> Arc<SimDisk> {
+        let disk = Arc::clone(self.disk());
+        self.engine.abandon(&mut self.random);
+        disk
+    }
+
     /// Writes everything and checkpoints, as an unmount does.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! **Invariants:** nothing is written. The same device gives the same answer.
 
 use crate::format::{BLOCK, Geometry, SUPERBLOCK_A, Superblock, SuperblockError, claimed_uuid};
+use crate::steps::{Step, has};
 use avfs_io::device::Device;
 use std::cmp::Reverse;
 use units::{Bytes, DeviceOffset};
@@ -79,7 +80,9 @@ impl Superblocks {
         let is_ours = |slot: &Slot| slot.found.as_ref().is_ok_and(|found| is_of_one_volume(found, &chosen));
         let mut order: Vec<usize> = (0..slots.len()).filter(|&index| is_ours(&slots[index])).collect();
         let generation = |index: usize| slots[index].found.as_ref().map_or(0, |found| found.generation);
-        order.sort_by_key(|&index| (Reverse(generation(index)), index));
+        if has(Step::NewestSuperblock) {
+            order.sort_by_key(|&index| (Reverse(generation(index)), index));
+        }
         Ok(Self { slots, order })
     }
 

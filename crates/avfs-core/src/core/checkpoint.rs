@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::journal::Mark;
 use crate::metadata::Metadata;
+use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation, Segment};
 use rtsched::Class;
 use smallvec::SmallVec;
@@ -207,6 +208,9 @@ impl Core {
         self.mark_sparse_units();
         let mut replaced = self.metadata.drop_empty();
         replaced.push(ShardLocation { pieces: vec![self.superblock.table] });
+        if !has(Step::TailReleasedAfterSuperblock) {
+            self.journal.release(self.journal.mark());
+        }
         self.checkpoints.begun += 1;
         self.checkpoints.last = now.monotonic;
         self.checkpoints.running = Some(Running {
@@ -276,6 +280,14 @@ impl Core {
         while self.advance_checkpoint(now) {}
     }
 
+    /// True when a checkpoint cannot end before what is pending is committed.
+    pub(super) fn checkpoint_waits_for_log(&self) -> bool {
+        let running = self.checkpoints.running.as_ref();
+        running.is_some_and(|running| {
+            running.phase == Phase::Table && self.commit.durable_lsn() < running.newest
+        })
+    }
+
     /// One step; false when it waits for the device, for memory or for the journal.
     fn advance_checkpoint(&mut self, now: Now) -> bool {
         let Some(running) = &self.checkpoints.running else { return false };
@@ -294,15 +306,18 @@ impl Core {
                 if running.table.length == 0 {
                     return self.write_table();
                 }
-                if running.in_flight > 0 {
+                if running.in_flight > 0 && has(Step::ImagesBeforeFlush) {
                     return false;
                 }
-                if self.commit.durable_lsn() < running.newest {
+                if self.checkpoint_waits_for_log() && has(Step::LogUpToNewestImage) {
                     self.commit.want();
                     self.pump_commit(now);
                     return false;
                 }
                 self.set_phase(Phase::Flush);
+                if !has(Step::CheckpointIsFlushed) {
+                    return true;
+                }
                 self.checkpoint_request(
                     IoOperation::Flush,
                     DeviceOffset(0),
@@ -361,7 +376,21 @@ impl Core {
             running.newest = running.newest.max(placing.lsn);
             location.pieces = placing.pieces;
         }
-        let old = self.metadata.set_location(number, location);
+        let mut old = self.metadata.set_location(number, location);
+        if !has(Step::UnitsReusedAfterSuperblock) {
+            let geometry = self.superblock.geometry;
+            for piece in std::mem::take(&mut old.pieces) {
+                self.checkpoints.count_live(&geometry, &piece, false);
+            }
+            let mut empty = self.checkpoints.take_empty();
+            if empty.len() > 1 {
+                for (open, unit) in self.checkpoints.open.iter_mut().zip(empty.drain(..2)) {
+                    self.checkpoints.units.insert(unit, 0);
+                    *open = Some((unit, 0));
+                }
+            }
+            self.checkpoints.spares.extend(empty);
+        }
         if let Some(running) = &mut self.checkpoints.running {
             running.shards.pop_front();
             running.replaced.push(old);
@@ -444,16 +473,22 @@ impl Core {
         if self.metadata.has_flags() {
             self.superblock.features.incompatible |= INODE_FLAGS;
         }
+        if !has(Step::ReplayFromTheBegin) {
+            self.superblock.log = self.journal.mark().position;
+        }
+        if !has(Step::SuperblockLsnOfTheBegin) {
+            self.superblock.lsn = self.metadata.lsn();
+        }
         let block = self.superblock.encode();
         let places = Geometry::superblock_places(self.superblock.geometry.device);
-        let slot = (self.superblock.generation % 2) as usize;
+        let slot = if has(Step::SlotsInTurn) { (self.superblock.generation % 2) as usize } else { 0 };
         let Some(segments) = self.system_segments(&block[..]) else {
             self.fail("no memory for the superblock");
             return false;
         };
         self.set_phase(Phase::Superblock);
         for place in [places[slot], places[slot + 2]] {
-            let operation = IoOperation::Write { durable: true };
+            let operation = IoOperation::Write { durable: has(Step::SuperblockIsDurable) };
             self.checkpoint_request(operation, place, segments.clone(), Purpose::Superblock, 0);
         }
         false
@@ -471,6 +506,7 @@ impl Core {
             self.checkpoints.spares.push(unit);
         }
         self.journal.release(running.mark);
+        self.commit.unblock();
         self.checkpoints.count += 1;
         self.keep_spares();
         for ticket in std::mem::take(&mut self.checkpoints.waiters) {

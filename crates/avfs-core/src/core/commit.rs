@@ -6,6 +6,7 @@
 use super::{Core, Operation, Outcome, Purpose, Stage, Ticket, Waiting};
 use crate::error::Error;
 use crate::journal::Batch;
+use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation};
 use rtsched::Class;
 use smallvec::SmallVec;
@@ -24,6 +25,8 @@ pub(super) struct Commit {
     waiters: Vec<Waiter>,
     wanted: bool,
     oldest_pending: Option<Instant>,
+    /// The ring is full: nothing is due before the checkpoint that is running has made room.
+    blocked: bool,
     pub(super) count: u64,
 }
 
@@ -50,11 +53,12 @@ impl Commit {
         Self {
             phase: Phase::Idle,
             durable_lsn: lsn,
-            data: 1,
+            data: u64::from(has(Step::RecoveredIsFlushed)),
             flushed: 0,
             waiters: Vec::new(),
             wanted: true,
             oldest_pending: None,
+            blocked: false,
             count: 0,
         }
     }
@@ -70,6 +74,11 @@ impl Commit {
     /// Somebody needs what is pending to become durable.
     pub(super) fn want(&mut self) {
         self.wanted = true;
+    }
+
+    /// There is room in the ring again.
+    pub(super) fn unblock(&mut self) {
+        self.blocked = false;
     }
 
     pub(super) fn data_completed(&mut self) {
@@ -95,8 +104,10 @@ impl Commit {
 impl Core {
     pub(super) fn commit_due(&self) -> Instant {
         match (&self.commit.phase, self.commit.oldest_pending) {
-            (Phase::Idle, _) if self.replacements.is_commit_due() => self.replacing_due(),
-            (Phase::Idle, Some(oldest)) if self.failure.is_none() => {
+            (Phase::Idle, _) if self.replacements.is_commit_due() && !self.commit.blocked => {
+                self.replacing_due()
+            }
+            (Phase::Idle, Some(oldest)) if self.failure.is_none() && !self.commit.blocked => {
                 (oldest + self.commit_age()).min(self.replacing_due())
             }
             _ => Instant::FAR_FUTURE,
@@ -131,8 +142,10 @@ impl Core {
                 return;
             }
         }
-        let batch = if is_held { None } else { self.journal.seal(last) };
-        if batch.is_none() && !self.journal.is_empty() && !is_held {
+        let kept = if self.checkpoint_waits_for_log() { 0 } else { self.journal.kept_for_checkpoints() };
+        let batch = if is_held { None } else { self.journal.seal(last, kept) };
+        self.commit.blocked = batch.is_none() && !self.journal.is_empty() && !is_held;
+        if self.commit.blocked {
             // The ring is full: the checkpoint that is running or starts now makes room.
             self.start_checkpoint(now);
             return;
@@ -145,6 +158,9 @@ impl Core {
         }
         self.commit.wanted = is_held;
         self.commit.oldest_pending = (!self.journal.is_empty()).then_some(now.monotonic);
+        if !has(Step::DataFlushedBeforeLog) {
+            self.commit.flushed = self.commit.data;
+        }
         if self.commit.flushed < self.commit.data {
             let data = self.commit.data;
             self.commit.phase = Phase::Flushing(batch);
@@ -176,7 +192,7 @@ impl Core {
         if let Err(error) = result {
             return self.fail(&format!("flush: {error}"));
         }
-        self.commit.flushed = data;
+        self.commit.flushed = if has(Step::FlushCoversWhatCompletedBefore) { data } else { self.commit.data };
         match phase {
             Phase::Flushing(Some(batch)) => self.write_batch(now, batch),
             _ => self.finish_waiters(now),
@@ -188,8 +204,11 @@ impl Core {
             return self.fail("no memory for a log batch");
         };
         self.commit.phase = Phase::Writing { last_lsn: batch.last_lsn };
+        if !has(Step::BatchAwaited) {
+            self.commit.durable_lsn = batch.last_lsn;
+        }
         let deadline = self.commit_deadline(now);
-        let operation = IoOperation::Write { durable: true };
+        let operation = IoOperation::Write { durable: has(Step::BatchIsDurable) };
         self.request(operation, batch.address, segments, Class::Metadata, None, deadline, Purpose::Log, None);
     }
 
@@ -240,7 +259,7 @@ impl Core {
     /// Parks an operation until everything recorded and written so far is durable. False: it is already.
     fn wait_for_commit(&mut self, ticket: Ticket) -> bool {
         let (lsn, data) = (self.metadata.lsn(), self.commit.data);
-        if self.commit.covers(lsn, data) {
+        if self.commit.covers(lsn, data) || !has(Step::FsyncWaitsForLog) {
             return false;
         }
         self.commit.waiters.push(Waiter { ticket, lsn, data });
@@ -293,7 +312,7 @@ impl Core {
                 Stage::Data { epochs } => {
                     let mut behind = None;
                     while let Some((&ino, &epoch)) = epochs.first_key_value() {
-                        if !self.is_written(now, ino, epoch) {
+                        if has(Step::FsyncWaitsForData) && !self.is_written(now, ino, epoch) {
                             behind = Some(ino);
                             break;
                         }

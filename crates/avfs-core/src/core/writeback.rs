@@ -10,6 +10,7 @@ use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::extent::Extent;
 use crate::format::{BLOCK, UNIT};
 use crate::record::Record;
+use crate::steps::{Step, has};
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation};
 use rtsched::{Class, Direction, Terms};
@@ -276,6 +277,12 @@ impl Core {
             Purpose::Data { ino, block: id, epoch, pieces: SmallVec::from_slice(pieces) },
             Some(run),
         );
+        if !has(Step::MappedWhenWritten) {
+            let new = pieces.iter().filter(|piece| piece.record);
+            let extents = new.map(|piece| Extent { unwritten: false, ..piece.extent });
+            let records: Vec<Record> = extents.map(|extent| Record::Map { ino, extent }).collect();
+            let _ = self.transact(now, &records);
+        }
     }
 
     /// A place for `count` claimed pages from `logical` on; possibly fewer.
@@ -359,7 +366,7 @@ impl Core {
         }
         let mut records = Vec::new();
         for piece in &pieces {
-            if piece.record {
+            if piece.record && has(Step::MappedWhenWritten) {
                 records.push(Record::Map { ino, extent: Extent { unwritten: false, ..piece.extent } });
             }
         }
@@ -381,7 +388,8 @@ impl Core {
     pub(super) fn size_record(&self, ino: Ino, end: u64) -> Option<Record> {
         let file = self.files.get(&ino)?;
         let recorded = self.metadata.get(ino)?.size;
-        let safe = file.tails.iter().map(|&(_, behind)| behind).min().unwrap_or(u64::MAX);
+        let tails = file.tails.iter().filter(|_| has(Step::TailsHoldBackTheSize));
+        let safe = tails.map(|&(_, behind)| behind).min().unwrap_or(u64::MAX);
         let size = file.size.min(end).min(safe);
         (size > recorded).then_some(Record::Size { ino, size })
     }
@@ -441,6 +449,9 @@ impl Core {
     /// True when everything of the file that was dirty in `epoch` or before is on the device. What could not be
     /// started before is started now.
     pub(super) fn is_written(&mut self, now: Now, ino: Ino, epoch: u64) -> bool {
+        let Some(epoch) = epoch.checked_sub(u64::from(!has(Step::FsyncWaitsForItsEpoch))) else {
+            return true;
+        };
         let Some(file) = self.files.get(&ino) else { return true };
         let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
         if at_device && (file.writes + file.loads) as usize >= FEW_REQUESTS {

@@ -551,7 +551,7 @@ impl<'a> Mutant<'a> {
             last + records.len() as u64
         };
         journal.append(&records, lsn);
-        if let Some(batch) = journal.seal(u64::MAX) {
+        if let Some(batch) = journal.seal(u64::MAX, 0) {
             write(self.disk, batch.address.0, &batch.bytes);
             self.told.push(format!("log goes on with {records:?}, the last of them {lsn}"));
         }

@@ -115,7 +115,7 @@ pub(super) fn record(disk: &SimDisk, records: &[Record]) {
     let metadata = load(disk, &superblock).unwrap().unwrap().metadata;
     let mut journal = Journal::new(&superblock, replay.end, replay.bytes);
     journal.append(records, metadata.lsn() + records.len() as u64);
-    let batch = journal.seal(u64::MAX).unwrap();
+    let batch = journal.seal(u64::MAX, 0).unwrap();
     disk.write_at(batch.address, &batch.bytes).unwrap();
     disk.flush().unwrap();
 }

@@ -10,6 +10,7 @@
 
 use super::{BatchHeader, HEADER};
 use crate::format::BLOCK;
+use crate::steps::{Step, has};
 use std::mem::offset_of;
 use std::ops::Range;
 use zerocopy::FromBytes;
@@ -95,7 +96,7 @@ pub(super) fn rebuild(bytes: &mut [u8]) -> Option<usize> {
         xor_into(&mut rebuilt, &syndrome, 0);
         let exchanged = sum.wrapping_sub(share(index, block)).wrapping_add(share(index, &rebuilt));
         let check = check_in(if index == 0 { &rebuilt } else { content });
-        if folded(exchanged) == check {
+        if folded(exchanged) == check || !has(Step::RebuiltIsConfirmed) {
             bytes[index * SIZE..][..SIZE].copy_from_slice(&rebuilt);
             return Some(index);
         }

@@ -122,7 +122,7 @@ fn a_damaged_block_of_the_log_is_written_again_by_a_check_that_loses_nothing() {
 
 /// More than parity can mend: what was acknowledged lies behind the damage, and whoever writes on would write over it.
 #[test]
-fn a_volume_whose_log_goes_on_behind_damage_is_only_read_until_fsck_decides() {
+pub(crate) fn a_volume_whose_log_goes_on_behind_damage_is_only_read_until_fsck_decides() {
     let (disk, ends) = synced();
     for (damaged, end) in ends.iter().enumerate().take(FILES - 1) {
         let disk = disk.crash(0);

@@ -10,8 +10,11 @@
 mod faults;
 mod log_damage;
 mod model;
+mod protocol;
 mod regressions;
 mod saves;
+#[cfg(feature = "protocol-steps")]
+mod steps;
 mod workload;
 
 use avfs_core::Error;

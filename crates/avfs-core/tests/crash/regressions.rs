@@ -70,7 +70,7 @@ fn an_operation_that_waits_for_two_requests_is_tried_again_after_each() {
 /// end. Nothing made the new size wait for that page: it was recorded with the page behind, which was written first,
 /// and a loss of power then brought back what had been cut off.
 #[test]
-fn growth_that_begins_before_the_end_does_not_bring_back_what_was_cut_off() {
+pub(crate) fn growth_that_begins_before_the_end_does_not_bring_back_what_was_cut_off() {
     let pool = pool();
     for seed in 0..40 {
         let mut volume = SimVolume::mount(formatted(DISK), &pool, eager(), seed).unwrap();
@@ -122,7 +122,7 @@ fn a_short_file_takes_no_more_of_the_cache_than_it_is_long() {
 /// is. The second block lies behind the end of the file then. When the file grew over it, by fallocate or truncate, it
 /// showed what the loss of power had taken back.
 #[test]
-fn what_lies_behind_the_end_after_a_power_failure_never_comes_back() {
+pub(crate) fn what_lies_behind_the_end_after_a_power_failure_never_comes_back() {
     let pool = pool();
     let mut lay_behind = 0;
     for seed in 0..20 {

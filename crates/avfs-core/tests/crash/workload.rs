@@ -62,6 +62,17 @@ pub(crate) const NAMES: Shape = Shape {
     sync_percent: 5,
 };
 
+/// Attributes of many files and nothing else: images that change all the time, in several shards.
+pub(crate) const METADATA: Shape = Shape {
+    longest_write: 600,
+    longest_file: 5000,
+    longest_xattr: 20_000,
+    most_names: 700,
+    names_percent: 100,
+    attributes_percent: 75,
+    sync_percent: 6,
+};
+
 /// Files that soon fill a small volume.
 pub(crate) const FULL: Shape = Shape {
     longest_write: 8 << 20,

@@ -220,6 +220,16 @@ impl SimEngine {
         }
     }
 
+    /// The process that owns the engine dies: what is at the device is done there, nobody hears of it, and what waits never
+    /// gets there.
+    pub fn abandon(mut self, rng: &mut impl Rng) {
+        for command in std::mem::take(&mut self.in_flight) {
+            for started in command.requests {
+                let _ = self.finish(started, rng);
+            }
+        }
+    }
+
     /// When a device that takes its time, or the scheduler, will have something for [`step`](Self::step).
     pub fn next_event(&self, now: Instant) -> Option<Instant> {
         let device = self.timing.as_ref().and_then(|timing| timing.next_event());
