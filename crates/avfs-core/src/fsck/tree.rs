@@ -172,8 +172,14 @@ impl Patient {
                 entry.insert(self.free_name(name.parent, &name.name, ino));
             }
             let names = self.metadata.get(ino).map(|inode| inode.names.to_vec()).unwrap_or_default();
-            let new = |name: Name| renamed.get(&(name.parent, &*name.name)).cloned().unwrap_or(name);
-            self.metadata.replace_names(ino, names.into_iter().map(new));
+            let mut seen = HashSet::new();
+            let mut once = Vec::with_capacity(names.len());
+            for name in names {
+                if seen.insert((name.parent, name.name.clone())) {
+                    once.push(renamed.get(&(name.parent, &*name.name)).cloned().unwrap_or(name));
+                }
+            }
+            self.metadata.replace_names(ino, once);
         }
     }
 
