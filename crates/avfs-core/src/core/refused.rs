@@ -180,11 +180,15 @@ impl Core {
             (bytes.start <= page.start && page.end <= bytes.end && block.valid.covers(page.clone()))
                 .then_some(page)
         };
-        let tails: Vec<Range<u64>> = file.tails.iter().filter_map(in_block).collect();
-        for page in &tails {
-            self.cache.mark_dirty(id, page.clone(), now.monotonic, epoch);
+        let mut tails = RangeSet::default();
+        // A file that has ended in one page twice has noted it twice.
+        file.tails.iter().filter_map(in_block).for_each(|page| tails.insert(page));
+        let mut kept = 0;
+        for pages in tails.within(bytes) {
+            kept += pages.end - pages.start;
+            self.cache.mark_dirty(id, pages, now.monotonic, epoch);
         }
-        tails.iter().map(|page| page.end - page.start).sum()
+        kept
     }
 
     /// A page of a block cannot be read: what was to be written of it has no whole page to go with.
