@@ -391,6 +391,11 @@ impl Server {
     }
 }
 
+/// Why the volume that is mounted as `device` is written no more, if that is so.
+pub(crate) fn failure_of(device: DeviceNumber) -> Option<String> {
+    ask(device).ok()?.volume.failure
+}
+
 fn ask(device: DeviceNumber) -> Result<Box<Info>, ClientError> {
     match Client::connect(&control::socket_path(device))?.ask(&Request::Info {})? {
         Answer::Info(info) => Ok(info),

@@ -95,6 +95,7 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
 
 fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Result<(), MkfsError> {
     let path = &arguments.device;
+    let is_new = created.is_some();
     let device = match created {
         Some(device) => device,
         None => {
@@ -110,6 +111,8 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
     };
     let device = Arc::new(device);
     if let Some(config) = &arguments.calibrate {
+        let failed = |error| MkfsError::Make { path: path.clone(), error };
+        mkfs::check_unused(&*device).map_err(failed)?;
         let kept = Kept::open(config)?;
         let measured = calibrate::measure(&device, path, true, calibrate::duration(true))?;
         kept.keep(measured)?;
@@ -120,8 +123,10 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
         stripe: arguments.stripe,
         now: now(),
     };
+    // Nobody else can have what has only just been made.
+    let make = if is_new { mkfs::make } else { mkfs::make_alone };
     let superblock =
-        mkfs::make(&*device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
+        make(&*device, &options).map_err(|error| MkfsError::Make { path: path.clone(), error })?;
     let geometry = superblock.geometry;
     let stripe = match geometry.stripe {
         Bytes::ZERO => "none known".to_owned(),

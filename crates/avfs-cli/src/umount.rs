@@ -1,7 +1,7 @@
 //! `umount.avfs`: unmounts and waits until everything is on the device. Called by umount(8); a bare umount(2) is as
 //! safe, but returns before the daemon has written everything.
 
-use crate::claim::Watch;
+use crate::claim::{self, Watch};
 use crate::daemon::Apart;
 use crate::patience::within;
 use crate::{fail, mount as mount_command};
@@ -67,9 +67,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let target = &arguments.target;
     // The path may lie on what hangs; then it is as it was given.
     let canonical = within(control::PATIENCE, target, || target.canonicalize().ok()).flatten();
+    let is_answered = canonical.is_some();
     let entry = find(&canonical.unwrap_or_else(|| arguments.target.clone()))?;
     let directory = printable(&entry.directory);
     let watch = Watch::of(&entry);
+    let failure = is_answered.then(|| claim::failure_of(entry.device)).flatten();
     match unmount(&entry, arguments, watch.as_ref()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) && arguments.read_only => {
@@ -98,9 +100,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         }
         return Ok(());
     }
-    watch
-        .wait()
-        .map_err(|why| format!("{directory} is unmounted, but not everything is on the device: {why}"))
+    watch.wait().map_err(|why| {
+        // It knew before it ended.
+        let cause = failure.map(|failure| format!(" ({failure})")).unwrap_or_default();
+        format!("{directory} is unmounted, but not everything is on the device: {why}{cause}")
+    })
 }
 
 /// Takes it from its directory. By force also while files are open: then the connection has ended, and nothing is served any

@@ -348,7 +348,8 @@ fn a_volume_that_another_host_has_used_meanwhile_does_not_become_writable() {
         image.write_all_at(block, place).and_then(|()| image.sync_all()).unwrap();
     };
     let renew = |sequence| {
-        let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host: "nas-2".into() };
+        let host = "nas-2".into();
+        let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host, ..MmpBlock::default() };
         write(MMP, &block.encode()[..]);
     };
     succeed(rig.mount("ro"));

@@ -37,7 +37,6 @@ use crate::extent::Extent;
 use crate::format::{BLOCK, Geometry, MAX_LABEL, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
-use crate::protection;
 use crate::record::Record;
 use crate::steps::{self, Step, has};
 use crate::types::*;
@@ -277,7 +276,6 @@ enum Purpose {
     },
     CheckpointFlush,
     Superblock,
-    MultiMount,
     /// See [`Core::begin_trim`].
     Turn {
         ticket: Ticket,
@@ -310,10 +308,6 @@ pub struct CoreOptions {
     pub access_times: AccessTimes,
     /// Rates, latencies, intervals.
     pub config: Config,
-    /// Identity of this boot and host for multi-mount protection.
-    pub boot_id: [u8; 16],
-    /// Name of this host.
-    pub host: String,
 }
 
 /// See the module's documentation.
@@ -375,8 +369,6 @@ pub struct Core {
     /// Nothing is written to the device, neither for clients nor for the volume itself.
     dormant: bool,
     failure: Option<String>,
-    next_mmp: Instant,
-    mmp_sequence: u64,
     next_aging: Instant,
 }
 
@@ -438,8 +430,6 @@ impl Core {
             unreaped: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             failure: None,
-            next_mmp: now.monotonic,
-            mmp_sequence: 1,
             next_aging: Instant::FAR_FUTURE,
         };
         core.report_policy_mistakes();
@@ -644,11 +634,6 @@ impl Core {
                 self.outbox.finished.push((ticket, outcome));
             }
             Purpose::CheckpointFlush | Purpose::Superblock => self.checkpoint_io_completed(0, result),
-            Purpose::MultiMount => {
-                if let Err(error) = result {
-                    self.fail(&format!("multi-mount protection block: {error}"));
-                }
-            }
         }
         self.wake_for_buffers(now);
         self.pump(now);
@@ -667,9 +652,6 @@ impl Core {
 
     /// Does what time has made due.
     pub fn tick(&mut self, now: Now) {
-        if now.monotonic >= self.next_mmp && !self.dormant {
-            self.renew_mmp(now);
-        }
         if now.monotonic >= self.next_aging {
             self.write_aged(now);
         }
@@ -684,9 +666,8 @@ impl Core {
 
     /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
     pub fn next_wakeup(&self) -> Instant {
-        let mmp = if self.dormant { Instant::FAR_FUTURE } else { self.next_mmp };
         let sequences = self.next_stop.min(self.next_ahead);
-        mmp.min(self.next_aging).min(sequences).min(self.commit_due()).min(self.checkpoint_due())
+        self.next_aging.min(sequences).min(self.commit_due()).min(self.checkpoint_due())
     }
 
     fn pump(&mut self, now: Now) {
@@ -694,31 +675,6 @@ impl Core {
         self.wake_throttled(now);
         self.pump_commit(now);
         self.pump_checkpoint(now);
-    }
-
-    fn renew_mmp(&mut self, now: Now) {
-        self.next_mmp = now.monotonic + protection::RENEWAL;
-        self.mmp_sequence += 1;
-        let block = crate::format::MmpBlock {
-            uuid: self.superblock.uuid,
-            sequence: self.mmp_sequence,
-            boot_id: self.options.boot_id,
-            host: self.options.host.clone(),
-        };
-        if let Some(segments) = self.system_segments(&block.encode()[..]) {
-            let operation = IoOperation::Write { durable: false };
-            let address = DeviceOffset(crate::format::MMP);
-            self.request(
-                operation,
-                address,
-                segments,
-                Class::Metadata,
-                None,
-                None,
-                Purpose::MultiMount,
-                None,
-            );
-        }
     }
 
     // Transactions.
@@ -794,6 +750,12 @@ impl Core {
     /// The volume's name.
     pub fn label(&self) -> &str {
         &self.superblock.label
+    }
+
+    /// The volume is another's from now on: nothing that waits comes to an end.
+    pub fn lose_volume(&mut self, now: Now, why: &str) {
+        self.fail(why);
+        self.pump(now);
     }
 
     /// Why writes fail, if they do.
@@ -1101,7 +1063,6 @@ impl Core {
         if !dormant {
             self.keep_spares();
             self.clear_interrupted(now);
-            self.renew_mmp(now);
             self.start_checkpoint(now);
             self.pump(now);
         }

@@ -6,6 +6,7 @@
 
 use crate::allocator::BlockRun;
 use crate::codec::{Malformed, Reader, Writer};
+use avfs_io::LockId;
 use units::{Bytes, DeviceOffset, Ino};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -377,17 +378,23 @@ impl Superblock {
     }
 }
 
-/// Who has the volume mounted, renewed every few seconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Who has the volume, renewed every few seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MmpBlock {
     /// The volume.
     pub uuid: [u8; 16],
-    /// Changes with each renewal; zero when nobody has it mounted.
+    /// Changes with each renewal; zero when nobody has it.
     pub sequence: u64,
-    /// The boot of the machine that has it: after a crash on the same boot the lock on the device already tells.
+    /// The boot of the machine that has it.
     pub boot_id: [u8; 16],
     /// The machine's name, for the message to the administrator.
     pub host: String,
+    /// The process that has it, by a random number; zeros in blocks that were written before there was one.
+    pub holder: [u8; 16],
+    /// The lock that it has on the device, in its boot.
+    pub lock: LockId,
+    /// Its number, for the message; zero when not known.
+    pub process: u32,
 }
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -400,7 +407,11 @@ struct DiskMmp {
     sequence: U64,
     boot_id: [u8; 16],
     host: [u8; 64],
-    padding: [u8; 3976],
+    holder: [u8; 16],
+    lock_device: U64,
+    lock_inode: U64,
+    process: U32,
+    padding: [u8; 3940],
 }
 
 const _: () = assert!(size_of::<DiskMmp>() == BLOCK as usize);
@@ -418,7 +429,11 @@ impl MmpBlock {
             sequence: self.sequence.into(),
             boot_id: self.boot_id,
             host,
-            padding: [0; 3976],
+            holder: self.holder,
+            lock_device: self.lock.device.into(),
+            lock_inode: self.lock.inode.into(),
+            process: self.process.into(),
+            padding: [0; 3940],
         };
         let mut block = Box::new([0; BLOCK as usize]);
         block.copy_from_slice(disk.as_bytes());
@@ -439,6 +454,9 @@ impl MmpBlock {
             sequence: disk.sequence.get(),
             boot_id: disk.boot_id,
             host: String::from_utf8_lossy(&disk.host[..end]).into_owned(),
+            holder: disk.holder,
+            lock: LockId { device: disk.lock_device.get(), inode: disk.lock_inode.get() },
+            process: disk.process.get(),
         })
     }
 }
@@ -550,7 +568,15 @@ mod tests {
 
     #[test]
     fn an_mmp_block_comes_back() {
-        let block = MmpBlock { uuid: [1; 16], sequence: 9, boot_id: [2; 16], host: "nas-1".into() };
+        let block = MmpBlock {
+            uuid: [1; 16],
+            sequence: 9,
+            boot_id: [2; 16],
+            host: "nas-1".into(),
+            holder: [3; 16],
+            lock: LockId { device: 4, inode: 5 },
+            process: 6,
+        };
         assert_eq!(MmpBlock::decode(&block.encode()[..]), Some(block));
     }
 

@@ -23,10 +23,11 @@ mod mutated;
 mod tests;
 
 use crate::allocator::BlockRun;
-use crate::format::{Geometry, KNOWN_FEATURES, SuperblockError};
+use crate::format::{Geometry, KNOWN_FEATURES, MmpBlock, SuperblockError};
 use crate::journal::Behind;
+use crate::lease::Over;
 use crate::metadata::{Contradiction, Metadata};
-use crate::protection;
+use crate::protection::{self, Clock, Machine};
 use crate::superblocks::{NoVolume, Superblocks};
 use avfs_io::IoError;
 use avfs_io::device::Device;
@@ -376,8 +377,8 @@ pub enum FsckError {
         /// What the device has.
         device: Bytes,
     },
-    /// Another host renews the protection block.
-    #[error("the volume is in use by {0}: unmount it there")]
+    /// Another process has it, here or on another host.
+    #[error("{0}")]
     InUse(String),
     /// No place for the repaired metadata.
     #[error("no free space for the repaired metadata: nothing was changed")]
@@ -426,21 +427,32 @@ impl Report {
     }
 }
 
-/// Checks the volume on a device, and repairs it as `mode` says. Where the protection block names another boot, it is
+/// Checks the volume on a device, and repairs it as `mode` says. Where its last holder has not given it back, it is
 /// watched for some seconds first, as before a mount. Whoever may write holds that block meanwhile, so that no other host mounts
 /// what is being repaired.
 ///
 /// # Errors
 /// See [`FsckError`]. After one, the volume is as it was or as it was to become.
 pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
+    check_by(device, mode, &Machine)
+}
+
+fn check_by(device: &dyn Device, mode: Mode, clock: &dyn Clock) -> Result<Report, FsckError> {
     let uuid = Superblocks::read(device)?.best().uuid;
-    let is_protected = protection::look(device, uuid)?.map_err(FsckError::InUse)?.is_some();
-    let inspect = || inspect(device, mode, is_protected);
+    let is_protected = is_protected(device, uuid)?;
+    let watch = protection::watch(device, uuid);
+    let in_use = |over: Over| FsckError::InUse(over.to_string());
     if mode == Mode::Check {
-        return inspect();
+        protection::look(device, watch, clock)?.map_err(in_use)?;
+        return inspect(device, mode, is_protected);
     }
-    protection::take(device, uuid)?.map_err(FsckError::InUse)?;
-    protection::held(device, uuid, protection::RENEWAL, inspect)
+    let lease = protection::take(device, watch, clock)?.map_err(in_use)?;
+    protection::held(device, lease, |device| inspect(device, mode, is_protected))
+}
+
+/// Whether the protection block is one of this volume.
+fn is_protected(device: &dyn Device, uuid: [u8; 16]) -> Result<bool, IoError> {
+    Ok(protection::read(device)?.is_some_and(|block| block.uuid == uuid))
 }
 
 /// [`check`], by somebody who knows that nobody else uses the volume.
@@ -449,10 +461,10 @@ pub fn check(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
 /// See [`FsckError`].
 pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
     let uuid = Superblocks::read(device)?.best().uuid;
-    let protected = protection::read(device, uuid)?;
-    let report = inspect(device, mode, protected.is_some())?;
+    let report = inspect(device, mode, is_protected(device, uuid)?)?;
     if report.repaired > 0 {
-        protection::release(device, uuid)?;
+        protection::write(device, &MmpBlock { uuid, ..MmpBlock::default() })?;
+        device.flush()?;
     }
     Ok(report)
 }

@@ -19,6 +19,7 @@ pub mod format;
 pub mod fsck;
 pub mod inode;
 pub mod journal;
+mod lease;
 pub mod metadata;
 pub mod mkfs;
 pub mod policy;

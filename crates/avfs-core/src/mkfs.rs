@@ -1,11 +1,13 @@
 //! Making a volume.
 
 use crate::format::{
-    BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, Piece, SMALLEST_VOLUME, ShardLocation,
-    Superblock, UNIT, encode_table,
+    BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, Piece, SMALLEST_VOLUME, SUPERBLOCK_A,
+    ShardLocation, Superblock, UNIT, encode_table,
 };
 use crate::journal::forget;
 use crate::metadata::Metadata;
+use crate::protection::{self, Machine};
+use crate::recovery::find_superblock;
 use avfs_io::IoError;
 use avfs_io::device::Device;
 use units::{Bytes, DeviceOffset, Timestamp};
@@ -40,17 +42,54 @@ pub enum MkfsError {
     /// Too long.
     #[error("the label is longer than 63 bytes")]
     Label,
+    /// It carries a volume that is in use.
+    #[error("{0}")]
+    InUse(String),
     /// The device failed.
     #[error("cannot write the volume: {0}")]
     Device(#[from] IoError),
 }
 
-/// Writes an empty volume. Whatever was on the device is lost. The superblocks are written last, so a device on which
-/// this was interrupted carries no volume.
+/// [`make`], where the device may carry a volume that another process has, on this host or another one: whoever makes a volume
+/// holds it meanwhile. Waits for some seconds where the last holder of a volume has not given it back.
+///
+/// # Errors
+/// See [`MkfsError`].
+pub fn make_alone(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, MkfsError> {
+    let uuid = options.uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+    let volume = find_superblock(device).ok().map(|superblock| superblock.uuid);
+    let watch = protection::watch_to_replace(device, volume, uuid);
+    let lease =
+        protection::take(device, watch, &Machine)?.map_err(|over| MkfsError::InUse(over.to_string()))?;
+    protection::held(device, lease, |device| write(device, options, uuid))
+}
+
+/// Says whether another process has the volume on a device, after watching it for some seconds where that is not known.
+///
+/// # Errors
+/// [`MkfsError::InUse`], and those of the device.
+pub fn check_unused(device: &dyn Device) -> Result<(), MkfsError> {
+    let volume = find_superblock(device).ok().map(|superblock| superblock.uuid);
+    let watch = protection::watch_to_replace(device, volume, [0; 16]);
+    protection::look(device, watch, &Machine)?.map_err(|over| MkfsError::InUse(over.to_string()))?;
+    Ok(())
+}
+
+/// Writes an empty volume to a device that nobody else uses. Whatever was on the device is lost. The superblocks are written last,
+/// so a device on which this was interrupted carries no volume.
 ///
 /// # Errors
 /// See [`MkfsError`].
 pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, MkfsError> {
+    let uuid = options.uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+    let superblock = write(device, options, uuid)?;
+    protection::write(device, &MmpBlock { uuid, ..MmpBlock::default() })?;
+    device.flush()?;
+    Ok(superblock)
+}
+
+/// Writes everything but the multi-mount protection block.
+fn write(device: &dyn Device, options: &MkfsOptions, uuid: [u8; 16]) -> Result<Superblock, MkfsError> {
     if options.label.len() > 63 {
         return Err(MkfsError::Label);
     }
@@ -67,12 +106,13 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, Mk
     };
     let geometry = Geometry::new(size, stripe)
         .ok_or(MkfsError::TooSmall { has: size, needs: Bytes(SMALLEST_VOLUME) })?;
-    let uuid = options.uuid.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
 
     // Old structures must not be found: neither another filesystem's at the start nor our own superblocks and log.
     let zeros = vec![0; 1 << 20];
-    for offset in [0, 1 << 20, LOG_START] {
-        device.write_at(DeviceOffset(offset), &zeros)?;
+    for (from, to) in
+        [(0, SUPERBLOCK_A), (SUPERBLOCK_A, MMP), (MMP + BLOCK, LOG_START), (LOG_START, LOG_START + (1 << 20))]
+    {
+        device.write_at(DeviceOffset(from), &zeros[..(to - from) as usize])?;
     }
     let tail = Geometry::superblock_places(size)[2];
     device.write_at(tail, &zeros[..(size.0 - tail.0) as usize])?;
@@ -98,8 +138,6 @@ pub fn make(device: &dyn Device, options: &MkfsOptions) -> Result<Superblock, Mk
     };
     let location = ShardLocation { pieces: vec![place(&image)?] };
     let table = place(&encode_table(std::iter::once((0, &location))))?;
-    let mmp = MmpBlock { uuid, sequence: 0, boot_id: [0; 16], host: String::new() };
-    device.write_at(DeviceOffset(MMP), &mmp.encode()[..])?;
     let mut superblock = Superblock {
         uuid,
         label: options.label.clone(),

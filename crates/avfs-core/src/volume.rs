@@ -14,18 +14,20 @@ use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MmpBlock};
 use crate::journal::Behind;
-use crate::protection;
+use crate::lease::{Over, Verdict, Watch};
+use crate::protection::{self, Holding, Machine};
 use crate::recovery::{RecoveryError, find_superblock, recover};
 use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::{Buffer, Pool};
-use avfs_io::{Completion, CompletionSink, DeclaredStream, Promise};
+use avfs_io::{Completion, CompletionSink, DeclaredStream, Gate, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::StreamId;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -113,8 +115,8 @@ pub enum OpenError {
     /// What is on it cannot be mounted.
     #[error(transparent)]
     Recovery(#[from] RecoveryError),
-    /// Another host has it mounted.
-    #[error("the volume is mounted on host {0}: unmount it there first")]
+    /// Another process has it, here or on another host.
+    #[error("{0}")]
     MountedElsewhere(String),
     /// The pool could not be pinned.
     #[error("cannot pin {size} of memory for the cache ({source}): give a smaller cache_size")]
@@ -157,6 +159,39 @@ struct Shared {
     /// Changes of metadata wait on this while the log is nearly full.
     pressure: Condvar,
     engine: OnceLock<Engine>,
+    /// Another has the volume.
+    is_lost: AtomicBool,
+}
+
+/// What a volume is opened for.
+enum Access {
+    /// To be read; this said who had it.
+    Read { found: Option<MmpBlock> },
+    /// To be written, as long as it is held.
+    Write { gate: Arc<Gate>, loser: Arc<Mutex<Loser>> },
+}
+
+/// Who hears of the loss of a volume that is only just being opened.
+#[derive(Default)]
+struct Loser {
+    shared: Weak<Shared>,
+    lost: Option<Over>,
+}
+
+impl Loser {
+    fn lose(&mut self, over: &Over) {
+        match self.shared.upgrade() {
+            Some(shared) => shared.lose(over),
+            None => self.lost = Some(over.clone()),
+        }
+    }
+
+    fn become_known(&mut self, shared: &Arc<Shared>) {
+        self.shared = Arc::downgrade(shared);
+        if let Some(over) = self.lost.take() {
+            shared.lose(&over);
+        }
+    }
 }
 
 /// What may be discarded.
@@ -179,8 +214,11 @@ pub struct Volume {
     /// What the log has behind a damaged place: nothing is written while it does.
     behind: Option<Behind>,
     uuid: [u8; 16],
-    /// What said who has the volume when it was opened.
+    /// What said who has the volume when it was opened to be read.
     found: Option<MmpBlock>,
+    /// While it may be written.
+    holding: Mutex<Option<Holding>>,
+    gate: Arc<Gate>,
     /// What the scheduler began with, and what of it was measured.
     scheduler_start: rtsched::Config,
     device_config: DeviceConfig,
@@ -292,6 +330,13 @@ impl Shared {
         }
     }
 
+    /// Another has the volume now. Nothing of ours reaches the device any more, and clients are told so.
+    fn lose(&self, over: &Over) {
+        self.is_lost.store(true, Ordering::Release);
+        self.run(|state| state.core.lose_volume(now(), &over.to_string()));
+        self.pressure.notify_all();
+    }
+
     /// Runs a change of metadata, which waits while the log is nearly full.
     fn change<R>(&self, change: impl FnOnce(&mut Core, Now) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
@@ -337,6 +382,7 @@ impl Shared {
     fn trim(
         &self,
         device: &FileDevice,
+        gate: &Gate,
         trims: &Mutex<Trims>,
         bytes: Range<u64>,
         shortest: Bytes,
@@ -366,6 +412,10 @@ impl Shared {
                 let trims = trims.lock();
                 if trims.is_forbidden {
                     return Err(Error::ReadOnly);
+                }
+                // What goes past the engine asks for itself, last of all: what was free may be another's by now.
+                if !gate.is_open(engine::now()) {
+                    return Err(Error::Device);
                 }
                 device
                     .try_discard(geometry.block_address(run.start), Bytes(run.count * BLOCK))
@@ -418,19 +468,39 @@ impl Volume {
             }
             opened => (opened?, false),
         };
-        let uuid = find_superblock(&device)?.uuid;
-        let looked = protection::look(&device, uuid).map_err(RecoveryError::Device)?;
-        let found = looked.map_err(OpenError::MountedElsewhere)?;
-        let writes = !options.read_only;
-        if writes {
-            // What recovery reads must not change any more.
-            protection::take(&device, uuid)?.map_err(OpenError::MountedElsewhere)?;
-        }
         let device = Arc::new(device);
-        let opened = Self::start(Arc::clone(&device), device_read_only, found, options);
-        if writes && !opened.as_ref().is_ok_and(|volume| volume.is_held()) {
-            // Where it was not opened, why not is the error to be told.
-            let _ = protection::let_go(&*device, uuid);
+        let uuid = find_superblock(&*device)?.uuid;
+        let watch = protection::watch(&*device, uuid);
+        let in_use = |over: Over| OpenError::MountedElsewhere(over.to_string());
+        if options.read_only {
+            let found = protection::look(&*device, watch, &Machine)
+                .map_err(RecoveryError::Device)?
+                .map_err(in_use)?;
+            return Self::start(device, device_read_only, Access::Read { found }, options);
+        }
+        // What recovery reads must not change any more.
+        let lease = protection::take(&*device, watch, &Machine)?.map_err(in_use)?;
+        let gate = Arc::new(Gate::closed());
+        let loser: Arc<Mutex<Loser>> = Arc::default();
+        let lost = {
+            let loser = Arc::clone(&loser);
+            move |over: &Over| loser.lock().lose(over)
+        };
+        let holding = Holding::keep(Arc::clone(&device), lease, Arc::clone(&gate), lost)
+            .map_err(|source| OpenError::Memory { size: Bytes::ZERO, source })?;
+        let opened =
+            Self::start(Arc::clone(&device), device_read_only, Access::Write { gate, loser }, options);
+        match &opened {
+            Ok(volume) if volume.is_held() => *volume.holding.lock() = Some(holding),
+            Ok(volume) => {
+                // Only read, although it was to be written.
+                let _ = holding.release();
+                volume.gate.permit(Instant::FAR_FUTURE);
+            }
+            Err(_) => {
+                // What it was not opened for is the error to be told.
+                let _ = holding.release();
+            }
         }
         opened
     }
@@ -439,7 +509,7 @@ impl Volume {
     fn start(
         device: Arc<FileDevice>,
         device_read_only: bool,
-        found: Option<MmpBlock>,
+        access: Access,
         options: OpenOptions,
     ) -> core::result::Result<Arc<Self>, OpenError> {
         let recovered = recover(&*device)?;
@@ -465,8 +535,10 @@ impl Volume {
             read_only: options.read_only || recovered.behind.is_some(),
             access_times: options.access_times,
             config: options.config,
-            boot_id: protection::boot_id(),
-            host: protection::host_name(),
+        };
+        let (gate, found, loser) = match access {
+            Access::Read { found } => (Arc::new(Gate::open()), found, None),
+            Access::Write { gate, loser } => (gate, None, Some(loser)),
         };
         let core = Core::new(
             recovered.superblock,
@@ -483,10 +555,14 @@ impl Volume {
             timer: Condvar::new(),
             pressure: Condvar::new(),
             engine: OnceLock::new(),
+            is_lost: AtomicBool::new(false),
         });
         let sink = Arc::new(Sink(Arc::downgrade(&shared)));
-        let engine = Engine::start(Arc::clone(&device), pool, scheduler, sink)?;
+        let engine = Engine::start_behind(Arc::clone(&gate), Arc::clone(&device), pool, scheduler, sink)?;
         let _ = shared.engine.set(engine);
+        if let Some(loser) = loser {
+            loser.lock().become_known(&shared);
+        }
         shared.run(|state| state.core.tick(now()));
         let timer = Arc::clone(&shared);
         let timer_thread = std::thread::Builder::new()
@@ -502,6 +578,8 @@ impl Volume {
             behind: recovered.behind,
             uuid,
             found,
+            holding: Mutex::new(None),
+            gate,
             scheduler_start,
             device_config,
             overdue,
@@ -1022,7 +1100,9 @@ impl Volume {
             self.shared.run(|state| state.core.refuse_changes());
             self.wait_for(Operation::Shutdown)?;
             self.shared.run(|state| state.core.set_dormant(now(), true))?;
-            protection::let_go(&*self.device, self.uuid).map_err(|_| Error::Device)?;
+            self.let_go()?;
+            // Only read from now on.
+            self.gate.permit(Instant::FAR_FUTURE);
         }
         Ok(())
     }
@@ -1037,10 +1117,10 @@ impl Volume {
                 return done(Err(Error::Busy));
             }
         }
-        let (shared, device, trims) =
-            (Arc::clone(&self.shared), Arc::clone(&self.device), Arc::clone(&self.trims));
+        let (shared, device) = (Arc::clone(&self.shared), Arc::clone(&self.device));
+        let (gate, trims) = (Arc::clone(&self.gate), Arc::clone(&self.trims));
         let run = move || {
-            let result = shared.trim(&device, &trims, bytes, shortest);
+            let result = shared.trim(&device, &gate, &trims, bytes, shortest);
             trims.lock().is_running = false;
             done(result);
         };
@@ -1055,29 +1135,67 @@ impl Volume {
         self.trims.lock().is_forbidden = forbidden;
     }
 
-    /// Whether an error of the device has ended all writing.
+    /// Whether an error of the device has ended all writing, and there is still something to read.
     pub fn has_failed(&self) -> bool {
-        self.with(|core| core.failure().is_some()) || self.refusal().is_some()
+        let has_ended = self.with(|core| core.failure().is_some()) || self.refusal().is_some();
+        has_ended && !self.is_lost()
     }
 
-    /// Whether this host has the volume, to write to it.
+    /// Whether this mount has the volume, to write to it.
     fn is_held(&self) -> bool {
         self.with(|core| core.resting_on()).is_none()
     }
 
+    /// Gives the volume back.
+    fn let_go(&self) -> Result<()> {
+        match self.holding.lock().take().map_or(Ok(Ok(())), Holding::release) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Error::Device),
+        }
+    }
+
     /// Takes the volume, if what rests here is still what the device has.
     fn take_again(&self) -> Result<()> {
-        let generation = self.with(|core| core.resting_on());
-        let held = protection::read(&*self.device, self.uuid).map_err(|_| Error::Device)?;
-        let is_free =
-            held.as_ref().is_none_or(|held| held.sequence == 0 || held.boot_id == protection::boot_id());
-        let newest = find_superblock(&*self.device).map_err(|_| Error::Device)?;
-        let is_unchanged = newest.uuid == self.uuid && Some(newest.generation) == generation;
-        if !is_unchanged || !is_free && held != self.found {
-            return Err(Error::UsedElsewhere);
+        let watch = protection::watch(&*self.device, self.uuid).after(self.found.clone());
+        self.check_unchanged(watch.clone())?;
+        let taken = protection::take(&*self.device, watch.clone(), &Machine).map_err(|_| Error::Device)?;
+        let lease = taken.map_err(|_| Error::UsedElsewhere)?;
+        let shared = Arc::downgrade(&self.shared);
+        let lost = move |over: &Over| {
+            if let Some(shared) = shared.upgrade() {
+                shared.lose(over);
+            }
+        };
+        let holding = Holding::keep(Arc::clone(&self.device), lease, Arc::clone(&self.gate), lost)
+            .map_err(|_| Error::OutOfMemory)?;
+        *self.holding.lock() = Some(holding);
+        // Another may have had it for a moment before it was taken.
+        self.check_superblock().inspect_err(|_| {
+            let _ = self.let_go();
+            self.gate.permit(Instant::FAR_FUTURE);
+        })
+    }
+
+    /// Looks once: what has to be watched first is another's.
+    fn check_unchanged(&self, mut watch: Watch) -> Result<()> {
+        let began = engine::now();
+        let found = protection::read(&*self.device).map_err(|_| Error::Device)?;
+        match watch.saw(began, engine::now(), found.as_ref()) {
+            Verdict::Free => self.check_superblock(),
+            Verdict::Wait(_) | Verdict::InUse(_) => Err(Error::UsedElsewhere),
         }
-        let taker = protection::take(&*self.device, self.uuid).map_err(|_| Error::Device)?;
-        taker.map_err(|_| Error::UsedElsewhere)
+    }
+
+    fn check_superblock(&self) -> Result<()> {
+        let newest = find_superblock(&*self.device).map_err(|_| Error::Device)?;
+        let generation = self.with(|core| core.resting_on());
+        let is_unchanged = newest.uuid == self.uuid && Some(newest.generation) == generation;
+        if is_unchanged { Ok(()) } else { Err(Error::UsedElsewhere) }
+    }
+
+    /// Whether another has the volume, so that nothing that is known of it is true any more.
+    pub fn is_lost(&self) -> bool {
+        self.shared.is_lost.load(Ordering::Acquire)
     }
 
     /// When reading changes times of access, from now on.
@@ -1088,7 +1206,6 @@ impl Volume {
     /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
     pub fn shutdown(&self) -> Result<()> {
         self.forbid_trims(true);
-        let is_held = self.is_held();
         let result = self.wait_for(Operation::Shutdown);
         self.shared.state.lock().stopping = true;
         self.shared.timer.notify_all();
@@ -1098,9 +1215,11 @@ impl Volume {
         if let Some(engine) = self.shared.engine.get() {
             engine.shutdown();
         }
-        if result.is_ok() && is_held {
-            protection::let_go(&*self.device, self.uuid).map_err(|_| Error::Device)?;
+        if result.is_ok() {
+            return self.let_go();
         }
+        // Not given back: what it holds is to be recovered. The lease runs out.
+        drop(self.holding.lock().take());
         result
     }
 

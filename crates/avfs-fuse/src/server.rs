@@ -66,6 +66,22 @@ impl Closing {
     }
 }
 
+/// Whether a request is answered although nothing that is known of the volume is true any more: what gives something back, and what
+/// unmounting needs.
+fn is_due_anyway(operation: &Operation, node: Ino) -> bool {
+    match operation {
+        Operation::Forget { .. }
+        | Operation::BatchForget(_)
+        | Operation::Release { .. }
+        | Operation::ReleaseDirectory
+        | Operation::Destroy
+        | Operation::Interrupt
+        | Operation::Unknown => true,
+        Operation::GetAttributes | Operation::Statx => node == Ino::ROOT,
+        _ => false,
+    }
+}
+
 /// Answers requests with a volume.
 pub struct Server {
     volume: Arc<Volume>,
@@ -127,6 +143,9 @@ impl Filesystem for Server {
                 return self.refuse(reply, "decode", node, Error::InvalidArgument);
             }
         };
+        if volume.is_lost() && !is_due_anyway(&operation, node) {
+            return self.refuse(reply, "lease", node, Error::Device);
+        }
         match operation {
             Operation::Lookup { name }
                 // The root of the filesystem itself, which no directory shows.
@@ -362,6 +381,10 @@ impl Filesystem for Server {
                 return buffer;
             }
         };
+        if self.volume.is_lost() {
+            self.refuse(reply, "lease", node, Error::Device);
+            return buffer;
+        }
         if let Err(error) = self.before_write(node, &how) {
             self.refuse(reply, "write", node, error);
             return buffer;

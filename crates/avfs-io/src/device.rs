@@ -6,7 +6,10 @@
 //! process or another; nothing is written past [`Device::size`], so an image file never grows.
 
 mod ioctl;
+mod reservation;
 mod sysfs;
+
+pub use reservation::{ReservationError, Reservations};
 
 use crate::request::{ALIGNMENT, IoError};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
@@ -16,6 +19,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 use units::{Bytes, DeviceOffset};
 
 /// Memory that the caller did not align is passed through a buffer of this size, in bytes.
@@ -32,6 +37,23 @@ pub struct Geometry {
     pub optimal_io: Bytes,
     /// It has heads that move.
     pub rotational: bool,
+}
+
+/// Names the lock of flock(2) that an opener has, for the kernel that gave it; two names of one device that each have a lock of their
+/// own differ. None, all zeros, for a device that is not locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockId {
+    /// Device number of the filesystem that the device node, or the image file, lies on.
+    pub device: u64,
+    /// Of the node, or of the image file.
+    pub inode: u64,
+}
+
+impl LockId {
+    /// Whether there is one.
+    pub fn is_some(self) -> bool {
+        self != Self::default()
+    }
 }
 
 /// Synchronous access to a device.
@@ -68,6 +90,17 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// When the device tried and failed, or the range does not lie on it.
     fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError>;
+
+    /// The lock that this opener has on the device. An earlier holder of the same one has closed it: nothing of what it asked for
+    /// is still on its way.
+    fn lock_id(&self) -> LockId {
+        LockId::default()
+    }
+
+    /// Persistent reservations, where there may be some.
+    fn reservations(&self) -> Option<Box<dyn Reservations + '_>> {
+        None
+    }
 }
 
 /// What the device is opened for.
@@ -155,6 +188,7 @@ pub struct FileDevice {
     is_direct: bool,
     size: Bytes,
     geometry: Geometry,
+    lock_id: LockId,
 }
 
 impl FileDevice {
@@ -182,11 +216,9 @@ impl FileDevice {
             options.custom_flags(libc::O_EXCL);
         }
         let file = options.open(path).map_err(fail)?;
-        if exclusive {
-            lock(&file, path, is_block_device)?;
-        }
+        let is_locked = exclusive && lock(&file, path, is_block_device)?;
         let metadata = file.metadata().map_err(fail)?;
-        Self::with_file(file, path, &metadata)
+        Self::with_file(file, path, &metadata, is_locked)
     }
 
     /// Makes an image file of `size` without allocating it, and opens it [`OpenMode::Exclusive`]. Readable and
@@ -204,9 +236,9 @@ impl FileDevice {
             source,
         });
         let opened = sized.and_then(|()| {
-            lock(&file, path, false)?;
+            let is_locked = lock(&file, path, false)?;
             let metadata = file.metadata().map_err(|source| OpenError::from_io(path, source))?;
-            Self::with_file(file, path, &metadata)
+            Self::with_file(file, path, &metadata, is_locked)
         });
         if opened.is_err() {
             // The first error is the one to report.
@@ -215,7 +247,7 @@ impl FileDevice {
         opened
     }
 
-    fn with_file(file: File, path: &Path, metadata: &Metadata) -> Result<Self, OpenError> {
+    fn with_file(file: File, path: &Path, metadata: &Metadata, is_locked: bool) -> Result<Self, OpenError> {
         let fail = |errno: Errno| OpenError::from_io(path, errno.into());
         let is_block_device = metadata.file_type().is_block_device();
         // Set after opening, because a refusal to open says nothing of its cause.
@@ -241,7 +273,13 @@ impl FileDevice {
             return Err(OpenError::BlockTooLarge { path: path.to_owned(), logical_block });
         }
         let size = Bytes(size / logical_block.as_u64() * logical_block.as_u64());
-        Ok(Self { file, path: path.to_owned(), is_block_device, is_direct, size, geometry })
+        // Not of what O_EXCL, or a filesystem of the kernel, keeps out: that ends while commands of a process that was killed
+        // are still on their way, which hold the file and so this lock.
+        let lock_id = match is_locked {
+            true => LockId { device: metadata.dev(), inode: metadata.ino() },
+            false => LockId::default(),
+        };
+        Ok(Self { file, path: path.to_owned(), is_block_device, is_direct, size, geometry, lock_id })
     }
 
     /// The name it was opened by.
@@ -361,6 +399,14 @@ impl Device for FileDevice {
     fn discard(&self, offset: DeviceOffset, length: Bytes) -> Result<(), IoError> {
         self.try_discard(offset, length).map(drop)
     }
+
+    fn lock_id(&self) -> LockId {
+        self.lock_id
+    }
+
+    fn reservations(&self) -> Option<Box<dyn Reservations + '_>> {
+        self.is_block_device.then(|| Box::new(reservation::BlockReservations(&self.file)) as _)
+    }
 }
 
 impl FileDevice {
@@ -391,16 +437,26 @@ fn device_error(error: &io::Error) -> IoError {
     IoError::Device(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn lock(file: &File, path: &Path, is_block_device: bool) -> Result<(), OpenError> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        // A block device is ours since O_EXCL. The lock only asks udev not to probe it, and is refused at the moment
-        // of a probe; that must not fail a mount that follows mkfs.
-        Err(errno) if is_block_device => {
-            tracing::debug!(path = %path.display(), %errno, "device not locked against probing");
-            Ok(())
+/// How long another may have the lock of a block device that is ours already: udev, which probes it, or the kernel, which takes the files
+/// of a process that was killed from it, and ends its commands, some time after the process is gone.
+const LOCKED_WITHIN: Duration = Duration::from_secs(2);
+const RETRY_AFTER: Duration = Duration::from_millis(10);
+
+/// Locks it with flock(2); false for a block device of which another has the lock.
+fn lock(file: &File, path: &Path, is_block_device: bool) -> Result<bool, OpenError> {
+    let start = Instant::now();
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            // It is ours since O_EXCL, or since the kernel's filesystem has it. The lock asks udev not to probe it, and shows that a
+            // predecessor's commands have ended; a mount that follows mkfs must not fail for the want of it.
+            Err(_) if is_block_device && start.elapsed() < LOCKED_WITHIN => thread::sleep(RETRY_AFTER),
+            Err(errno) if is_block_device => {
+                tracing::debug!(path = %path.display(), %errno, "device not locked");
+                return Ok(false);
+            }
+            Err(errno) => return Err(OpenError::from_io(path, errno.into())),
         }
-        Err(errno) => Err(OpenError::from_io(path, errno.into())),
     }
 }
 

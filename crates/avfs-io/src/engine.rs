@@ -14,6 +14,7 @@ pub mod tally;
 mod tests;
 
 use crate::device::{Device, FileDevice};
+use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::request::{
     Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion,
@@ -35,9 +36,10 @@ use std::thread::{self, JoinHandle};
 use tally::Tally;
 use units::{Bytes, Instant};
 
-/// The monotonic clock, the same for every thread of the machine since it started.
+/// The clock of the machine since it started, the same for every thread. It counts the time for which the machine was suspended: a
+/// lease runs out meanwhile.
 pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
+    let time = clock_gettime(ClockId::Boottime);
     // Since boot, so never negative, and in range for 584 years.
     Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
@@ -130,12 +132,27 @@ enum Message {
 }
 
 impl Engine {
-    /// Starts the engine of `device`. Requests whose buffers come from `pool` are moved without the kernel having
-    /// to look at their memory again.
+    /// Starts the engine of a device that nobody else writes to, see [`start_behind`](Self::start_behind).
     ///
     /// # Errors
     /// By cause, see [`StartError`].
     pub fn start(
+        device: Arc<FileDevice>,
+        pool: Pool,
+        config: Config,
+        sink: Arc<dyn CompletionSink>,
+    ) -> Result<Self, StartError> {
+        Self::start_behind(Arc::new(Gate::open()), device, pool, config, sink)
+    }
+
+    /// Starts the engine of `device`, to which it gives commands while `gate` is open. What is asked for meanwhile waits, until the
+    /// gate is revoked: then it ends as [`IoError::Fenced`]. Requests whose buffers come from `pool` are moved without the kernel having
+    /// to look at their memory again.
+    ///
+    /// # Errors
+    /// By cause, see [`StartError`].
+    pub fn start_behind(
+        gate: Arc<Gate>,
         device: Arc<FileDevice>,
         pool: Pool,
         config: Config,
@@ -148,15 +165,17 @@ impl Engine {
             delivery: Delivery::start(sink).map_err(StartError::Other)?,
             statistics: Mutex::default(),
         });
+        gate.wakes(Arc::clone(&shared.wake));
         let (report, started) = mpsc::channel();
         let spawned = thread::Builder::new().name("avfs-engine".into()).spawn({
             let shared = Arc::clone(&shared);
             // The ring is made by the thread that uses it, as it must be.
             move || {
-                let ring = Ring::new(Arc::clone(&device), pool, Arc::clone(&shared.wake), config.queue_depth);
+                let wake = Arc::clone(&shared.wake);
+                let ring = Ring::new(Arc::clone(&device), pool, wake, Arc::clone(&gate), config.queue_depth);
                 match ring {
                     Ok(ring) => {
-                        let worker = Worker::new(ring, shared, config, device.size());
+                        let worker = Worker::new(ring, gate, shared, config, device.size());
                         // The starter waits for this, so it is there.
                         let _ = report.send(Ok(()));
                         worker.run();
@@ -303,6 +322,9 @@ fn ended(tag: IoTag, error: IoError) -> Completion {
 struct Worker {
     shared: Arc<Shared>,
     ring: Ring,
+    gate: Arc<Gate>,
+    /// The gate has closed since, and what the kernel had not given to the device was taken back.
+    is_recalled: bool,
     scheduler: Scheduler,
     streams: Streams,
     size: Bytes,
@@ -315,10 +337,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(ring: Ring, shared: Arc<Shared>, config: Config, size: Bytes) -> Self {
+    fn new(ring: Ring, gate: Arc<Gate>, shared: Arc<Shared>, config: Config, size: Bytes) -> Self {
         Self {
             shared,
             ring,
+            gate,
+            is_recalled: false,
             scheduler: Scheduler::new(config),
             streams: Streams::default(),
             size,
@@ -342,14 +366,16 @@ impl Worker {
             for message in messages.drain(..) {
                 self.take(now, message);
             }
-            self.fill_device(now);
+            let wakeup = self.pass_gate(now);
             self.deliver();
-            if !stopping {
+            if !stopping || (!self.gate.is_open(now) && !self.outstanding.is_empty()) {
                 self.ring.arm_wake();
-            } else if self.outstanding.is_empty() && !self.ring.wake_is_armed() {
-                return;
+            } else if self.outstanding.is_empty() {
+                if !self.ring.wake_is_armed() {
+                    return;
+                }
+                self.shared.wake();
             }
-            let wakeup = self.scheduler.next_wakeup(now);
             if let Err(error) = self.ring.wait(wakeup.map(|wakeup| wakeup.saturating_since(now))) {
                 tracing::error!(%error, "the ring has failed; the device engine stops");
                 return;
@@ -408,6 +434,38 @@ impl Worker {
             }
             Err(error) => self.end(ended(request.tag, error)),
         }
+    }
+
+    /// Fills the device if the gate is open, and says when this is to be done next.
+    fn pass_gate(&mut self, now: Instant) -> Option<Instant> {
+        if self.gate.is_revoked() {
+            self.refuse_all(now);
+        }
+        if self.gate.is_open(now) {
+            self.is_recalled = false;
+            self.fill_device(now);
+            let closes = self.gate.until();
+            let is_watched = closes < Instant::FAR_FUTURE && self.ring.is_busy();
+            let closes = is_watched.then_some(closes);
+            return [self.scheduler.next_wakeup(now), closes].into_iter().flatten().min();
+        }
+        if !std::mem::replace(&mut self.is_recalled, true) && self.ring.is_busy() {
+            self.ring.recall();
+        }
+        // Whoever opens it wakes this thread.
+        None
+    }
+
+    /// Ends everything that is not at the device.
+    fn refuse_all(&mut self, now: Instant) {
+        let waiting = self.outstanding.iter().filter(|(_, request)| request.is_some()).map(|(&id, _)| id);
+        for id in waiting.collect::<Vec<_>>() {
+            self.scheduler.cancel(now, id);
+            self.outstanding.remove(&id);
+            self.end(ended(IoTag(id.0), IoError::Fenced));
+        }
+        self.ring.refuse_staged(IoError::Fenced, &mut self.finished);
+        self.account();
     }
 
     fn fill_device(&mut self, now: Instant) {

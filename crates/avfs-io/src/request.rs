@@ -189,6 +189,9 @@ pub enum IoError {
     /// The engine is shutting down.
     #[error("the device engine has stopped")]
     Stopped,
+    /// This host has lost the volume: nothing is given to the device any more.
+    #[error("this host has lost the volume")]
+    Fenced,
     /// The request was cancelled before it was dispatched.
     #[error("cancelled")]
     Cancelled,

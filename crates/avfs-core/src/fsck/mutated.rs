@@ -602,7 +602,8 @@ impl<'a> Mutant<'a> {
             0 => {
                 let uuid = if self.below(2) == 0 { self.superblock.uuid } else { [3; 16] };
                 let sequence = self.number(0);
-                let block = MmpBlock { uuid, sequence, boot_id: [0; 16], host: "nas-2".into() };
+                let host = "nas-2".into();
+                let block = MmpBlock { uuid, sequence, host, ..MmpBlock::default() };
                 write(self.disk, MMP, &block.encode()[..]);
                 self.told.push("protection block".into());
             }
@@ -995,7 +996,8 @@ fn images_for_the_commands() {
         let (disk, told) = mutant(&shapes, number);
         // As after an unmount: whether another host has it is not what is asked here.
         if let Ok(found) = Superblocks::read(&disk) {
-            protection::release(&disk, found.best().uuid).unwrap();
+            let uuid = found.best().uuid;
+            protection::write(&disk, &MmpBlock { uuid, ..MmpBlock::default() }).unwrap();
         }
         let path = std::path::Path::new(&directory).join(format!("{number}.img"));
         std::fs::write(path.with_extension("txt"), told.join("\n")).unwrap();

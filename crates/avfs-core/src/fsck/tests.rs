@@ -6,7 +6,7 @@ use crate::format::{
 };
 use crate::inode::{CoreAttributes, Name};
 use crate::journal::{Journal, read_log};
-use crate::protection::look_as;
+use crate::protection::tests::Hurried;
 use crate::record::Record;
 use crate::recovery::{PieceReader, RecoveryError, find_superblock, recover};
 use crate::simulation::{SimVolume, formatted};
@@ -248,6 +248,7 @@ fn a_superblock_of_another_volume_is_written_over() {
     let place = Geometry::superblock_places(DISK)[0];
     let foreign = Superblock { uuid: [9; 16], generation: 1, ..find_superblock(&*disk).unwrap() };
     disk.write_at(place, &foreign.encode()[..]).unwrap();
+    disk.flush().unwrap();
     expect_healed(disk, &[Finding::SuperblockForeign { place }]);
 }
 
@@ -608,17 +609,16 @@ fn a_volume_that_another_host_renews_is_left_alone() {
     let read = |offset, into: &mut [u8]| {
         if offset == DeviceOffset(MMP) {
             let sequence = sequence.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host: "nas-2".into() };
+            let host = "nas-2".into();
+            let block = MmpBlock { uuid, sequence, boot_id: [9; 16], host, ..MmpBlock::default() };
             into.copy_from_slice(&block.encode()[..]);
         }
     };
     let disk = Seen { disk, read, write: |_| panic!("writes to a volume in use") };
-    let mut watched = 0;
-    let used = look_as(&disk, uuid, protection::boot_id(), || watched += 1).unwrap();
-    assert_eq!((used, watched), (Err("nas-2".to_owned()), 1));
-    // A dead mount of this boot is known by its boot's name.
-    assert!(matches!(look_as(&disk, uuid, [9; 16], || watched += 1), Ok(Ok(Some(_)))));
-    assert_eq!(watched, 1);
+    for mode in [Mode::Check, Mode::Preen, Mode::Repair] {
+        let refused = check_by(&disk, mode, &Hurried::default()).unwrap_err();
+        assert!(refused.to_string().contains("in use by host nas-2"), "{refused}");
+    }
 }
 
 /// A repair did not hold the protection block: meanwhile another host could mount the volume, as one that nobody has.
@@ -626,22 +626,21 @@ fn a_volume_that_another_host_renews_is_left_alone() {
 fn a_volume_under_repair_is_in_use() {
     for (mode, written) in [(Mode::Check, vec![]), (Mode::Preen, vec![true]), (Mode::Repair, vec![true])] {
         let disk = volume();
-        let uuid = find_superblock(&*disk).unwrap().uuid;
         destroy(&disk, Geometry::superblock_places(DISK)[1]);
         // Found damaged before it is held, and repaired by that.
         destroy(&disk, DeviceOffset(MMP));
         let held = std::sync::Mutex::default();
         let write = |offset| {
             if Geometry::superblock_places(DISK).contains(&offset) {
-                let block = protection::read(&*disk, uuid).unwrap();
+                let block = protection::read(&*disk).unwrap();
                 Vec::push(&mut *held.lock().unwrap(), block.is_some_and(|block| block.sequence != 0));
             }
         };
         let watched = Seen { disk: Arc::clone(&disk), read: |_, _: &mut [u8]| (), write };
-        let report = check(&watched, mode).unwrap();
+        let report = check_by(&watched, mode, &Hurried::default()).unwrap();
         assert_eq!(report.findings.len(), 2, "{:?}", report.findings);
         assert_eq!(*held.lock().unwrap(), written, "{mode:?}");
-        let left = protection::read(&*disk, uuid).unwrap().map(|block| block.sequence);
+        let left = protection::read(&*disk).unwrap().map(|block| block.sequence);
         assert_eq!(left, (mode != Mode::Check).then_some(0), "{mode:?}");
     }
 }

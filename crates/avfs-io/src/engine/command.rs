@@ -146,7 +146,8 @@ impl Command {
     /// Takes the ring's answer to the last transfer: the bytes moved, or a negative error number. When the command
     /// is not finished then, its next transfer is due.
     pub(super) fn answered(&mut self, answer: i32, geometry: &Geometry) {
-        if answer == -libc::EAGAIN || answer == -libc::EINTR {
+        // Cancelled: taken back by the ring before the device had it.
+        if matches!(-answer, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
             self.again = true;
             return;
         }

@@ -5,10 +5,13 @@
 
 use super::StartError;
 use super::command::{Command, Durability, Run, Transfer};
+use super::now;
 use crate::device::{Device, FileDevice, Geometry};
+use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::request::IoError;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -30,7 +33,10 @@ pub(super) struct Ring {
     /// Where the kernel reads the eventfd's counter to.
     wake_count: Box<u64>,
     wake_armed: bool,
+    gate: Arc<Gate>,
     at_device: Vec<Option<AtDevice>>,
+    /// Those of them that the kernel has not been given yet.
+    staged: VecDeque<usize>,
     free: Vec<usize>,
     /// Answers taken and not yet worked on.
     answers: Vec<(u64, i32)>,
@@ -48,6 +54,7 @@ impl Ring {
         device: Arc<FileDevice>,
         pool: Pool,
         wake: Arc<OwnedFd>,
+        gate: Arc<Gate>,
         depth: u32,
     ) -> Result<Self, StartError> {
         // One entry for each command, and one for the wake-up.
@@ -83,7 +90,9 @@ impl Ring {
             wake,
             wake_count: Box::new(0),
             wake_armed: false,
+            gate,
             at_device: Vec::new(),
+            staged: VecDeque::new(),
             free: Vec::new(),
             answers: Vec::new(),
         })
@@ -111,8 +120,7 @@ impl Ring {
         self.wake_armed
     }
 
-    /// Gives a command to the device with the next [`wait`](Self::wait). Should the ring refuse it, it ends up in
-    /// `finished`.
+    /// Gives a command to the device with the next [`wait`](Self::wait) before which the gate is open.
     pub(super) fn start(&mut self, command: Command, finished: &mut Vec<Command>) {
         let at_device = AtDevice { command, vectors: Vec::new() };
         let index = match self.free.pop() {
@@ -128,11 +136,14 @@ impl Ring {
         self.proceed(index, finished);
     }
 
-    /// Submits what was started and blocks until there is an answer, or `timeout` has passed.
+    /// Submits what was started and blocks until there is an answer, or `timeout` has passed. The gate is asked here and not
+    /// before: between its answer and the system call that gives the commands to the kernel there is nothing that can wait.
     ///
     /// # Errors
     /// When the ring is unusable.
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let is_full = self.gate.is_open(now()) && !self.submit_staged();
+        let timeout = if is_full { Some(Duration::ZERO) } else { timeout };
         let outcome = match timeout {
             None => self.uring.submit_and_wait(1),
             Some(timeout) => {
@@ -168,16 +179,47 @@ impl Ring {
         self.answers = answers;
     }
 
-    /// Does the next transfer of the command at `index`, or ends it.
-    fn proceed(&mut self, index: usize, finished: &mut Vec<Command>) {
-        loop {
-            let at_device = self.at_device[index].as_mut().expect("the caller knows of it");
-            if at_device.command.is_finished() {
-                let at_device = self.at_device[index].take().expect("it was there just now");
-                self.free.push(index);
-                finished.push(at_device.command);
-                return;
+    /// Asks the kernel to give back what it has not given to the device yet: long commands wait for its workers, and would be
+    /// written as soon as a process that was stopped goes on. They are staged again.
+    pub(super) fn recall(&mut self) {
+        let at_once = types::Timespec::new();
+        // What it cannot give back is at the device. Kernels before 6.0 do not know the question.
+        let _ = self.uring.submitter().register_sync_cancel(Some(at_once), types::CancelBuilder::any());
+    }
+
+    /// True when there are commands that the kernel has.
+    pub(super) fn is_busy(&self) -> bool {
+        self.at_device.len() - self.free.len() > self.staged.len()
+    }
+
+    /// Ends what the kernel has not been given.
+    pub(super) fn refuse_staged(&mut self, error: IoError, finished: &mut Vec<Command>) {
+        for index in std::mem::take(&mut self.staged) {
+            let Some(AtDevice { mut command, .. }) = self.at_device[index].take() else { continue };
+            while !command.is_finished() {
+                command.fail(error);
             }
+            self.free.push(index);
+            finished.push(command);
+        }
+    }
+
+    /// Stages the next transfer of the command at `index`, or ends it.
+    fn proceed(&mut self, index: usize, finished: &mut Vec<Command>) {
+        let at_device = self.at_device[index].as_mut().expect("the caller knows of it");
+        if !at_device.command.is_finished() {
+            self.staged.push_back(index);
+            return;
+        }
+        let at_device = self.at_device[index].take().expect("it was there just now");
+        self.free.push(index);
+        finished.push(at_device.command);
+    }
+
+    /// Puts what is staged into the submission queue; false when something is left, for which it has no room.
+    fn submit_staged(&mut self) -> bool {
+        while let Some(&index) = self.staged.front() {
+            let at_device = self.at_device[index].as_mut().expect("what is staged is in the table");
             let transfer = at_device.command.next_transfer();
             at_device.vectors.clear();
             if let Transfer::Move { memory, .. } = &transfer {
@@ -193,12 +235,12 @@ impl Ring {
             // SAFETY: the memory belongs to buffers that the command holds, the vectors to the table's slot; both
             // stay where they are until the answer to this entry was taken (`drop` leaks them otherwise). The
             // filesystem and the device share the bytes as `Buffer::bytes` explains.
-            if unsafe { push(&mut self.uring, &entry) } {
-                return;
+            if !unsafe { push(&mut self.uring, &entry) } {
+                return false;
             }
-            let at_device = self.at_device[index].as_mut().expect("it was there just now");
-            at_device.command.fail(IoError::Device(libc::EBUSY));
+            self.staged.pop_front();
         }
+        true
     }
 
     fn entry(&self, index: usize, transfer: &Transfer) -> squeue::Entry {

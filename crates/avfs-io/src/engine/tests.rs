@@ -31,7 +31,9 @@ impl Fixture {
         let size = device.size();
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        let ring = Ring::new(device, pool.clone(), Arc::clone(&wake), queue_depth).unwrap();
+        let gate = Arc::new(Gate::open());
+        let ring =
+            Ring::new(device, pool.clone(), Arc::clone(&wake), Arc::clone(&gate), queue_depth).unwrap();
         let heard = Arc::new(Heard::default());
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
@@ -40,7 +42,7 @@ impl Fixture {
             statistics: Mutex::default(),
         });
         let config = Config { queue_depth, ..Config::default() };
-        Self { image, pool, worker: Worker::new(ring, shared, config, size), heard }
+        Self { image, pool, worker: Worker::new(ring, gate, shared, config, size), heard }
     }
 
     fn request(&self, tag: u64, class: Class, operation: IoOperation) -> IoRequest {
@@ -174,4 +176,47 @@ fn refusals_of_the_kernel_have_a_cause() {
     assert!(cause(libc::ENOSYS).to_string().contains("io_uring_disabled"));
     assert!(matches!(cause(libc::ENOMEM), StartError::OutOfMemory));
     assert!(matches!(cause(libc::EMFILE), StartError::Other(_)));
+}
+
+/// A host that halted between a renewal of its lease and the next command gave that command to a device which was another's by then.
+#[test]
+fn nothing_passes_a_closed_gate_and_nothing_is_lost_before_one() {
+    let mut fixture = Fixture::new(4);
+    fixture.worker.gate.permit(Instant::FAR_FUTURE);
+    fixture.write(1, Class::Metadata);
+    fixture.write(3, Class::Metadata);
+    // They are dispatched, and the time runs out before the kernel has them.
+    fixture.worker.pass_gate(now());
+    fixture.worker.gate.permit(now());
+    fixture.worker.ring.wait(Some(std::time::Duration::from_millis(50))).unwrap();
+    fixture.worker.ring.reap(&mut fixture.worker.finished);
+    assert!(fixture.worker.finished.is_empty() && !fixture.worker.ring.is_busy());
+    fixture.write(5, Class::Metadata);
+    assert_eq!(fixture.worker.pass_gate(now()), None);
+    assert_eq!(fixture.worker.scheduler.in_flight(), 2, "it was dispatched before a closed gate");
+    assert!(std::fs::read(fixture.image.path()).unwrap().iter().all(|&byte| byte == 0));
+    // It opens again: everything goes on.
+    fixture.worker.gate.permit(Instant::FAR_FUTURE);
+    let mut ended = Vec::new();
+    while ended.len() < 3 {
+        ended.extend(fixture.work());
+    }
+    ended.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(ended, [(1, Ok(())), (3, Ok(())), (5, Ok(()))]);
+}
+
+#[test]
+fn what_waits_before_a_gate_that_is_revoked_ends() {
+    let mut fixture = Fixture::new(1);
+    fixture.write(1, Class::Metadata);
+    fixture.write(3, Class::Metadata);
+    fixture.worker.pass_gate(now());
+    fixture.worker.gate.revoke();
+    fixture.write(5, Class::Metadata);
+    fixture.worker.pass_gate(now());
+    let mut completions = std::mem::take(&mut fixture.worker.completions);
+    completions.sort_by_key(|completion| completion.tag);
+    assert_eq!(completions, [1, 3, 5].map(|tag| ended(IoTag(tag), IoError::Fenced)));
+    assert!(fixture.worker.outstanding.is_empty());
+    assert_eq!(fixture.worker.scheduler.in_flight(), 0);
 }
