@@ -24,7 +24,7 @@ fn run(name: &str, path: &str, image: &Path, output: Stdio) -> Output {
     match name {
         "mkfs" => command.args(["-f", "--size", "192M"]).arg(image.with_extension("new")),
         "fsck" => command.arg("-n").arg(image),
-        _ => command.args(["samba-config", "--share", "a", "--path", "/b"]),
+        _ => command.args(["samba-config", "--share", "a", "--path", "/"]),
     };
     command.stdout(output).output().unwrap()
 }
