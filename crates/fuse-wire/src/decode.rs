@@ -253,7 +253,6 @@ mod tests {
                 Ok(Operation::Unknown
                     | Operation::GetAttributes
                     | Operation::Statx
-                    | Operation::Fsync { .. }
                     | Operation::FsyncDirectory
                     | Operation::OpenDirectory
                     | Operation::ReleaseDirectory
