@@ -369,6 +369,8 @@ pub struct Core {
     /// Nothing is written to the device, neither for clients nor for the volume itself.
     dormant: bool,
     failure: Option<String>,
+    /// Another has the volume: it is not only read, there is nothing to be told of it.
+    is_lost: bool,
     next_aging: Instant,
 }
 
@@ -430,6 +432,7 @@ impl Core {
             unreaped: BTreeSet::new(),
             unnamed: BTreeSet::new(),
             failure: None,
+            is_lost: false,
             next_aging: Instant::FAR_FUTURE,
         };
         core.report_policy_mistakes();
@@ -707,6 +710,7 @@ impl Core {
     /// Refuses changes on a volume that is read-only or failed.
     fn check_writable(&self) -> Result<()> {
         match (&self.failure, self.read_only) {
+            _ if self.is_lost => Err(Error::Device),
             (Some(_), _) | (None, true) => Err(Error::ReadOnly),
             (None, false) => Ok(()),
         }
@@ -754,6 +758,7 @@ impl Core {
 
     /// The volume is another's from now on: nothing that waits comes to an end.
     pub fn lose_volume(&mut self, now: Now, why: &str) {
+        self.is_lost = true;
         self.fail(why);
         self.pump(now);
     }

@@ -151,7 +151,8 @@ pub(crate) fn take(device: &dyn Device, watch: Watch, clock: &dyn Clock) -> Resu
     }
 }
 
-/// Renews the lease until `ended` says so, and holds the gate open meanwhile. When it is lost, the gate is closed for good.
+/// Renews the lease until `ended` says so, and holds the gate open meanwhile. When it is lost, the gate is closed. The caller says so
+/// before it revokes the gate: what fails then has to be known for what it is, and not as an error of the device.
 fn keep(
     device: &dyn Device,
     lease: &mut Lease,
@@ -162,7 +163,7 @@ fn keep(
     let mut held = true;
     loop {
         if let Some(over) = lease.over() {
-            gate.revoke();
+            gate.permit(Instant::ZERO);
             return Err(over.clone());
         }
         let until = lease.holds_until();
@@ -233,7 +234,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Keeps the lease that was [taken](take). `lost` is called when it is lost, after the gate was closed.
+    /// Keeps the lease that was [taken](take). `lost` is called when it is lost: after the gate was closed, before it is revoked.
     pub(crate) fn keep(
         device: Arc<FileDevice>,
         lease: Lease,
@@ -247,6 +248,7 @@ impl Holding {
             let mut lease = lease;
             if let Err(over) = keep(&*renewed, &mut lease, &gate, &ended, &Machine) {
                 lost(&over);
+                gate.revoke();
             }
             lease
         })?;
@@ -342,6 +344,7 @@ pub(crate) fn held<T, E: From<IoError>>(
         let keeper = scope.spawn(move || {
             if let Err(over) = keep(device, lease, gate, &ended, &Machine) {
                 tracing::error!("{over}");
+                gate.revoke();
             }
         });
         let done = work(&Guarded { device, gate });
