@@ -78,6 +78,8 @@ pub enum Purpose {
     Small,
     /// One whole unit of metadata.
     Metadata,
+    /// The longest free run within a unit, for metadata that finds no whole one.
+    MetadataPart,
 }
 
 /// A wish for space.
@@ -251,7 +253,7 @@ impl Allocator {
     pub fn allocate(&mut self, request: &Request) -> Option<BlockRun> {
         let nothing_free = match request.purpose {
             Purpose::Metadata => self.space.free_units() == 0,
-            Purpose::Stream | Purpose::Small => self.space.free_blocks() == 0,
+            Purpose::Stream | Purpose::Small | Purpose::MetadataPart => self.space.free_blocks() == 0,
         };
         if nothing_free || request.wanted == 0 {
             return None;
@@ -269,6 +271,7 @@ impl Allocator {
                 Purpose::Stream => self.find_for_stream(wanted.min(LONGEST_RUN_BLOCKS), owner, after),
                 Purpose::Small => self.find_for_small(wanted.min(BLOCKS_PER_UNIT), owner, after),
                 Purpose::Metadata => self.find_for_metadata(),
+                Purpose::MetadataPart => self.find_part(wanted.min(BLOCKS_PER_UNIT)),
             };
             match found {
                 Some(run) => break run,
@@ -280,6 +283,7 @@ impl Allocator {
             Purpose::Stream => self.advance_window(owner, run),
             Purpose::Small => self.remember_small(owner, unit_of(run.start)),
             Purpose::Metadata => self.metadata_zone = Some(self.space.zone_of(unit_of(run.start))),
+            Purpose::MetadataPart => {}
         }
         Some(run)
     }
@@ -500,6 +504,12 @@ impl Allocator {
         let run =
             self.space.open_runs(zone).min_by_key(|run| (behind_window(run.start), run.len(), run.start))?;
         Some(BlockRun { start: first_block(run.end - 1), count: BLOCKS_PER_UNIT })
+    }
+
+    /// The longest hole; a whole unit is broken only where there is no hole.
+    fn find_part(&mut self, wanted: u64) -> Option<BlockRun> {
+        let whole = |run: BlockRun| BlockRun { count: wanted, ..run };
+        self.space.largest_hole(wanted).or_else(|| self.find_for_metadata().map(whole))
     }
 
     /// The zone asked for while it has open units, else the one with the fewest: long runs stay for streams.

@@ -14,9 +14,11 @@ mod expectation;
 mod file;
 mod frames;
 mod holdings;
+mod in_flight;
 mod names;
 mod openers;
 mod pattern;
+mod places;
 mod players;
 mod policies;
 mod probing;
@@ -49,6 +51,7 @@ use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
 use frames::Share;
 use hashbrown::HashMap;
+use in_flight::InFlight;
 use openers::Openers;
 use players::Player;
 use refused::Refused;
@@ -182,6 +185,8 @@ pub enum Operation {
 enum Stage {
     /// To be tried (again).
     Try,
+    /// The epochs of dirty files are ended, of those up to `next` already.
+    Epochs { next: Ino, closed: BTreeMap<Ino, u64> },
     /// Data of these files up to these epochs must reach the device.
     Data { epochs: BTreeMap<Ino, u64> },
     /// Waits for the journal.
@@ -244,9 +249,10 @@ impl Outbox {
 
     /// Somebody now waits for a request, handed over already or not.
     fn promote(&mut self, promotion: Promotion) {
-        match self.requests.iter_mut().find(|request| request.tag == promotion.tag) {
-            Some(request) => request.promote(promotion),
-            None => self.promotions.push(promotion),
+        // Tags ascend in the order in which requests are made.
+        match self.requests.binary_search_by_key(&promotion.tag, |request| request.tag) {
+            Ok(index) => self.requests[index].promote(promotion),
+            Err(_) => self.promotions.push(promotion),
         }
     }
 }
@@ -344,7 +350,19 @@ pub struct Core {
     space_waiters: Vec<Ticket>,
     /// Oldest first.
     throttled: VecDeque<Throttled>,
-    in_flight: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
+    in_flight: InFlight,
+    /// What is left of this turn's [`STEPS`].
+    steps: u32,
+    /// Something is to go on in the next turn.
+    is_unfinished: bool,
+    /// See [`clear_interrupted`](Self::clear_interrupted).
+    interrupted: Vec<Record>,
+    /// Operations that go on in the next turn.
+    turns: Vec<Ticket>,
+    /// Files that may have reserved space.
+    reserving: BTreeSet<Ino>,
+    /// How far [`write_aged`](Self::write_aged) has come, if it is under way, and when it is to begin anew.
+    aging: Option<writeback::Aging>,
     next_tag: u64,
     outbox: Outbox,
     /// See [`Outbox::accepted`].
@@ -355,7 +373,16 @@ pub struct Core {
     checkpoints: Checkpoints,
     /// Space that is free as soon as the record that freed it is durable.
     freed: VecDeque<(u64, BlockRun)>,
+    /// Space that is free as soon as the device does not read or write there any more, by its first block.
+    busy: BTreeMap<u64, BlockRun>,
+    /// Blocks in both.
     freed_blocks: u64,
+    /// How often those who wait for space have been told to try again.
+    space_turn: u64,
+    /// A name was refused for want of space since [`await_space`](Self::await_space) was asked last.
+    lacks_space: bool,
+    /// Names wait for the next turn.
+    has_space_awaited: bool,
     /// Bytes of file data on their way to the device.
     writing_bytes: u64,
     /// Requests that carry file data to the device, or complete pages for it.
@@ -374,6 +401,12 @@ pub struct Core {
     next_aging: Instant,
 }
 
+/// What is done in one turn, while everybody else waits: so many files, blocks, runs of space or clients are looked at, a few
+/// microseconds each. An operator's target: nobody waits for 5 ms because of somebody else's turn.
+const STEPS: u32 = 256;
+/// What a client has begun is done at once up to here, so that what is small needs no turn of its own.
+const LEAST_STEPS: u32 = 16;
+
 /// Memory that file data may not take: the log, checkpoints and superblocks need some when everything is dirty.
 const SYSTEM_RESERVE: u64 = 16 << 20;
 /// A piece of memory may cost the eviction of so many times its size.
@@ -384,13 +417,13 @@ impl Core {
     pub fn new(
         superblock: Superblock,
         metadata: Metadata,
-        allocator: Allocator,
+        mut allocator: Allocator,
         journal: Journal,
         pool: Pool,
         options: CoreOptions,
         now: Now,
     ) -> Self {
-        let checkpoints = Checkpoints::new(&superblock, &metadata, now.monotonic);
+        let checkpoints = Checkpoints::new(&superblock, &metadata, &mut allocator, now.monotonic);
         let commit = Commit::new(metadata.lsn());
         let mut core = Self {
             read_only: options.read_only,
@@ -417,7 +450,13 @@ impl Core {
             buffer_waiters: VecDeque::new(),
             space_waiters: Vec::new(),
             throttled: VecDeque::new(),
-            in_flight: BTreeMap::new(),
+            in_flight: InFlight::default(),
+            steps: STEPS,
+            is_unfinished: false,
+            interrupted: Vec::new(),
+            turns: Vec::new(),
+            reserving: BTreeSet::new(),
+            aging: None,
             next_tag: 1,
             outbox: Outbox::default(),
             accepted: Accepted::default(),
@@ -426,7 +465,11 @@ impl Core {
             refused: Refused::default(),
             checkpoints,
             freed: VecDeque::new(),
+            busy: BTreeMap::new(),
             freed_blocks: 0,
+            space_turn: 0,
+            lacks_space: false,
+            has_space_awaited: false,
             writing_bytes: 0,
             writeback_requests: 0,
             unreaped: BTreeSet::new(),
@@ -436,6 +479,7 @@ impl Core {
             next_aging: Instant::FAR_FUTURE,
         };
         core.report_policy_mistakes();
+        core.find_interrupted();
         if !core.dormant {
             core.keep_spares();
             core.clear_interrupted(now);
@@ -447,29 +491,36 @@ impl Core {
     /// Clears away what a loss of power left behind: inodes without a name, and bytes behind the end of a file that
     /// reached the device before the length that was to include them. If the file grew over those they would be back.
     fn clear_interrupted(&mut self, now: Now) {
+        let mut records = std::mem::take(&mut self.interrupted);
         let orphans: Vec<Ino> = self.metadata.orphans().iter().copied().collect();
         for ino in orphans {
             self.reap(now, ino);
         }
+        // Of inodes that are gone nothing is left.
+        records.retain(|record| self.metadata.get(record.ino()).is_some());
+        for records in records.chunks(data::TRANSACTION_RECORDS) {
+            let _ = self.transact(now, records);
+        }
+    }
+
+    /// Looked for once, before anybody is served: it looks at every inode.
+    fn find_interrupted(&mut self) {
         if !has(Step::BehindTheEndIsCleared) {
             return;
         }
-        let mut behind = Vec::new();
         for (ino, inode) in self.metadata.iter() {
             let pages = inode.size.div_ceil(BLOCK);
             let extents = inode.extents().into_iter().flat_map(|extents| extents.range(pages, u64::MAX));
             let written = extents.filter(|extent| !extent.unwritten);
-            behind.extend(
+            self.interrupted.extend(
                 written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
             );
-        }
-        for records in behind.chunks(data::TRANSACTION_RECORDS) {
-            let _ = self.transact(now, records);
         }
     }
 
     /// What is to be done now; the outbox is empty afterwards.
     pub fn take_outbox(&mut self) -> Outbox {
+        self.steps = STEPS;
         let mut outbox = std::mem::take(&mut self.outbox);
         // It wakes nobody: it counts when a stream is declared, and what is written within seconds carries it before.
         if !outbox.is_empty() {
@@ -612,7 +663,7 @@ impl Core {
 
     /// The device finished a request.
     pub fn io_completed(&mut self, now: Now, completion: Completion) {
-        let Some((purpose, _)) = self.in_flight.remove(&completion.tag) else { return };
+        let Some((purpose, run)) = self.in_flight.remove(completion.tag) else { return };
         let result = completion.result;
         match purpose {
             Purpose::Load { ino, block, start, length, bounce } => {
@@ -638,6 +689,7 @@ impl Core {
             }
             Purpose::CheckpointFlush | Purpose::Superblock => self.checkpoint_io_completed(0, result),
         }
+        run.into_iter().for_each(|run| self.release_busy(now, run));
         self.wake_for_buffers(now);
         self.pump(now);
     }
@@ -655,6 +707,10 @@ impl Core {
 
     /// Does what time has made due.
     pub fn tick(&mut self, now: Now) {
+        self.steps = STEPS;
+        if std::mem::take(&mut self.is_unfinished) {
+            self.go_on(now);
+        }
         if now.monotonic >= self.next_aging {
             self.write_aged(now);
         }
@@ -669,8 +725,49 @@ impl Core {
 
     /// When [`tick`](Self::tick) has something to do, if nothing else happens before.
     pub fn next_wakeup(&self) -> Instant {
+        if self.is_unfinished {
+            return Instant::ZERO;
+        }
         let sequences = self.next_stop.min(self.next_ahead);
         self.next_aging.min(sequences).min(self.commit_due()).min(self.checkpoint_due())
+    }
+
+    // Turns: what takes long is done a part at a time, and everybody else comes between.
+
+    /// Takes some of the steps of this turn. False when none are left: then what is asked for goes on in the next turn.
+    fn take_steps(&mut self, steps: u32) -> bool {
+        let are_left = self.steps > 0;
+        self.is_unfinished |= !are_left;
+        self.steps = self.steps.saturating_sub(steps);
+        are_left
+    }
+
+    /// An operation goes on in the next turn.
+    fn go_on_later(&mut self, ticket: Ticket) {
+        self.is_unfinished = true;
+        self.turns.push(ticket);
+    }
+
+    /// One more part of whatever is unfinished.
+    fn go_on(&mut self, now: Now) {
+        self.remove_gone();
+        self.finish_waiters(now);
+        if self.freed.front().is_some_and(|&(lsn, _)| lsn <= self.commit.durable_lsn()) {
+            self.release_freed(now);
+        }
+        for ticket in std::mem::take(&mut self.turns) {
+            self.retry(now, ticket);
+        }
+        if !self.buffer_waiters.is_empty() {
+            self.write_back_for_memory(now);
+        }
+    }
+
+    /// Memory of files that are gone.
+    fn remove_gone(&mut self) {
+        while self.cache.has_gone() && self.take_steps(LEAST_STEPS) {
+            self.cache.remove_gone(LEAST_STEPS as usize);
+        }
     }
 
     fn pump(&mut self, now: Now) {
@@ -718,7 +815,34 @@ impl Core {
 
     /// Refuses what makes metadata grow on a full volume.
     fn check_metadata_space(&mut self) -> Result<()> {
-        if self.keep_spares() && self.allocator.available() > 0 { Ok(()) } else { Err(Error::NoSpace) }
+        if self.keep_spares() && self.allocator.available() > 0 {
+            return Ok(());
+        }
+        self.lacks_space = true;
+        Err(Error::NoSpace)
+    }
+
+    /// After a name was refused with [`Error::NoSpace`]: true when space is on its way, so that it should be tried again when the
+    /// [turn](Self::space_turn) has changed; false when the volume is full.
+    pub fn await_space(&mut self, now: Now) -> bool {
+        let lacks = std::mem::take(&mut self.lacks_space);
+        if !lacks || self.failure.is_some() || !self.is_space_coming(now) {
+            return false;
+        }
+        self.has_space_awaited = true;
+        self.commit.want();
+        self.pump(now);
+        true
+    }
+
+    /// True while somebody waits for what is on its way to become free.
+    fn is_space_awaited(&self) -> bool {
+        self.has_space_awaited || !self.space_waiters.is_empty()
+    }
+
+    /// Changes whenever it makes sense to try again what found no space.
+    pub fn space_turn(&self) -> u64 {
+        self.space_turn
     }
 
     /// From now on nothing is written: read-only rather than wrong.
@@ -726,6 +850,7 @@ impl Core {
         if self.failure.is_none() {
             tracing::error!("volume turned read-only: {why}");
             self.failure = Some(why.to_owned());
+            self.space_turn += 1;
             for Throttled { ticket, .. } in std::mem::take(&mut self.throttled) {
                 self.outbox.finished.push((ticket, Outcome::Count(Err(Error::Device))));
             }
@@ -768,36 +893,55 @@ impl Core {
         self.failure.as_deref()
     }
 
-    /// Gives back to the allocator what durable records freed, unless the device still reads or writes there.
+    /// Gives back to the allocator what durable records freed, as far as the device does not read or write there.
     fn release_freed(&mut self, now: Now) {
         let durable = self.commit.durable_lsn();
-        let mut kept = VecDeque::new();
-        let mut released = false;
         while let Some(&(lsn, run)) = self.freed.front() {
-            if lsn > durable && has(Step::FreedWhenDurable) {
+            if lsn > durable && has(Step::FreedWhenDurable) || !self.take_steps(1) {
                 break;
             }
             self.freed.pop_front();
-            let busy = self.in_flight.values().any(|(_, at)| {
-                at.is_some_and(|at| at.start < run.start + run.count && run.start < at.start + at.count)
-            });
-            steps::matters(Step::FreedWhenIdle, busy);
-            if busy && has(Step::FreedWhenIdle) {
-                kept.push_back((lsn, run));
-            } else if self.allocator.free(run).is_ok() {
-                self.freed_blocks -= run.count;
-                released = true;
-            } else {
-                self.fail("space was freed twice");
+            let is_busy = self.in_flight.touches(run);
+            steps::matters(Step::FreedWhenIdle, is_busy);
+            if is_busy && has(Step::FreedWhenIdle) {
+                self.busy.insert(run.start, run);
+            } else if !self.give_back(run) {
                 return;
             }
         }
-        kept.append(&mut self.freed);
-        self.freed = kept;
-        if released {
-            for ticket in std::mem::take(&mut self.space_waiters) {
-                self.retry(now, ticket);
+        self.wake_for_space(now);
+    }
+
+    /// A request to these blocks has ended.
+    fn release_busy(&mut self, now: Now, ended: BlockRun) {
+        let mut released = false;
+        while let Some((&start, &run)) = self.busy.range(..ended.end()).next_back() {
+            if run.end() <= ended.start || self.in_flight.touches(run) {
+                break;
             }
+            self.busy.remove(&start);
+            released |= self.give_back(run);
+        }
+        if released {
+            self.wake_for_space(now);
+        }
+    }
+
+    fn give_back(&mut self, run: BlockRun) -> bool {
+        if self.allocator.free(run).is_err() {
+            self.fail("space was freed twice");
+            return false;
+        }
+        self.freed_blocks -= run.count;
+        true
+    }
+
+    /// Whoever waits for space tries again, and waits again where more is on its way.
+    fn wake_for_space(&mut self, now: Now) {
+        self.space_turn += 1;
+        self.has_space_awaited = false;
+        for ticket in std::mem::take(&mut self.space_waiters) {
+            self.retry(now, ticket);
         }
     }
 
@@ -831,7 +975,7 @@ impl Core {
         let tag = IoTag(self.next_tag);
         self.next_tag += 1;
         self.outbox.requests.push(IoRequest { tag, operation, offset, segments, class, stream, deadline });
-        self.in_flight.insert(tag, (purpose, run));
+        self.in_flight.insert(tag, purpose, run);
         tag
     }
 
@@ -879,10 +1023,12 @@ impl Core {
             let scattered = enough && evicted >= SCATTERED_LIMIT * size && size > MIN_BUFFER;
             let block = if scattered { None } else { self.cache.evict_one() };
             match block {
-                Some(block) => {
+                Some((id, block)) => {
                     evicted += block.memory.len();
-                    self.forget_block(block);
+                    self.forget_block(id, &block);
                 }
+                // What is dirty of files that are gone is not written any more.
+                None if self.cache.has_gone() => _ = self.cache.remove_gone(1),
                 None if size == MIN_BUFFER => return None,
                 None => {
                     size /= 2;
@@ -919,11 +1065,16 @@ impl Core {
     }
 
     /// The file of an evicted block does not have it any more.
-    fn forget_block(&mut self, block: CacheBlock) {
-        if let Some(file) = self.files.get_mut(&block.ino) {
+    fn forget_block(&mut self, id: BlockId, block: &CacheBlock) {
+        // Of a block that is gone already the place may be another's.
+        if let Some(file) =
+            self.files.get_mut(&block.ino).filter(|file| file.blocks.get(block.start) == Some(id))
+        {
             file.blocks.remove(block.start);
             self.rest(block.ino);
-        } else if let Some(file) = self.resting.get_mut(&block.ino) {
+        } else if let Some(file) =
+            self.resting.get_mut(&block.ino).filter(|file| file.blocks.get(block.start) == Some(id))
+        {
             file.blocks.remove(block.start);
             if file.is_empty() {
                 self.resting.remove(&block.ino);

@@ -58,6 +58,11 @@ impl DirectoryIndex {
         self.entries.range(cookies(name)).map(|(&cookie, &ino)| (cookie, ino))
     }
 
+    /// The entries of a [hash](Self::hash).
+    pub fn of_hash(&self, hash: u64) -> impl Iterator<Item = (u64, Ino)> {
+        self.entries.range(hash..=hash | 0xfff).map(|(&cookie, &ino)| (cookie, ino))
+    }
+
     /// Enters a name. Returns false when there is no cookie left for names of its hash.
     pub fn insert(&mut self, name: &[u8], ino: Ino, is_directory: bool) -> bool {
         let Some(cookie) = cookies(name).find(|cookie| !self.entries.contains_key(cookie)) else {
@@ -85,9 +90,14 @@ impl DirectoryIndex {
         self.entries.range(cookie + 1..).map(|(&cookie, &ino)| (cookie, ino))
     }
 
-    /// True when `cookie` is one of those that `name` can have.
-    pub fn cookie_fits(cookie: u64, name: &[u8]) -> bool {
-        cookies(name).contains(&cookie)
+    /// What all spellings of a name in upper and lower case have in common: the first cookie they can have.
+    pub fn hash(name: &[u8]) -> u64 {
+        *cookies(name).start()
+    }
+
+    /// The hash of the names that can have `cookie`.
+    pub fn hash_of_cookie(cookie: u64) -> u64 {
+        cookie / NAMES_OF_ONE_HASH as u64 * NAMES_OF_ONE_HASH as u64
     }
 }
 

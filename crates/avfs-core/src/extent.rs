@@ -53,6 +53,8 @@ impl Extent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtentMap {
     extents: SmallVec<[Extent; 1]>,
+    /// In all extents: asked for with each stat(2).
+    blocks: u64,
 }
 
 impl ExtentMap {
@@ -73,7 +75,7 @@ impl ExtentMap {
 
     /// Blocks in all extents.
     pub fn blocks(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.count).sum()
+        self.blocks
     }
 
     /// Index of the first extent that ends after `block`.
@@ -123,32 +125,43 @@ impl ExtentMap {
     /// Maps the blocks of `extent`, replacing what was there. Device blocks that no longer hold any part of the
     /// file go to `freed`; a change of state in place (same device blocks) frees nothing.
     pub fn insert(&mut self, extent: Extent, freed: &mut Vec<BlockRun>) {
-        let before = freed.len();
-        self.remove(extent.logical, extent.logical_end(), freed);
-        let mut replaced = freed.split_off(before);
-        for run in replaced.drain(..) {
-            subtract(run, extent.run(), freed);
-        }
-        let index = self.index_after(extent.logical);
-        let mut merged = extent;
-        let (mut first, mut end) = (index, index);
-        if let Some(previous) = index.checked_sub(1).map(|previous| self.extents[previous])
-            && previous.continued_by(&merged)
-        {
-            merged = Extent { count: previous.count + merged.count, ..previous };
-            first -= 1;
-        }
-        if let Some(next) = self.extents.get(index)
-            && merged.continued_by(next)
-        {
-            merged.count += next.count;
+        let mut first = self.index_after(extent.logical);
+        let mut end = first;
+        let (mut head, mut tail) = (None, None);
+        while let Some(old) = self.extents.get(end).filter(|old| old.logical < extent.logical_end()) {
+            head = head.or(old.clip(0, extent.logical));
+            tail = old.clip(extent.logical_end(), u64::MAX);
+            let gone = old.clip(extent.logical, extent.logical_end());
+            gone.into_iter().for_each(|gone| subtract(gone.run(), extent.run(), freed));
             end += 1;
         }
-        self.splice(first, end, &[merged]);
+        let mut merged = extent;
+        if head.is_none()
+            && let Some(previous) = first.checked_sub(1).map(|previous| self.extents[previous])
+            && previous.continued_by(&merged)
+        {
+            (first, head) = (first - 1, Some(previous));
+        }
+        if let Some(previous) = head.filter(|previous| previous.continued_by(&merged)) {
+            (merged, head) = (Extent { count: previous.count + merged.count, ..previous }, None);
+        }
+        if tail.is_none()
+            && let Some(next) = self.extents.get(end).filter(|next| merged.continued_by(next))
+        {
+            (end, tail) = (end + 1, Some(*next));
+        }
+        if let Some(next) = tail.filter(|next| merged.continued_by(next)) {
+            (merged.count, tail) = (merged.count + next.count, None);
+        }
+        // At once: of very many extents one is replaced where it stands, and none is moved.
+        let with: SmallVec<[Extent; 3]> = head.into_iter().chain([merged]).chain(tail).collect();
+        self.splice(first, end, &with);
     }
 
     /// Replaces the extents `first..end` by `with`.
     fn splice(&mut self, first: usize, end: usize, with: &[Extent]) {
+        let blocks = |extents: &[Extent]| extents.iter().map(|extent| extent.count).sum::<u64>();
+        self.blocks = self.blocks + blocks(with) - blocks(&self.extents[first..end]);
         if end - first == with.len() {
             self.extents[first..end].copy_from_slice(with);
         } else if first == self.extents.len() {
@@ -188,6 +201,7 @@ mod tests {
 
     fn check(map: &ExtentMap) {
         let all: Vec<_> = map.iter().copied().collect();
+        assert_eq!(map.blocks(), all.iter().map(|extent| extent.count).sum::<u64>());
         for pair in all.windows(2) {
             assert!(pair[0].logical_end() <= pair[1].logical, "{all:?}");
             assert!(!pair[0].continued_by(&pair[1]), "{all:?}");

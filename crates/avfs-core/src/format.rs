@@ -65,10 +65,12 @@ pub struct Features {
 
 /// Of the incompatible features: inodes have flags (chattr). A checkpoint adds it once one has.
 pub const INODE_FLAGS: u64 = 1;
+/// Incompatible: pieces of metadata may lie in units beside file data. Set when the first does; not taken away again.
+pub const SHARED_UNITS: u64 = 2;
 
 /// The features this code knows.
 pub const KNOWN_FEATURES: Features =
-    Features { compatible: 0, read_only_compatible: 0, incompatible: INODE_FLAGS };
+    Features { compatible: 0, read_only_compatible: 0, incompatible: INODE_FLAGS | SHARED_UNITS };
 
 /// A contiguous structure on the device, its checksum kept by whoever points at it. `copy` is a second one, in
 /// another unit.

@@ -31,7 +31,7 @@ use crate::protection::{self, Clock, Machine};
 use crate::superblocks::{NoVolume, Superblocks};
 use avfs_io::IoError;
 use avfs_io::device::Device;
-use load::{Loaded, file_runs, joined, kept_for, load};
+use load::{Loaded, file_runs, joined, load};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use units::{Bytes, DeviceOffset, Ino};
@@ -567,7 +567,7 @@ impl Patient {
         Self {
             metadata,
             geometry,
-            kept: joined(whole.iter().map(|&run| kept_for(run)).collect(), &geometry),
+            kept: joined(whole.to_vec(), &geometry),
             occupied,
             lost_shards,
             findings: Vec::new(),

@@ -7,8 +7,8 @@ use crate::codec::{Malformed, Reader, Writer};
 use crate::directory::DirectoryIndex;
 use crate::extent::{Extent, ExtentMap};
 use crate::format::{MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
+use crate::names::Names;
 use crate::types::{FileKind, InodeFlags};
-use smallvec::SmallVec;
 use units::{Ino, Timestamp};
 
 /// A [`Timestamp`] in 12 bytes: four of them stand in each inode.
@@ -94,7 +94,7 @@ pub struct Inode {
     /// Length in bytes as far as it is recorded; an open file may be longer.
     pub size: u64,
     /// Its names. None: an orphan, removed when nobody uses it any more.
-    pub names: SmallVec<[Name; 1]>,
+    pub names: Names,
     /// What depends on the kind.
     pub body: Body,
     /// Extended attributes, sorted by name. Boxed because most files have few.
@@ -108,7 +108,7 @@ impl Inode {
             Body::Symlink(target) => target.len() as u64,
             _ => 0,
         };
-        Self { kind, generation, attributes, size, names: SmallVec::new(), body, xattrs: None }
+        Self { kind, generation, attributes, size, names: Names::default(), body, xattrs: None }
     }
 
     /// The empty body of a kind; a symbolic link's target and a node's number come with their record.

@@ -22,6 +22,7 @@ pub mod journal;
 mod lease;
 pub mod metadata;
 pub mod mkfs;
+pub mod names;
 pub mod policy;
 mod protection;
 mod ranges;

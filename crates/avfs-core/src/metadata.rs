@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::steps::{Step, has};
 use crate::types::{FileKind, InodeFlags};
 use shards::Shards;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use units::{Ino, Timestamp};
 
 /// 256 neighbouring inode numbers: what a checkpoint writes as one image.
@@ -67,6 +67,31 @@ pub enum Contradiction {
     TooManyNames(Ino),
 }
 
+/// A shard's image that is being made, a part at a time: it shows one moment, whatever changes meanwhile.
+#[derive(Debug)]
+struct Imaging {
+    number: u64,
+    lsn: u64,
+    /// Slots that had an inode at that moment.
+    slots: Vec<usize>,
+    /// How many of them are in the image.
+    done: usize,
+    /// Inodes that have changed since, as they were.
+    before: BTreeMap<usize, Vec<u8>>,
+    writer: Writer,
+}
+
+/// How far an image is.
+#[derive(Debug)]
+pub(crate) enum Image {
+    /// There is no such shard.
+    Absent,
+    /// There is more to come.
+    Unfinished,
+    /// The image, and the sequence number it is as new as.
+    Done(Vec<u8>, u64),
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Metadata {
@@ -88,6 +113,7 @@ pub struct Metadata {
     has_policies: bool,
     /// The same of flags.
     has_flags: bool,
+    imaging: Option<Box<Imaging>>,
 }
 
 /// The extended attribute in which SELinux keeps labels.
@@ -139,41 +165,43 @@ impl Metadata {
 
     /// The inode that `name` stands for in `parent`.
     pub fn child(&self, parent: &Inode, parent_ino: Ino, name: &[u8]) -> Option<Ino> {
-        parent.directory()?.candidates(name).map(|(_, ino)| ino).find(|&ino| {
-            self.get(ino).is_some_and(|inode| {
-                inode.names.iter().any(|own| own.parent == parent_ino && *own.name == *name)
-            })
-        })
+        let has = |ino: &Ino| self.get(*ino).is_some_and(|inode| inode.names.has(parent_ino, name));
+        let mut candidates = parent.directory()?.candidates(name).map(|(_, ino)| ino);
+        let first = candidates.next()?;
+        if has(&first) {
+            return Some(first);
+        }
+        // One inode may stand there under thousands of spellings of the name: it is asked once.
+        candidates.collect::<BTreeSet<Ino>>().into_iter().find(has)
     }
 
     /// The names of `directory` after `cookie`, in reading order.
     pub fn entries(&self, directory: Ino, cookie: u64) -> impl Iterator<Item = (u64, &[u8], Ino, &Inode)> {
         let index = self.get(directory).and_then(Inode::directory);
+        // Several names of one inode here share a hash: their nth cookie shows the nth of them. What is left of those of the hash
+        // that is read now, by inode.
+        let mut hash = None;
+        let mut names: BTreeMap<Ino, Vec<&Name>> = BTreeMap::new();
         index.into_iter().flat_map(move |index| index.after(cookie)).filter_map(move |(cookie, ino)| {
             let inode = self.get(ino)?;
-            let mut fitting = inode
-                .names
-                .iter()
-                .filter(|name| name.parent == directory && DirectoryIndex::cookie_fits(cookie, &name.name));
-            // Several names of one inode here share a hash: their nth cookie shows the nth of them.
-            let first = fitting.next()?;
-            let name = match fitting.next() {
-                None => first,
-                Some(_) => {
-                    let nth = index?
-                        .candidates(&first.name)
-                        .filter(|&(other, same)| same == ino && other < cookie)
-                        .count();
-                    inode
-                        .names
-                        .iter()
-                        .filter(|name| {
-                            name.parent == directory && DirectoryIndex::cookie_fits(cookie, &name.name)
-                        })
-                        .nth(nth)?
-                }
-            };
-            Some((cookie, &*name.name, ino, inode))
+            let own = DirectoryIndex::hash_of_cookie(cookie);
+            if hash.replace(own) != Some(own) {
+                names.clear();
+            }
+            let left = names.entry(ino).or_insert_with(|| {
+                let mut all: Vec<&Name> = inode.names.of_hash(directory, own).collect();
+                let read = match all.len() {
+                    0 | 1 => 0,
+                    _ => {
+                        let before = index.into_iter().flat_map(|index| index.of_hash(own));
+                        before.filter(|&(other, same)| same == ino && other < cookie).count()
+                    }
+                };
+                all.drain(..read.min(all.len()));
+                all.reverse();
+                all
+            });
+            Some((cookie, &*left.pop()?.name, ino, inode))
         })
     }
 
@@ -244,6 +272,7 @@ impl Metadata {
     /// When the record does not fit the state; nothing has changed then.
     pub fn apply(&mut self, record: &Record, freed: &mut Vec<BlockRun>) -> Result<u64, Contradiction> {
         let ino = record.ino();
+        self.keep_for_image(ino);
         self.unindex(record);
         self.apply_facts(record, freed)?;
         self.index(record);
@@ -306,11 +335,8 @@ impl Metadata {
             }
             Record::AddName { name, .. } => {
                 inode.names.push(name.clone());
-                if inode.names.len() == 1 {
-                    inode.names.shrink_to_fit();
-                }
             }
-            Record::RemoveName { name, .. } => inode.names.retain(|own| own != name),
+            Record::RemoveName { name, .. } => inode.names.remove(name),
             Record::SetXattr { name, value, .. } => inode.set_xattr(name, value),
             Record::RemoveXattr { name, .. } => inode.remove_xattr(name),
             Record::Map { extent, .. } => match &mut inode.body {
@@ -341,7 +367,7 @@ impl Metadata {
     fn unindex(&mut self, record: &Record) {
         let Record::RemoveName { ino, name } = record else { return };
         let Some(inode) = self.get(*ino) else { return };
-        if !inode.names.contains(name) {
+        if !inode.names.has(name.parent, &name.name) {
             return;
         }
         let is_directory = inode.kind == FileKind::Directory;
@@ -479,6 +505,58 @@ impl Metadata {
         Some((writer.bytes, lsn))
     }
 
+    /// The same a part at a time, about so many bytes with each call. What changes between the calls is not in it.
+    pub(crate) fn go_on_image(&mut self, number: u64, bytes: usize) -> Image {
+        let begun = self.imaging.take().filter(|imaging| imaging.number == number);
+        let Some(shard) = self.shard(number) else { return Image::Absent };
+        let mut imaging = begun.unwrap_or_else(|| {
+            let lsn = if has(Step::ShardLsnIsItsOwn) { shard.lsn } else { self.lsn };
+            let mut writer = Writer::default();
+            writer.number(number);
+            writer.number(lsn);
+            writer.number(u64::from(shard.live));
+            let slots =
+                (0..).zip(shard.inodes.iter()).filter_map(|(slot, inode)| inode.as_ref().map(|_| slot));
+            let slots = slots.collect();
+            Box::new(Imaging { number, lsn, slots, done: 0, before: BTreeMap::new(), writer })
+        });
+        let end = imaging.writer.bytes.len() + bytes;
+        while let Some(&slot) = imaging.slots.get(imaging.done) {
+            if imaging.writer.bytes.len() >= end {
+                self.imaging = Some(imaging);
+                return Image::Unfinished;
+            }
+            match (imaging.before.remove(&slot), &shard.inodes[slot]) {
+                (Some(before), _) => imaging.writer.bytes.extend(before),
+                (None, Some(inode)) => {
+                    inode.encode(Ino(number * SHARD_INODES + slot as u64), &mut imaging.writer);
+                }
+                (None, None) => {}
+            }
+            imaging.done += 1;
+        }
+        Image::Done(imaging.writer.bytes, imaging.lsn)
+    }
+
+    /// An inode is about to change: an image that has not come to it yet takes it as it is.
+    fn keep_for_image(&mut self, ino: Ino) {
+        let number = shard_of(ino);
+        if self.imaging.as_ref().is_none_or(|imaging| imaging.number != number) {
+            return;
+        }
+        let Some(mut imaging) = self.imaging.take() else { return };
+        let slot = slot_of(ino);
+        let is_to_come = imaging.slots[imaging.done..].binary_search(&slot).is_ok();
+        if is_to_come && !imaging.before.contains_key(&slot) {
+            let mut writer = Writer::default();
+            if let Some(inode) = self.get(ino) {
+                inode.encode(ino, &mut writer);
+            }
+            imaging.before.insert(slot, writer.bytes);
+        }
+        self.imaging = Some(imaging);
+    }
+
     pub(crate) fn set_location(&mut self, number: u64, location: ShardLocation) -> ShardLocation {
         match self.shards.get_mut(number) {
             Some(shard) => std::mem::replace(&mut shard.location, location),
@@ -545,5 +623,54 @@ impl Metadata {
 
     pub(crate) fn set_lsn(&mut self, lsn: u64) {
         self.lsn = self.lsn.max(lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::Name;
+
+    fn create(ino: u64) -> Record {
+        let (kind, attributes) = (FileKind::Regular, CoreAttributes::default());
+        Record::Create { ino: Ino(ino), kind, generation: 0, attributes, target: Box::default(), device: 0 }
+    }
+
+    /// An image that is made a part at a time is the image of the moment at which it was begun: of inodes that change, come and go
+    /// meanwhile, before it has come to them or after.
+    #[test]
+    fn an_image_in_parts_shows_one_moment() {
+        for parts in 1..40 {
+            let mut metadata = Metadata::with_root(Timestamp { seconds: 1, nanoseconds: 0 });
+            let apply = |metadata: &mut Metadata, record: Record| {
+                _ = metadata.apply(&record, &mut Vec::new());
+            };
+            for ino in 2..40 {
+                apply(&mut metadata, create(ino));
+                let name = Name { parent: Ino::ROOT, name: format!("{ino}").into_bytes().into() };
+                apply(&mut metadata, Record::AddName { ino: Ino(ino), name });
+            }
+            let (expected, lsn) = metadata.image(0).unwrap();
+            let mut step = 0;
+            let made = loop {
+                match metadata.go_on_image(0, expected.len() / parts + 1) {
+                    Image::Unfinished => {}
+                    Image::Done(image, lsn) => break (image, lsn),
+                    Image::Absent => panic!("there is one"),
+                }
+                let ino = Ino(2 + (step * 7) % 38);
+                match step % 3 {
+                    0 => apply(&mut metadata, Record::Size { ino, size: 77 + step }),
+                    1 => apply(&mut metadata, create(100 + step)),
+                    _ if metadata.get(ino).is_some() => apply(&mut metadata, Record::Remove { ino }),
+                    _ => {}
+                }
+                step += 1;
+                if metadata.get(Ino(2 + (step * 7) % 38)).is_none() {
+                    step += 1;
+                }
+            };
+            assert!(made == (expected, lsn), "in {parts} parts");
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::superblocks::{NoVolume, Superblocks};
 use crate::tree::{self, TreeError};
 use avfs_io::IoError;
 use avfs_io::device::Device;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use units::{Bytes, DeviceOffset, Ino};
 
 /// Why a device cannot be mounted.
@@ -109,18 +109,32 @@ pub fn find_superblock(device: &dyn Device) -> Result<Superblock, RecoveryError>
     Ok(Superblocks::read(device)?.best().clone())
 }
 
-/// Reads metadata pieces, a whole unit at a time: shards of a checkpoint lie side by side.
+/// Units of which pieces take at least this part are read whole.
+const DENSE_PART: u64 = 8;
+
+/// Reads metadata pieces, a whole unit at a time where shards of a checkpoint lie side by side.
 pub(crate) struct PieceReader<'a> {
     device: &'a dyn Device,
     geometry: Geometry,
     unit: Option<(u64, Vec<u8>)>,
+    /// Bytes of pieces in each unit, as far as they are known.
+    expected: BTreeMap<u64, u64>,
     /// First copies that were damaged.
     pub(crate) damaged: Vec<DeviceOffset>,
 }
 
 impl<'a> PieceReader<'a> {
     pub(crate) fn new(device: &'a dyn Device, geometry: Geometry) -> Self {
-        Self { device, geometry, unit: None, damaged: Vec::new() }
+        Self { device, geometry, unit: None, expected: BTreeMap::new(), damaged: Vec::new() }
+    }
+
+    /// These pieces will be read.
+    fn expect<'b>(&mut self, pieces: impl Iterator<Item = &'b Piece>) {
+        for piece in pieces {
+            if let Some(block) = self.geometry.block_at(piece.address) {
+                *self.expected.entry(block / UNIT_BLOCKS).or_default() += piece.space();
+            }
+        }
     }
 
     /// The bytes of a piece, from its copy if need be. `None` when both are damaged.
@@ -146,7 +160,8 @@ impl<'a> PieceReader<'a> {
         if end as u64 > UNIT {
             return None;
         }
-        let bytes = if whole_unit {
+        let is_dense = self.expected.get(&unit).is_some_and(|&bytes| bytes >= UNIT / DENSE_PART);
+        let bytes = if whole_unit && is_dense {
             if self.unit.as_ref().is_none_or(|&(held, _)| held != unit) {
                 let mut bytes = self.unit.take().map_or_else(|| vec![0; UNIT as usize], |(_, bytes)| bytes);
                 self.device.read_at(self.geometry.block_address(unit * UNIT_BLOCKS), &mut bytes).ok()?;
@@ -163,15 +178,11 @@ impl<'a> PieceReader<'a> {
     }
 }
 
-/// Units that the superblock's table and the shards' images lie in.
-pub(crate) fn metadata_units(superblock: &Superblock, metadata: &Metadata) -> BTreeSet<u64> {
+/// Blocks that the superblock's table and the shards' images lie in, both copies, each by itself.
+pub(crate) fn metadata_runs(superblock: &Superblock, metadata: &Metadata) -> Vec<BlockRun> {
     let pieces = metadata.shards().flat_map(|(_, shard)| shard.location.pieces.iter());
-    pieces
-        .chain(std::iter::once(&superblock.table))
-        .flat_map(|piece| [piece.address, piece.copy])
-        .filter_map(|address| superblock.geometry.block_at(address))
-        .map(|block| block / UNIT_BLOCKS * UNIT_BLOCKS)
-        .collect()
+    let all = pieces.chain(std::iter::once(&superblock.table));
+    all.flat_map(|piece| piece.runs(&superblock.geometry)).flatten().collect()
 }
 
 /// Reads a volume.
@@ -203,8 +214,7 @@ pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
     }
     tree::check(&metadata)?;
     let mut allocator = Allocator::new(superblock.geometry.units);
-    for unit in metadata_units(&superblock, &metadata) {
-        let run = BlockRun { start: unit, count: UNIT_BLOCKS };
+    for run in metadata_runs(&superblock, &metadata) {
         allocator.mark_used(run).map_err(|overlap| RecoveryError::Overlap { ino: Ino(0), overlap })?;
     }
     for (ino, inode) in metadata.iter() {
@@ -237,6 +247,7 @@ pub(crate) fn load_shards(
     if order.len() != entries.len() {
         order = (0..entries.len()).collect();
     }
+    reader.expect(entries.iter().flat_map(|(_, location)| &location.pieces));
     for index in order {
         let (number, location) = &entries[index];
         let mut image = Vec::new();

@@ -31,6 +31,7 @@ pub struct SimVolume {
     next_ticket: u64,
     audit_every: Option<u64>,
     events: u64,
+    largest_turn: usize,
     finished: BTreeMap<Ticket, Outcome>,
 }
 
@@ -105,6 +106,7 @@ impl SimVolume {
             next_ticket: 1,
             audit_every: None,
             events: 0,
+            largest_turn: 0,
             finished: BTreeMap::new(),
         };
         volume.with(|core, now| core.tick(now));
@@ -129,6 +131,11 @@ impl SimVolume {
     /// The core, to look at.
     pub fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// Requests and answers of the turn that had most of them since the last call.
+    pub fn largest_turn(&mut self) -> usize {
+        std::mem::take(&mut self.largest_turn)
     }
 
     /// Runs an operation of the core at the present moment, and submits what it wants.
@@ -198,6 +205,7 @@ impl SimVolume {
         let mut wanted = true;
         while std::mem::take(&mut wanted) {
             let outbox = self.core.take_outbox();
+            self.largest_turn = self.largest_turn.max(outbox.requests.len() + outbox.finished.len());
             if !outbox.accepted.is_nothing() {
                 self.engine.note_accepted(self.clock, outbox.accepted);
             }
@@ -305,7 +313,8 @@ impl SimVolume {
             if let Some(outcome) = self.finished.remove(&ticket) {
                 return outcome;
             }
-            let is_awaited = self.engine.outstanding() > 0 || self.core.waits_for_a_close();
+            let has_turn = self.core.next_wakeup() <= self.clock;
+            let is_awaited = has_turn || self.engine.outstanding() > 0 || self.core.waits_for_a_close();
             assert!(is_awaited, "{ticket:?} waits for nothing");
             self.step();
         }

@@ -3,7 +3,8 @@
 //! **For:** the lock around the core, the clocks, the engine, the timer, and the continuations of those who wait.
 //! **State:** `Shared`. **Invariants:** methods that need no device answer inline; those that may need it take a
 //! continuation, which is called exactly once, at once where it can be, otherwise from a completion thread; no caller
-//! is blocked on the device, except that changes of metadata are held back while the log runs full. The lock is not
+//! is blocked on the device, except that changes of metadata are held back while the log runs full, or while space for them
+//! is on its way. The lock is not
 //! held while a client's bytes are copied, a request submitted or a continuation called.
 
 use crate::config::{Config, DeviceConfig};
@@ -27,7 +28,7 @@ use rtsched::StreamId;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -150,14 +151,70 @@ struct State {
     waiting: HashMap<Ticket, Continuation>,
     next_ticket: u64,
     stopping: bool,
+    /// The last of the core's [turns](Core::space_turn) that those who wait for space were told of.
+    space_turn: u64,
+}
+
+/// The lock, held, and since when.
+struct Held<'a> {
+    guard: MutexGuard<'a, State>,
+    since: std::time::Instant,
+    longest: &'a AtomicU64,
+}
+
+impl Held<'_> {
+    fn note(&self) {
+        let nanoseconds = self.since.elapsed().as_nanos() as u64;
+        if nanoseconds > self.longest.load(Ordering::Relaxed) {
+            self.longest.fetch_max(nanoseconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the lock go until somebody is notified.
+    fn wait(&mut self, until: &Condvar) {
+        self.note();
+        until.wait(&mut self.guard);
+        self.since = std::time::Instant::now();
+    }
+
+    /// The same, but no longer than `time`.
+    fn wait_for(&mut self, until: &Condvar, time: Duration) {
+        self.note();
+        until.wait_for(&mut self.guard, time);
+        self.since = std::time::Instant::now();
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.note();
+    }
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.guard
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.guard
+    }
 }
 
 struct Shared {
     state: Mutex<State>,
+    /// For how long the lock was held at most since somebody asked, in nanoseconds.
+    longest_hold: AtomicU64,
     /// The timer sleeps on this until the core's next wakeup, or until that changes.
     timer: Condvar,
     /// Changes of metadata wait on this while the log is nearly full.
     pressure: Condvar,
+    /// Changes of metadata wait on this while space for them is on its way.
+    space: Condvar,
     engine: OnceLock<Engine>,
     /// Another has the volume.
     is_lost: AtomicBool,
@@ -270,16 +327,25 @@ struct Work {
 }
 
 impl Shared {
+    fn lock(&self) -> Held<'_> {
+        let guard = self.state.lock();
+        Held { guard, since: std::time::Instant::now(), longest: &self.longest_hold }
+    }
+
     /// Runs `change` under the lock, then does what the core wants done.
     fn run<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let wakeup = state.core.next_wakeup();
         let result = change(&mut state);
         self.settle(state, wakeup);
         result
     }
 
-    fn settle(&self, mut state: MutexGuard<'_, State>, wakeup: Instant) {
+    fn settle(&self, mut state: Held<'_>, wakeup: Instant) {
+        if state.core.space_turn() != state.space_turn {
+            state.space_turn = state.core.space_turn();
+            self.space.notify_all();
+        }
         let mut outbox = state.core.take_outbox();
         let earlier = state.core.next_wakeup() < wakeup;
         if outbox.is_empty() && !earlier {
@@ -338,22 +404,34 @@ impl Shared {
     }
 
     /// Runs a change of metadata, which waits while the log is nearly full.
-    fn change<R>(&self, change: impl FnOnce(&mut Core, Now) -> Result<R>) -> Result<R> {
-        let mut state = self.state.lock();
-        while state.core.under_pressure() {
-            self.pressure.wait(&mut state);
+    /// Where there is no space for it, it waits for what is on its way to become free, as a write does.
+    fn change<R>(&self, mut change: impl FnMut(&mut Core, Now) -> Result<R>) -> Result<R> {
+        loop {
+            let mut state = self.lock();
+            while state.core.under_pressure() {
+                state.wait(&self.pressure);
+            }
+            let wakeup = state.core.next_wakeup();
+            let turn = state.core.space_turn();
+            let result = change(&mut state.core, now());
+            let is_full = matches!(result, Err(Error::NoSpace));
+            let waits = is_full && state.core.await_space(now());
+            self.settle(state, wakeup);
+            if !waits {
+                return result;
+            }
+            let mut state = self.lock();
+            while state.core.space_turn() == turn {
+                state.wait(&self.space);
+            }
         }
-        let wakeup = state.core.next_wakeup();
-        let result = change(&mut state.core, now());
-        self.settle(state, wakeup);
-        result
     }
 
     /// As [`change`](Self::change), of what may have to wait for the device.
     fn change_later(&self, continuation: Continuation, operation: Operation) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         while state.core.under_pressure() {
-            self.pressure.wait(&mut state);
+            state.wait(&self.pressure);
         }
         let wakeup = state.core.next_wakeup();
         let ticket = state.ticket(continuation);
@@ -362,18 +440,18 @@ impl Shared {
     }
 
     fn timer(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         while !state.stopping {
             let due = state.core.next_wakeup();
             let current = now();
             if due <= current.monotonic {
                 state.core.tick(current);
                 self.settle(state, Instant::FAR_FUTURE);
-                state = self.state.lock();
+                state = self.lock();
             } else if due == Instant::FAR_FUTURE {
-                self.timer.wait(&mut state);
+                state.wait(&self.timer);
             } else {
-                self.timer.wait_for(&mut state, due.saturating_since(current.monotonic));
+                state.wait_for(&self.timer, due.saturating_since(current.monotonic));
             }
         }
     }
@@ -387,7 +465,7 @@ impl Shared {
         bytes: Range<u64>,
         shortest: Bytes,
     ) -> Result<u64> {
-        let geometry = self.state.lock().core.geometry();
+        let geometry = self.lock().core.geometry();
         let block = |byte: u64| byte.saturating_sub(geometry.data_start.0) / BLOCK;
         let mut blocks = block(bytes.start.saturating_add(BLOCK - 1))..block(bytes.end);
         let shortest = shortest.0.div_ceil(BLOCK).max(1);
@@ -549,11 +627,13 @@ impl Volume {
             core_options,
             now(),
         );
-        let state = State { core, waiting: HashMap::new(), next_ticket: 1, stopping: false };
+        let state = State { core, waiting: HashMap::new(), next_ticket: 1, stopping: false, space_turn: 0 };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
+            longest_hold: AtomicU64::new(0),
             timer: Condvar::new(),
             pressure: Condvar::new(),
+            space: Condvar::new(),
             engine: OnceLock::new(),
             is_lost: AtomicBool::new(false),
         });
@@ -603,14 +683,14 @@ impl Volume {
     }
 
     fn with<R>(&self, look: impl FnOnce(&Core) -> R) -> R {
-        look(&self.shared.state.lock().core)
+        look(&self.shared.lock().core)
     }
 
     // Names. Each method that returns an entry counts one lookup reference on the inode, given back by `forget`.
 
     /// The inode that `name` stands for.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.shared.state.lock().core.lookup(parent, name)
+        self.shared.lock().core.lookup(parent, name)
     }
 
     /// Gives back lookup references.
@@ -803,7 +883,7 @@ impl Volume {
 
     /// Reads up to `length` bytes, fewer only at the end of the file.
     pub fn read(&self, handle: HandleId, offset: u64, length: usize, done: Done<ReadData>) {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         let wakeup = state.core.next_wakeup();
         match state.core.read(now(), handle, offset, length) {
             Some(result) => {
@@ -821,7 +901,7 @@ impl Volume {
     /// At most `count` buffers of [`HANDED_OVER_BYTES`](crate::core::HANDED_OVER_BYTES) bytes for [`write_from`](Self::write_from): no more
     /// than a sixteenth of the memory.
     pub fn request_buffers(&self, count: usize) -> Vec<Buffer> {
-        self.shared.state.lock().core.request_buffers(count)
+        self.shared.lock().core.request_buffers(count)
     }
 
     /// Writes. `data` is copied before this returns. `unprivileged`: who writes, if they may
@@ -866,7 +946,7 @@ impl Volume {
             WriteStart::Refused(error) => done(Err(error)),
             WriteStart::Copy(mut plan) => {
                 data = data.put(&mut plan);
-                let mut state = self.shared.state.lock();
+                let mut state = self.shared.lock();
                 let wakeup = state.core.next_wakeup();
                 let ticket = state.ticket(Continuation::Count(done));
                 let ended = state.core.write_end(now(), ticket, &mut plan);
@@ -919,7 +999,7 @@ impl Volume {
     /// # Errors
     /// `NotPermitted` where only appending is allowed.
     pub fn before_write(&self, handle: HandleId, ino: Ino, is_mapped: bool, appends: bool) -> Result<()> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.shared.lock();
         if !appends {
             state.core.check_write_anywhere(handle)?;
         }
@@ -981,7 +1061,7 @@ impl Volume {
         plus: bool,
         each: &mut dyn FnMut(DirectoryEntry) -> bool,
     ) -> Result<()> {
-        self.shared.state.lock().core.read_directory(ino, cookie, plus, each)
+        self.shared.lock().core.read_directory(ino, cookie, plus, each)
     }
 
     // Extended attributes.
@@ -1049,6 +1129,11 @@ impl Volume {
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         self.with(Core::report)
+    }
+
+    /// For how long the lock that all clients share was held at most since the last call.
+    pub fn longest_hold(&self) -> Duration {
+        Duration::from_nanos(self.shared.longest_hold.swap(0, Ordering::Relaxed))
     }
 
     /// What the device was given to do since mount, by kind; kinds of which there was none are left out.
@@ -1207,7 +1292,7 @@ impl Volume {
     pub fn shutdown(&self) -> Result<()> {
         self.forbid_trims(true);
         let result = self.wait_for(Operation::Shutdown);
-        self.shared.state.lock().stopping = true;
+        self.shared.lock().stopping = true;
         self.shared.timer.notify_all();
         if let Some(timer) = self.timer_thread.lock().take() {
             let _ = timer.join();

@@ -4,9 +4,11 @@
 //! **Excludes:** what is on the device; that is fsck's. Everything here is compared with something else that says the
 //! same in another way. Costs time in proportion to the whole state.
 
+use super::cache::CacheBlock;
+use super::file::FileState;
 use super::{Core, Purpose};
 use crate::allocator::BlockRun;
-use crate::format::{BLOCK, UNIT_BLOCKS};
+use crate::format::BLOCK;
 use crate::ranges::RangeSet;
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Ino, Instant};
@@ -36,7 +38,7 @@ impl Core {
     /// Pages on their way to a place that no record tells of yet.
     fn placed(&self) -> BTreeMap<Ino, Vec<BlockRun>> {
         let mut placed: BTreeMap<Ino, Vec<BlockRun>> = BTreeMap::new();
-        for (purpose, _) in self.in_flight.values() {
+        for purpose in self.in_flight.purposes() {
             let Purpose::Data { ino, pieces, .. } = purpose else { continue };
             for extent in pieces.iter().map(|piece| piece.extent()) {
                 let extents = self.metadata.get(*ino).and_then(|inode| inode.extents());
@@ -58,10 +60,9 @@ impl Core {
             let extents = inode.extents().into_iter().flat_map(|extents| extents.iter());
             owned.extend(extents.map(|extent| (extent.run(), format!("inode {ino}"))));
         }
-        for unit in self.checkpoints.units_owned() {
-            owned.push((BlockRun { start: unit, count: UNIT_BLOCKS }, "metadata".into()));
-        }
-        owned.extend(self.freed.iter().map(|&(_, run)| (run, "freed".into())));
+        owned.extend(self.checkpoints.places.owned().map(|run| (run, "metadata".into())));
+        let freed = self.freed.iter().map(|&(_, run)| run).chain(self.busy.values().copied());
+        owned.extend(freed.clone().map(|run| (run, "freed".into())));
         for (ino, runs) in self.placed() {
             owned.extend(runs.into_iter().map(|run| (run, format!("written to inode {ino}"))));
         }
@@ -90,7 +91,7 @@ impl Core {
         }
         let used: Vec<BlockRun> = self.allocator.used_runs().collect();
         ensure!(merged == used, "blocks with an owner: {merged:?}, used: {used:?}");
-        let freed: u64 = self.freed.iter().map(|(_, run)| run.count).sum();
+        let freed: u64 = freed.map(|run| run.count).sum();
         ensure!(freed == self.freed_blocks, "{freed} freed blocks, counted {}", self.freed_blocks);
         let claimed: u64 = self.files.values().map(|file| file.claimed).sum();
         ensure!(
@@ -106,7 +107,7 @@ impl Core {
         let mut writing: BTreeMap<_, (u32, RangeSet)> = BTreeMap::new();
         let mut loading: BTreeMap<_, RangeSet> = BTreeMap::new();
         let mut bytes = 0;
-        for (purpose, _) in self.in_flight.values() {
+        for purpose in self.in_flight.purposes() {
             match purpose {
                 Purpose::Load { block, start, length, .. } => {
                     loading.entry(*block).or_default().insert(*start..start + length);
@@ -132,7 +133,7 @@ impl Core {
             "{bytes} bytes are being written, counted {}",
             self.writing_bytes
         );
-        let requests = self.in_flight.values().filter(|(purpose, _)| match purpose {
+        let requests = self.in_flight.purposes().filter(|purpose| match purpose {
             Purpose::Load { bounce, .. } => bounce.is_some(),
             Purpose::Data { .. } => true,
             _ => false,
@@ -213,6 +214,28 @@ impl Core {
                 ensure!(at_rest, "inode {ino} rests: the block at {start} does not");
             }
         }
+        for block in self.cache.gone() {
+            count += 1;
+            dirty_bytes += block.dirty.total();
+        }
+        for (ino, file) in &self.files {
+            let filling = self.cache_blocks(file).map(|block| block.filling.len()).sum::<usize>();
+            ensure!(
+                filling == file.filling as usize,
+                "inode {ino}: {filling} copies, counted {}",
+                file.filling
+            );
+            let writing: u64 = self.cache_blocks(file).map(|block| block.in_writing.total()).sum();
+            ensure!(
+                writing == file.writing,
+                "inode {ino}: {writing} being written, counted {}",
+                file.writing
+            );
+            let dirty =
+                self.cache_blocks(file).filter(|block| !block.dirty.is_empty()).map(|block| block.start);
+            let listed = self.cache.dirty_of(*ino, 0..u64::MAX).map(|(start, _)| start);
+            ensure!(dirty.eq(listed), "inode {ino}: the list of its dirty blocks is wrong");
+        }
         ensure!(
             dirty_bytes == self.cache.dirty_bytes,
             "{dirty_bytes} bytes are dirty, counted {}",
@@ -222,12 +245,16 @@ impl Core {
         Ok(())
     }
 
+    fn cache_blocks<'a>(&'a self, file: &'a FileState) -> impl Iterator<Item = &'a CacheBlock> {
+        file.blocks.ids().filter_map(|id| self.cache.get(id))
+    }
+
     /// Files: promised space, requests at the device.
     fn audit_files(&self) -> Findings {
         let placed = self.placed();
         let mut loads: BTreeMap<Ino, u32> = BTreeMap::new();
         let mut writes: BTreeMap<Ino, BTreeMap<u64, u32>> = BTreeMap::new();
-        for (purpose, _) in self.in_flight.values() {
+        for purpose in self.in_flight.purposes() {
             match purpose {
                 Purpose::Load { ino, .. } => *loads.entry(*ino).or_default() += 1,
                 Purpose::Data { ino, epoch, .. } => {
@@ -317,6 +344,7 @@ impl Core {
             .chain(&self.buffer_waiters)
             .chain(&self.space_waiters)
             .chain(self.replacements.held_back())
+            .chain(&self.turns)
             .chain(&self.checkpoints.waiters)
             .chain(self.commit.tickets());
         let mut seen = BTreeSet::new();
@@ -350,8 +378,7 @@ impl Core {
                 file.waiting
             );
         }
-        let at_device =
-            |wanted: fn(&Purpose) -> bool| self.in_flight.values().any(|(purpose, _)| wanted(purpose));
+        let at_device = |wanted: fn(&Purpose) -> bool| self.in_flight.purposes().any(wanted);
         ensure!(
             self.buffer_waiters.is_empty() || !self.in_flight.is_empty(),
             "{:?} wait for memory that nothing will free",
@@ -360,7 +387,8 @@ impl Core {
         let data = at_device(|purpose| matches!(purpose, Purpose::Data { .. } | Purpose::Load { .. }));
         ensure!(self.throttled.is_empty() || data, "writes are held back and nothing is written");
         let is_held = self.replacements.is_commit_due();
-        let busy = !self.commit.is_idle() || self.checkpoints.is_running() || is_held;
+        let coming = !self.busy.is_empty() || !self.unreaped.is_empty();
+        let busy = !self.commit.is_idle() || self.checkpoints.is_running() || is_held || coming;
         ensure!(
             (self.space_waiters.is_empty() && self.commit.tickets().next().is_none()) || busy,
             "somebody waits for a commit and none is under way"

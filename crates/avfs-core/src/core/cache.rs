@@ -6,6 +6,7 @@
 //! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
 //! written or being filled by a client is never evicted, one that a player will come to only when there is nothing else; valid bytes beyond the end of the file are zero.
 
+use super::file::BlockIndex;
 use crate::ranges::RangeSet;
 use avfs_io::Segment;
 use avfs_io::pool::{Buffer, Pool};
@@ -155,6 +156,10 @@ pub(super) struct Cache {
     /// Least recently used first. Only what may be evicted is worth looking at, so dirty blocks are not in it.
     clean: BTreeMap<u64, BlockId>,
     next_stamp: u64,
+    /// Blocks with dirty bytes, by file and first byte.
+    dirty: BTreeMap<Ino, BlockIndex>,
+    /// Blocks of files, or of parts of files, that are gone. There may be very many: their memory comes back little by little.
+    gone: Vec<BlockIndex>,
     pub(super) dirty_bytes: u64,
     wanted_bytes: u64,
     /// What clients can read, as far as it came from the device, since the cache was made.
@@ -172,6 +177,8 @@ impl Cache {
             free_slots: Vec::new(),
             clean: BTreeMap::new(),
             next_stamp: 0,
+            dirty: BTreeMap::new(),
+            gone: Vec::new(),
             dirty_bytes: 0,
             wanted_bytes: 0,
             loaded_bytes: 0,
@@ -313,6 +320,9 @@ impl Cache {
         self.free_slots.push(id.slot);
         self.clean.remove(&block.stamp);
         self.dirty_bytes -= block.dirty.total();
+        if !block.dirty.is_empty() {
+            self.forget_dirty(id, block.ino, block.start);
+        }
         let unread = block.unread.total();
         self.unread_gone += unread;
         if block.wanted > 0 {
@@ -331,6 +341,7 @@ impl Cache {
             block.dirty_since = now;
             block.dirty_epoch = epoch;
             self.clean.remove(&block.stamp);
+            self.dirty.entry(block.ino).or_default().insert(block.start, id);
         }
         block.valid.insert(range.clone());
         block.dirty.insert(range.clone());
@@ -350,11 +361,79 @@ impl Cache {
             block.dirty_since = Instant::FAR_FUTURE;
             block.dirty_epoch = u64::MAX;
             self.clean.insert(block.stamp, id);
+            let (ino, start) = (block.ino, block.start);
+            self.forget_dirty(id, ino, start);
         }
     }
 
+    /// The block is not among the dirty ones of its file.
+    fn forget_dirty(&mut self, id: BlockId, ino: Ino, start: u64) {
+        let Some(blocks) = self.dirty.get_mut(&ino) else { return };
+        // Of a block that is gone the place may be another's.
+        if blocks.get(start) == Some(id) {
+            blocks.remove(start);
+        }
+        if blocks.is_empty() {
+            self.dirty.remove(&ino);
+        }
+    }
+
+    /// True when something of the file is dirty.
+    pub(super) fn is_dirty(&self, ino: Ino) -> bool {
+        self.dirty.contains_key(&ino)
+    }
+
+    /// The file's blocks with dirty bytes that begin in `range`, in order.
+    pub(super) fn dirty_of(&self, ino: Ino, range: Range<u64>) -> impl Iterator<Item = (u64, BlockId)> {
+        self.dirty.get(&ino).into_iter().flat_map(move |blocks| blocks.range(range.clone()))
+    }
+
+    /// Files with dirty blocks.
+    pub(super) fn dirty_files(&self) -> impl Iterator<Item = Ino> {
+        self.dirty.keys().copied()
+    }
+
+    /// These blocks of a file, from `from` on, are not needed any more. They count as what they were until
+    /// [`remove_gone`](Self::remove_gone).
+    pub(super) fn let_go(&mut self, ino: Ino, from: u64, blocks: BlockIndex) {
+        if let Some(dirty) = self.dirty.get_mut(&ino) {
+            dirty.split_off(from);
+            if dirty.is_empty() {
+                self.dirty.remove(&ino);
+            }
+        }
+        if !blocks.is_empty() {
+            self.gone.push(blocks);
+        }
+    }
+
+    /// Takes out some of the blocks that are not needed any more, at most `count`. True when there are more.
+    pub(super) fn remove_gone(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(blocks) = self.gone.last_mut() else { return false };
+            match blocks.last_until(u64::MAX) {
+                Some((start, id)) => {
+                    blocks.remove(start);
+                    self.remove(id);
+                }
+                None => _ = self.gone.pop(),
+            }
+        }
+        !self.gone.is_empty()
+    }
+
+    /// True when blocks are kept that are not needed any more.
+    pub(super) fn has_gone(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
+    /// Those of them that were not evicted, for the audit.
+    pub(super) fn gone(&self) -> impl Iterator<Item = &CacheBlock> {
+        self.gone.iter().flat_map(BlockIndex::ids).filter_map(|id| self.get(id))
+    }
+
     /// Takes out the clean block that was not used for longest, of those to which no player will come if there is one.
-    pub(super) fn evict_one(&mut self) -> Option<CacheBlock> {
+    pub(super) fn evict_one(&mut self) -> Option<(BlockId, CacheBlock)> {
         let find = |may_be_wanted: bool| {
             let mut blocks = self.clean.values().filter_map(|&id| Some((id, self.get(id)?)));
             let fits = |block: &CacheBlock| {
@@ -363,7 +442,7 @@ impl Cache {
             blocks.find_map(|(id, block)| fits(block).then_some(id))
         };
         let id = find(false).or_else(|| find(true))?;
-        self.remove(id)
+        self.remove(id).map(|block| (id, block))
     }
 }
 

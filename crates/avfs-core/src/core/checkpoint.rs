@@ -2,39 +2,42 @@
 //!
 //! **Invariants:** an image is written only into space that no superblock points at; the superblock is written only
 //! when images and table are on stable storage and the log is durable up to the newest image; what the old superblock
-//! pointed at is reused only after the new one is on stable storage. Units for one whole checkpoint are kept aside, so
-//! that a full volume can still be checkpointed.
+//! pointed at is reused only after the new one is on stable storage. Room for one whole checkpoint is kept aside, so
+//! that a full volume can still be checkpointed: whole units where there are some, else whatever is free.
 
+use super::places::{Places, unit_of};
 use super::{Core, Purpose, Ticket};
-use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
+use crate::allocator::{Allocator, BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::format::{
-    BLOCK, Geometry, INODE_FLAGS, Piece, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, encode_table,
+    BLOCK, Geometry, INODE_FLAGS, Piece, SHARED_UNITS, ShardLocation, Superblock, UNIT, UNIT_BLOCKS,
+    encode_table,
 };
 use crate::journal::Mark;
-use crate::metadata::Metadata;
+use crate::metadata::{Image, Metadata};
 use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation, Segment};
 use rtsched::Class;
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use units::{DeviceOffset, Instant, Now};
 
 /// Bytes of images at the device at once.
 const IN_FLIGHT_LIMIT: u64 = 4 << 20;
 /// Bytes of an image that are written at once.
 const IMAGE_PIECE: u64 = 2 << 20;
+/// What the metadata of a volume without whole free units may grow by beyond what its log tells of.
+const SLACK_BLOCKS: u64 = UNIT_BLOCKS;
+/// Bytes of an image that are made at once.
+const IMAGE_PART: usize = 1 << 20;
+/// What an image counts for in a turn: 256 inodes, and the copy of a piece.
+const SHARD_STEPS: u32 = 64;
 /// Bytes of live images that one checkpoint moves to empty sparse metadata units.
 const CLEANING_LIMIT: u64 = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     running: Option<Running>,
-    /// Live bytes in each metadata unit, by its first block.
-    units: BTreeMap<u64, u64>,
-    /// Unit that is being filled, by its first block, and how far; one for images, one for their copies.
-    open: [Option<(u64, u64)>; 2],
-    /// Empty units kept for the next checkpoint.
-    spares: Vec<u64>,
+    pub(super) places: Places,
     /// Sum of all images.
     image_bytes: u64,
     last: Instant,
@@ -57,8 +60,12 @@ struct Running {
     /// Places of images that the new superblock no longer points at.
     replaced: Vec<ShardLocation>,
     table: Piece,
+    /// The table that it no longer points at.
+    table_before: Piece,
     /// Image of the first of `shards`, if a part of it was written.
     placing: Option<Placing>,
+    /// Both slots are to hold the new superblock.
+    is_to_be_told_twice: bool,
 }
 
 /// A shard's image on its way: it may be larger than memory for requests.
@@ -86,63 +93,51 @@ enum Phase {
 }
 
 impl Checkpoints {
-    pub(super) fn new(superblock: &Superblock, metadata: &Metadata, now: Instant) -> Self {
+    /// Takes what is free in units that hold nothing but metadata.
+    pub(super) fn new(
+        superblock: &Superblock,
+        metadata: &Metadata,
+        allocator: &mut Allocator,
+        now: Instant,
+    ) -> Self {
         let mut checkpoints = Self {
             running: None,
-            units: BTreeMap::new(),
-            open: [None, None],
-            spares: Vec::new(),
+            places: Places::default(),
             image_bytes: 0,
             last: now,
             count: 0,
             begun: 0,
             waiters: Vec::new(),
         };
+        let geometry = &superblock.geometry;
         for piece in metadata.shards().flat_map(|(_, shard)| &shard.location.pieces) {
-            checkpoints.count_live(&superblock.geometry, piece, true);
+            for run in piece.runs(geometry).into_iter().flatten() {
+                checkpoints.places.adopt(run);
+            }
+            checkpoints.image_bytes += piece.space();
         }
-        if superblock.table.length > 0 {
-            checkpoints.count_live(&superblock.geometry, &superblock.table, true);
+        if let [Some(table), Some(copy)] = superblock.table.runs(geometry)
+            && superblock.table.length > 0
+        {
+            checkpoints.places.adopt_table([table, copy]);
+            checkpoints.image_bytes += superblock.table.space();
+        }
+        for unit in checkpoints.places.units() {
+            let run = BlockRun { start: unit, count: UNIT_BLOCKS };
+            let missing = checkpoints.places.missing(run);
+            if missing.iter().all(|&rest| allocator.is_free(rest)) {
+                for rest in missing {
+                    if allocator.mark_used(rest).is_ok() {
+                        checkpoints.places.add(rest);
+                    }
+                }
+            }
         }
         checkpoints
     }
 
-    /// Adds a piece and its copy to their units, or takes them off.
-    fn count_live(&mut self, geometry: &Geometry, piece: &Piece, live: bool) {
-        let space = piece.space();
-        for address in [piece.address, piece.copy] {
-            let Some(block) = geometry.block_at(address) else { continue };
-            let unit = self.units.entry(block / UNIT_BLOCKS * UNIT_BLOCKS).or_default();
-            *unit = if live { *unit + space } else { unit.saturating_sub(space) };
-        }
-        self.image_bytes =
-            if live { self.image_bytes + space } else { self.image_bytes.saturating_sub(space) };
-    }
-
-    /// First blocks of all units that are metadata's, filled or kept for it.
-    pub(super) fn units_owned(&self) -> impl Iterator<Item = u64> {
-        self.units.keys().chain(&self.spares).copied()
-    }
-
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
-    }
-
-    /// Units that hold nothing live and are not being filled.
-    fn take_empty(&mut self) -> Vec<u64> {
-        let open = self.open;
-        let empty: Vec<u64> = self
-            .units
-            .iter()
-            .filter(|&(&unit, &live)| {
-                live == 0 && !open.iter().flatten().any(|&(filling, _)| filling == unit)
-            })
-            .map(|(&unit, _)| unit)
-            .collect();
-        for unit in &empty {
-            self.units.remove(unit);
-        }
-        empty
     }
 }
 
@@ -158,45 +153,70 @@ impl Core {
         self.checkpoints.last + self.options.config.journal.checkpoint_interval
     }
 
-    /// Units a checkpoint of everything may need: images and copies, and two being filled.
-    fn spares_needed(&self) -> usize {
-        let bytes = self.checkpoints.image_bytes + self.journal.used() + self.journal.pending_bytes();
-        (2 + 2 * bytes.div_ceil(UNIT)) as usize
+    /// Bytes that a checkpoint of everything may write, each twice.
+    fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoints.image_bytes + self.journal.used() + self.journal.pending_bytes()
     }
 
-    /// Keeps as many units aside as the next checkpoint may need. False when the volume has none left to give.
+    /// Whole units that the next checkpoint is to have: images, copies, and two being filled.
+    fn units_wanted(&self) -> u64 {
+        2 + 2 * self.checkpoint_bytes().div_ceil(UNIT)
+    }
+
+    /// Keeps as much aside as the next checkpoint may need: images and copies, and two units being filled; where there are not as
+    /// many whole units, what is free in others. False when the volume has none left to give.
     pub(super) fn keep_spares(&mut self) -> bool {
-        let needed = self.spares_needed();
-        while self.checkpoints.spares.len() < needed {
-            let claimed = self.allocator.claim(UNIT_BLOCKS);
-            if claimed.is_err() {
-                return false;
-            }
-            self.allocator.unclaim(UNIT_BLOCKS);
-            let Some(unit) = self.metadata_unit() else { return false };
-            self.checkpoints.spares.push(unit);
+        let wanted = self.units_wanted();
+        while self.checkpoints.places.spare_units() < wanted {
+            let Some(unit) = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS) else {
+                return self.keep_parts();
+            };
+            self.checkpoints.places.add(unit);
         }
-        while self.checkpoints.spares.len() > needed + 2 {
-            let Some(unit) = self.checkpoints.spares.pop() else { break };
-            self.free_unit(unit);
+        while self.checkpoints.places.spare_units() > wanted + 2 {
+            let Some(unit) = self.checkpoints.places.give_up_unit() else { break };
+            self.free_metadata(unit);
         }
         true
     }
 
-    fn metadata_unit(&mut self) -> Option<u64> {
-        let request = Request {
-            wanted: UNIT_BLOCKS,
-            purpose: SpaceFor::Metadata,
-            owner: Owner(0),
-            after: None,
-            window_units: None,
-        };
-        self.allocator.allocate(&request).map(|run| run.start)
+    /// The same without whole units: blocks wherever they are, and among them room for the table in one piece.
+    fn keep_parts(&mut self) -> bool {
+        let needed = 2 * self.checkpoint_bytes().div_ceil(BLOCK) + SLACK_BLOCKS;
+        let table = self.superblock.table.space() / BLOCK;
+        let (least, ample) = (table + table / 8 + 1, (4 * table).next_power_of_two());
+        while !self.checkpoints.places.keep_table_room(least, ample) {
+            match self.metadata_space(SpaceFor::MetadataPart, ample) {
+                Some(run) if run.count >= least => self.checkpoints.places.add(run),
+                Some(short) => {
+                    self.free_metadata(short);
+                    return false;
+                }
+                None => return false,
+            }
+        }
+        while self.checkpoints.places.spare_blocks() < needed {
+            let missing = needed - self.checkpoints.places.spare_blocks();
+            let Some(run) = self.metadata_space(SpaceFor::MetadataPart, missing) else { return false };
+            self.checkpoints.places.add(run);
+        }
+        true
     }
 
-    fn free_unit(&mut self, unit: u64) {
-        if self.allocator.free(BlockRun { start: unit, count: UNIT_BLOCKS }).is_err() {
-            self.fail("a metadata unit was freed twice");
+    /// Space for metadata that is promised to nobody: a whole unit, or at most `wanted` blocks in one.
+    fn metadata_space(&mut self, purpose: SpaceFor, wanted: u64) -> Option<BlockRun> {
+        let available = self.allocator.available();
+        if purpose == SpaceFor::Metadata && available < UNIT_BLOCKS {
+            return None;
+        }
+        let wanted = wanted.min(available).min(UNIT_BLOCKS);
+        let request = Request { wanted, purpose, owner: Owner(0), after: None, window_units: None };
+        self.allocator.allocate(&request)
+    }
+
+    fn free_metadata(&mut self, run: BlockRun) {
+        if self.allocator.free(run).is_err() {
+            self.fail("space of metadata was freed twice");
         }
     }
 
@@ -206,8 +226,7 @@ impl Core {
             return;
         }
         self.mark_sparse_units();
-        let mut replaced = self.metadata.drop_empty();
-        replaced.push(ShardLocation { pieces: vec![self.superblock.table] });
+        let replaced = self.metadata.drop_empty();
         if !has(Step::TailReleasedAfterSuperblock) {
             self.journal.release(self.journal.mark());
         }
@@ -223,41 +242,47 @@ impl Core {
             in_flight_bytes: 0,
             replaced,
             table: Piece::default(),
+            table_before: self.superblock.table,
             placing: None,
+            is_to_be_told_twice: false,
         });
     }
 
-    /// When metadata is spread over twice the units it needs, the emptiest are emptied.
+    /// When metadata is spread over twice the units it needs, the emptiest are emptied; and when there are whole units again, those
+    /// that it shares.
     fn mark_sparse_units(&mut self) {
+        let places = &self.checkpoints.places;
         let needed = 2 * self.checkpoints.image_bytes.div_ceil(UNIT) + 4;
-        let excess = (self.checkpoints.units.len() as u64).saturating_sub(2 * needed);
-        if excess == 0 {
+        let mut used = places.used_by_unit();
+        used.retain(|_, live| *live > 0);
+        let mut by_live: Vec<(u64, u64)> = if used.len() as u64 > 2 * needed {
+            used.iter().map(|(&unit, &live)| (live, unit)).collect()
+        } else if places.is_shared() && self.allocator.free_units() > needed {
+            used.iter()
+                .filter(|&(&unit, _)| !places.is_own(unit))
+                .map(|(&unit, &live)| (live, unit))
+                .collect()
+        } else {
             return;
-        }
-        let mut by_live: Vec<(u64, u64)> =
-            self.checkpoints.units.iter().map(|(&unit, &live)| (live, unit)).collect();
+        };
         by_live.sort_unstable();
         let mut moved = 0;
-        let sparse: Vec<u64> = by_live
+        let sparse: BTreeSet<u64> = by_live
             .into_iter()
             .take_while(|&(live, _)| {
-                moved += live;
+                moved += live * BLOCK;
                 moved <= CLEANING_LIMIT
             })
             .map(|(_, unit)| unit)
             .collect();
         let geometry = self.superblock.geometry;
-        let in_sparse = |address: DeviceOffset| {
-            geometry
-                .block_at(address)
-                .is_some_and(|block| sparse.contains(&(block / UNIT_BLOCKS * UNIT_BLOCKS)))
+        let in_sparse = |piece: &Piece| {
+            piece.runs(&geometry).into_iter().flatten().any(|run| sparse.contains(&unit_of(run.start)))
         };
         let shards: Vec<u64> = self
             .metadata
             .shards()
-            .filter(|(_, shard)| {
-                shard.location.pieces.iter().any(|p| in_sparse(p.address) || in_sparse(p.copy))
-            })
+            .filter(|(_, shard)| shard.location.pieces.iter().any(in_sparse))
             .map(|(number, _)| number)
             .collect();
         for number in shards {
@@ -277,7 +302,7 @@ impl Core {
         if self.checkpoints.running.is_none() && due {
             self.start_checkpoint(now);
         }
-        while self.advance_checkpoint(now) {}
+        while self.take_steps(1) && self.advance_checkpoint(now) {}
     }
 
     /// True when a checkpoint cannot end before what is pending is committed.
@@ -290,7 +315,7 @@ impl Core {
 
     /// One step; false when it waits for the device, for memory or for the journal.
     fn advance_checkpoint(&mut self, now: Now) -> bool {
-        let Some(running) = &self.checkpoints.running else { return false };
+        let Some(running) = &mut self.checkpoints.running else { return false };
         match running.phase {
             Phase::Shards => {
                 if running.in_flight_bytes >= IN_FLIGHT_LIMIT {
@@ -328,6 +353,10 @@ impl Core {
                 false
             }
             Phase::Flush if running.in_flight == 0 => self.write_superblock(),
+            Phase::Superblock if running.in_flight == 0 && running.is_to_be_told_twice => {
+                running.is_to_be_told_twice = false;
+                self.write_superblock()
+            }
             Phase::Superblock if running.in_flight == 0 => {
                 self.finish_checkpoint(now);
                 true
@@ -362,9 +391,17 @@ impl Core {
     /// Writes the next piece of a shard's image.
     fn write_shard(&mut self, number: u64) -> bool {
         let begun = self.checkpoints.running.as_mut().and_then(|running| running.placing.take());
-        let image = || self.metadata.image(number).map(|(image, lsn)| Placing::new(image, lsn));
+        self.take_steps(SHARD_STEPS);
+        let placing = match begun {
+            Some(placing) => Some(placing),
+            None => match self.metadata.go_on_image(number, IMAGE_PART) {
+                Image::Unfinished => return true,
+                Image::Done(image, lsn) => Some(Placing::new(image, lsn)),
+                Image::Absent => None,
+            },
+        };
         let mut location = ShardLocation::default();
-        if let Some(mut placing) = begun.or_else(image) {
+        if let Some(mut placing) = placing {
             let piece = self.place(&placing.image[placing.done..], IMAGE_PIECE);
             placing.done += piece.map_or(0, |piece| piece.length as usize);
             placing.pieces.extend(piece);
@@ -380,16 +417,11 @@ impl Core {
         if !has(Step::UnitsReusedAfterSuperblock) {
             let geometry = self.superblock.geometry;
             for piece in std::mem::take(&mut old.pieces) {
-                self.checkpoints.count_live(&geometry, &piece, false);
-            }
-            let mut empty = self.checkpoints.take_empty();
-            if empty.len() > 1 {
-                for (open, unit) in self.checkpoints.open.iter_mut().zip(empty.drain(..2)) {
-                    self.checkpoints.units.insert(unit, 0);
-                    *open = Some((unit, 0));
+                for (side, run) in piece.runs(&geometry).into_iter().enumerate() {
+                    run.into_iter().for_each(|run| self.checkpoints.places.fill_next(side, run));
                 }
+                self.checkpoints.image_bytes = self.checkpoints.image_bytes.saturating_sub(piece.space());
             }
-            self.checkpoints.spares.extend(empty);
         }
         if let Some(running) = &mut self.checkpoints.running {
             running.shards.pop_front();
@@ -405,67 +437,77 @@ impl Core {
             self.fail("the shard table has outgrown its unit");
             return false;
         }
-        // The table is one piece: it must not be cut at the end of a unit.
-        let space = (bytes.len() as u64).next_multiple_of(BLOCK);
-        for open in &mut self.checkpoints.open {
-            if open.is_some_and(|(_, used)| used + space > UNIT) {
-                *open = None;
+        let Some(segments) = self.system_segments(&bytes) else { return false };
+        let blocks = (bytes.len() as u64).div_ceil(BLOCK);
+        let mut places = self.checkpoints.places.place_table(blocks);
+        if places.is_none() {
+            // It is one piece: it needs room in one, twice.
+            for _ in 0..2 {
+                let space = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS);
+                let space = space.or_else(|| self.metadata_space(SpaceFor::MetadataPart, UNIT_BLOCKS));
+                space.into_iter().for_each(|run| self.checkpoints.places.add(run));
             }
+            places = self.checkpoints.places.place_table(blocks);
         }
-        let Some(table) = self.place(&bytes, UNIT) else { return false };
+        let Some(places) = places else {
+            self.fail("no space left for the shard table");
+            return false;
+        };
+        let table = self.write_piece(&bytes, segments, places);
         if let Some(running) = &mut self.checkpoints.running {
             running.table = table;
         }
         true
     }
 
-    /// Writes the first of `bytes` into metadata units, twice: at most `limit`, and not past the end of a unit. `None`
+    /// Writes the first of `bytes` into metadata's places, twice: at most `limit`, and not past the end of one. `None`
     /// for want of memory or space: nothing has happened then.
     fn place(&mut self, bytes: &[u8], limit: u64) -> Option<Piece> {
-        let geometry = self.superblock.geometry;
         let mut room = limit;
         for side in 0..2 {
-            if self.checkpoints.open[side].is_none_or(|(_, used)| used >= UNIT) {
-                let unit = match self.checkpoints.spares.pop() {
-                    Some(unit) => Some(unit),
-                    None => self.metadata_unit(),
-                };
-                let Some(unit) = unit else {
+            while self.checkpoints.places.room(side).is_none() {
+                let space = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS);
+                let space = space.or_else(|| self.metadata_space(SpaceFor::MetadataPart, UNIT_BLOCKS));
+                let Some(space) = space else {
                     self.fail("no space left for metadata");
                     return None;
                 };
-                self.checkpoints.units.entry(unit).or_default();
-                self.checkpoints.open[side] = Some((unit, 0));
+                self.checkpoints.places.add(space);
             }
-            let used = self.checkpoints.open[side].map_or(0, |(_, used)| used);
-            room = room.min(UNIT - used);
+            room = room.min(self.checkpoints.places.room(side)? * BLOCK);
         }
         let now = &bytes[..bytes.len().min(room as usize)];
         let segments = self.system_segments(now)?;
-        let space = (now.len() as u64).next_multiple_of(BLOCK);
-        let mut addresses = [DeviceOffset(0); 2];
-        for (side, address) in addresses.iter_mut().enumerate() {
-            let Some((unit, used)) = &mut self.checkpoints.open[side] else { return None };
-            *address = DeviceOffset(geometry.block_address(*unit).0 + *used);
-            *used += space;
-        }
-        for address in addresses {
+        let blocks = (now.len() as u64).div_ceil(BLOCK);
+        let places = [self.checkpoints.places.fill(0, blocks)?, self.checkpoints.places.fill(1, blocks)?];
+        Some(self.write_piece(now, segments, places))
+    }
+
+    fn write_piece(
+        &mut self,
+        bytes: &[u8],
+        segments: SmallVec<[Segment; 2]>,
+        places: [BlockRun; 2],
+    ) -> Piece {
+        let geometry = self.superblock.geometry;
+        let [address, copy] = places.map(|place| geometry.block_address(place.start));
+        let piece = Piece { address, copy, length: bytes.len() as u32, checksum: crc32c::crc32c(bytes) };
+        for address in [address, copy] {
             let operation = IoOperation::Write { durable: false };
-            let purpose = Purpose::Shard { bytes: space };
-            self.checkpoint_request(operation, address, segments.clone(), purpose, space);
+            let purpose = Purpose::Shard { bytes: piece.space() };
+            self.checkpoint_request(operation, address, segments.clone(), purpose, piece.space());
         }
-        let piece = Piece {
-            address: addresses[0],
-            copy: addresses[1],
-            length: now.len() as u32,
-            checksum: crc32c::crc32c(now),
-        };
-        self.checkpoints.count_live(&geometry, &piece, true);
-        Some(piece)
+        self.checkpoints.image_bytes += piece.space();
+        piece
     }
 
     fn write_superblock(&mut self) -> bool {
-        let Some(running) = &self.checkpoints.running else { return false };
+        let Some(running) = &mut self.checkpoints.running else { return false };
+        if self.checkpoints.places.is_shared() && self.superblock.features.incompatible & SHARED_UNITS == 0 {
+            // Who does not know the feature must not find an older superblock that does not tell of it.
+            self.superblock.features.incompatible |= SHARED_UNITS;
+            running.is_to_be_told_twice = true;
+        }
         self.superblock.generation += 1;
         self.superblock.table = running.table;
         self.superblock.log = running.mark.position;
@@ -498,23 +540,27 @@ impl Core {
         let Some(running) = self.checkpoints.running.take() else { return };
         let geometry = self.superblock.geometry;
         for piece in running.replaced.iter().flat_map(|location| &location.pieces) {
-            if piece.length > 0 {
-                self.checkpoints.count_live(&geometry, piece, false);
+            for run in piece.runs(&geometry).into_iter().flatten() {
+                self.checkpoints.places.make_spare(run);
             }
+            self.checkpoints.image_bytes = self.checkpoints.image_bytes.saturating_sub(piece.space());
         }
-        for unit in self.checkpoints.take_empty() {
-            self.checkpoints.spares.push(unit);
-        }
+        self.checkpoints.image_bytes =
+            self.checkpoints.image_bytes.saturating_sub(running.table_before.space());
+        self.checkpoints.places.table_written();
         self.journal.release(running.mark);
         self.commit.unblock();
         self.checkpoints.count += 1;
-        self.keep_spares();
+        let is_kept = self.keep_spares();
+        if is_kept && self.checkpoints.places.spare_units() >= self.units_wanted() {
+            for run in self.checkpoints.places.give_up_shared() {
+                self.free_metadata(run);
+            }
+        }
         for ticket in std::mem::take(&mut self.checkpoints.waiters) {
             self.retry(now, ticket);
         }
-        for ticket in std::mem::take(&mut self.space_waiters) {
-            self.retry(now, ticket);
-        }
+        self.wake_for_space(now);
         self.pump_commit(now);
     }
 

@@ -10,6 +10,7 @@ use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation};
 use rtsched::Class;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use units::{DeviceOffset, Duration, Ino, Instant, Now};
 
 /// So much pending is committed without anybody waiting for it.
@@ -225,21 +226,29 @@ impl Core {
         self.release_freed(now);
     }
 
-    fn finish_waiters(&mut self, now: Now) {
-        let waiters = std::mem::take(&mut self.commit.waiters);
-        for waiter in waiters {
-            if self.commit.covers(waiter.lsn, waiter.data) {
+    pub(super) fn finish_waiters(&mut self, now: Now) {
+        let mut waiters = std::mem::take(&mut self.commit.waiters).into_iter();
+        let mut kept = Vec::new();
+        for waiter in waiters.by_ref() {
+            if !self.commit.covers(waiter.lsn, waiter.data) {
+                kept.push(waiter);
+            } else if self.take_steps(1) {
                 self.retry(now, waiter.ticket);
             } else {
-                self.commit.waiters.push(waiter);
+                kept.push(waiter);
+                break;
             }
         }
+        kept.extend(waiters);
+        kept.append(&mut self.commit.waiters);
+        self.commit.waiters = kept;
     }
 
     fn fail_waiters(&mut self, now: Now) {
         self.wake_throttled(now);
         let waiters = std::mem::take(&mut self.commit.waiters);
         let parked = std::mem::take(&mut self.space_waiters);
+        self.space_turn += 1;
         let unbuffered = std::mem::take(&mut self.buffer_waiters);
         let held_back = self.replacements.commit_goes_on();
         let tickets = waiters.into_iter().map(|waiter| waiter.ticket).chain(parked);
@@ -298,20 +307,44 @@ impl Core {
                         }
                         _ => self.all_filled(now),
                     }
-                    let files = match waiting.operation {
-                        Operation::Fsync { ino } => vec![ino],
+                    let file = match waiting.operation {
+                        Operation::Fsync { ino } => Some(Some(ino)),
                         Operation::FsyncFile { handle } => {
-                            self.handles.get(&handle.0).map(|open| open.ino).into_iter().collect()
+                            Some(self.handles.get(&handle.0).map(|open| open.ino))
                         }
-                        _ => self.dirty_files.iter().copied().collect(),
+                        _ => None,
                     };
-                    let epochs = files.into_iter().filter_map(|ino| Some((ino, self.close_epoch(now, ino)?)));
-                    waiting.stage = Stage::Data { epochs: epochs.collect() };
+                    waiting.stage = match file {
+                        Some(ino) => {
+                            let epoch = ino.and_then(|ino| Some((ino, self.close_epoch(now, ino)?)));
+                            Stage::Data { epochs: epoch.into_iter().collect() }
+                        }
+                        None => Stage::Epochs { next: Ino(0), closed: BTreeMap::new() },
+                    };
                     false
                 }
+                Stage::Epochs { next, closed } => match self.dirty_files.range(*next..).next().copied() {
+                    Some(_) if !self.take_steps(2) => {
+                        self.go_on_later(ticket);
+                        true
+                    }
+                    Some(ino) => {
+                        closed.extend(self.close_epoch(now, ino).map(|epoch| (ino, epoch)));
+                        *next = Ino(ino.0 + 1);
+                        false
+                    }
+                    None => {
+                        waiting.stage = Stage::Data { epochs: std::mem::take(closed) };
+                        false
+                    }
+                },
                 Stage::Data { epochs } => {
-                    let mut behind = None;
+                    let (mut behind, mut is_late) = (None, false);
                     while let Some((&ino, &epoch)) = epochs.first_key_value() {
+                        is_late = !self.take_steps(2);
+                        if is_late {
+                            break;
+                        }
                         if has(Step::FsyncWaitsForData) && !self.is_written(now, ino, epoch) {
                             behind = Some(ino);
                             break;
@@ -319,7 +352,10 @@ impl Core {
                         self.record_file(now, ino);
                         epochs.pop_first();
                     }
-                    if let Some(ino) = behind {
+                    if is_late {
+                        self.go_on_later(ticket);
+                        true
+                    } else if let Some(ino) = behind {
                         self.wait_to_be_written(ino, ticket);
                         true
                     } else {

@@ -6,7 +6,7 @@
 use super::names::check_flags;
 use super::reads::{page_ceil, page_floor};
 use super::writeback;
-use super::{Core, Progress, Ticket};
+use super::{Core, LEAST_STEPS, Progress, Ticket};
 use crate::allocator::{Owner, Purpose as SpaceFor, Request};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -34,9 +34,7 @@ impl Core {
 
     /// True when clients copy into blocks of the file.
     pub(super) fn is_filling(&self, ino: Ino) -> bool {
-        let file = self.files.get(&ino);
-        let mut blocks = file.into_iter().flat_map(|file| file.blocks.ids());
-        blocks.any(|id| self.cache.get(id).is_some_and(|block| !block.filling.is_empty()))
+        self.files.get(&ino).is_some_and(|file| file.filling > 0)
     }
 
     pub(super) fn try_set_attributes(
@@ -153,6 +151,14 @@ impl Core {
     fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
         let file = self.file_mut(ino);
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
+        if range.end == u64::MAX {
+            // All behind the first goes at once: there may be very many.
+            let from = if first < range.start { first + 1 } else { first };
+            let gone = file.blocks.split_off(from);
+            self.cache.let_go(ino, from, gone);
+            self.remove_gone();
+        }
+        let Some(file) = self.files.get(&ino) else { return };
         let blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         for (start, id) in blocks {
             let Some(block) = self.cache.get(id) else { continue };
@@ -203,9 +209,8 @@ impl Core {
         self.drop_cached(ino, 0..u64::MAX);
         if let Some(mut file) = self.files.remove(&ino) {
             self.allocator.unclaim(std::mem::take(&mut file.claimed));
-            for id in file.blocks.ids() {
-                self.cache.remove(id);
-            }
+            self.cache.let_go(ino, 0, file.blocks);
+            self.remove_gone();
         }
         self.dirty_files.remove(&ino);
         self.allocator.release_window(Owner(ino.0));
@@ -282,14 +287,25 @@ impl Core {
             } else if let Some(extents) = self.metadata.get(ino).and_then(|inode| inode.extents()) {
                 let written = extents.range(whole.start, whole.end).filter(|extent| !extent.unwritten);
                 records.extend(
-                    written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
+                    written
+                        .take(self.steps.max(LEAST_STEPS) as usize)
+                        .map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
                 );
+                self.take_steps(records.len() as u32);
             }
             self.transact(now, &records)?;
+            if mode == AllocateMode::ZeroRange && self.steps == 0 {
+                // There may be more than one turn does.
+                self.go_on_later(ticket);
+                return Ok(false);
+            }
         }
         if mode != AllocateMode::PunchHole {
             let pages = offset / BLOCK..end.div_ceil(BLOCK);
-            self.preallocate(now, ino, pages.clone())?;
+            if !self.preallocate(now, ino, pages.clone())? {
+                self.go_on_later(ticket);
+                return Ok(false);
+            }
             self.stop_expecting(ino, pages);
         }
         let mut records = Vec::new();
@@ -374,7 +390,8 @@ impl Core {
 
     /// Reserves space for every page of a range that has none: unwritten extents. What waits in memory to be placed beside it
     /// gets its place with it: a server that allocates what its client leaves out would take the place behind.
-    fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<()> {
+    /// False when there is more of it than one turn does.
+    fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<bool> {
         let gaps = self.unreserved(ino, pages)?;
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
         self.allocator.claim(wanted)?;
@@ -391,6 +408,7 @@ impl Core {
         }
         let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
         let window_units = stated.or(frame.map(|frame| frame.window_units));
+        let moved_end = moved.iter().last().map_or(0, |range| range.end);
         let mut placed = None;
         for gap in pages.iter() {
             let mut at = gap.start;
@@ -398,6 +416,9 @@ impl Core {
                 || self.metadata.get(ino).and_then(|inode| inode.extents()?.device_block_before(at));
             let mut after = if moved.is_empty() { recorded() } else { placed };
             while at < gap.end {
+                if !self.take_steps(1) && !records.is_empty() && at >= moved_end {
+                    return self.transact(now, &records).map(|()| false);
+                }
                 let request = Request {
                     wanted: gap.end - at,
                     purpose: if is_stream(gap.end) { SpaceFor::Stream } else { SpaceFor::Small },
@@ -418,12 +439,9 @@ impl Core {
                 after = Some(run.end());
                 placed = after;
                 self.placed_frame(ino, run.end());
-                if records.len() >= TRANSACTION_RECORDS {
-                    self.transact(now, &std::mem::take(&mut records))?;
-                }
             }
         }
-        self.transact(now, &records)
+        self.transact(now, &records).map(|()| true)
     }
 
     /// What was placed among small files, before it was known that this one is none: if nothing of it is on the device yet, and

@@ -14,54 +14,124 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use units::Timestamp;
 
+/// So many blocks are kept in a list. More are written at random, and one more in the middle of a long list moves half of it.
+const LISTED: usize = 64;
+
 /// A file's blocks by their first byte. A small file has one, which costs no memory of its own.
-#[derive(Debug, Default)]
-pub(super) struct BlockIndex {
-    sorted: SmallVec<[(u64, BlockId); 1]>,
+#[derive(Debug)]
+pub(super) enum BlockIndex {
+    List(SmallVec<[(u64, BlockId); 1]>),
+    Tree(BTreeMap<u64, BlockId>),
+}
+
+impl Default for BlockIndex {
+    fn default() -> Self {
+        Self::List(SmallVec::new())
+    }
 }
 
 impl BlockIndex {
+    fn list(&self) -> &[(u64, BlockId)] {
+        match self {
+            Self::List(list) => list,
+            Self::Tree(_) => &[],
+        }
+    }
+
+    fn tree(&self) -> Option<&BTreeMap<u64, BlockId>> {
+        match self {
+            Self::List(_) => None,
+            Self::Tree(tree) => Some(tree),
+        }
+    }
+
     fn index(&self, start: u64) -> usize {
-        self.sorted.partition_point(|&(held, _)| held < start)
+        self.list().partition_point(|&(held, _)| held < start)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.sorted.is_empty()
+        self.list().is_empty() && self.tree().is_none_or(BTreeMap::is_empty)
+    }
+
+    pub(super) fn get(&self, start: u64) -> Option<BlockId> {
+        match self {
+            Self::List(list) => {
+                list.get(self.index(start)).filter(|&&(held, _)| held == start).map(|&(_, id)| id)
+            }
+            Self::Tree(tree) => tree.get(&start).copied(),
+        }
     }
 
     pub(super) fn contains(&self, start: u64) -> bool {
-        self.sorted.get(self.index(start)).is_some_and(|&(held, _)| held == start)
+        self.get(start).is_some()
     }
 
     pub(super) fn insert(&mut self, start: u64, id: BlockId) {
         let index = self.index(start);
-        self.sorted.insert(index, (start, id));
+        match self {
+            Self::List(list) if list.len() < LISTED => list.insert(index, (start, id)),
+            Self::List(list) => {
+                let mut tree: BTreeMap<u64, BlockId> = list.iter().copied().collect();
+                tree.insert(start, id);
+                *self = Self::Tree(tree);
+            }
+            Self::Tree(tree) => _ = tree.insert(start, id),
+        }
     }
 
     pub(super) fn remove(&mut self, start: u64) {
-        if self.contains(start) {
-            self.sorted.remove(self.index(start));
+        let index = self.index(start);
+        match self {
+            Self::List(list) => {
+                if list.get(index).is_some_and(|&(held, _)| held == start) {
+                    list.remove(index);
+                }
+            }
+            Self::Tree(tree) => {
+                tree.remove(&start);
+                if tree.is_empty() {
+                    *self = Self::default();
+                }
+            }
+        }
+    }
+
+    /// Takes out the blocks that begin at `from` or behind it.
+    pub(super) fn split_off(&mut self, from: u64) -> Self {
+        let index = self.index(from);
+        match self {
+            Self::List(list) => Self::List(list.drain(index..).collect()),
+            Self::Tree(tree) => Self::Tree(tree.split_off(&from)),
         }
     }
 
     /// The last block that begins at `at` or before.
     pub(super) fn last_until(&self, at: u64) -> Option<(u64, BlockId)> {
-        let after = self.sorted.partition_point(|&(held, _)| held <= at);
-        self.sorted.get(after.checked_sub(1)?).copied()
+        match self {
+            Self::List(list) => {
+                let after = list.partition_point(|&(held, _)| held <= at);
+                list.get(after.checked_sub(1)?).copied()
+            }
+            Self::Tree(tree) => tree.range(..=at).next_back().map(|(&start, &id)| (start, id)),
+        }
     }
 
     /// The blocks that begin in `range`, in order.
     pub(super) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, BlockId)> {
         let end = self.index(range.end).max(self.index(range.start));
-        self.sorted[self.index(range.start)..end].iter().copied()
+        let listed = self.list()[self.index(range.start)..end].iter().copied();
+        let range = range.start..range.end.max(range.start);
+        let others = self.tree().into_iter().flat_map(move |tree| tree.range(range.clone()));
+        listed.chain(others.map(|(&start, &id)| (start, id)))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, BlockId)> {
-        self.sorted.iter().copied()
+        let others = self.tree().into_iter().flatten();
+        self.list().iter().copied().chain(others.map(|(&start, &id)| (start, id)))
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = BlockId> {
-        self.sorted.iter().map(|&(_, id)| id)
+        self.iter().map(|(_, id)| id)
     }
 }
 
@@ -116,6 +186,10 @@ pub(super) struct FileState {
     /// How often something of it was lost, and that no client was told of the last time.
     pub(super) lost: u64,
     pub(super) lost_unseen: bool,
+    /// Bytes on their way to the device.
+    pub(super) writing: u64,
+    /// Ranges of its blocks that clients copy into now.
+    pub(super) filling: u32,
     /// Pages wait for a load to be complete enough to be written.
     pub(super) write_after_load: bool,
     /// Pages on the device that hold something behind this old end of the file: a longer size is recorded only after

@@ -681,8 +681,9 @@ impl Core {
         if given_up.is_empty() {
             return;
         }
-        for (&tag, (purpose, _)) in &self.in_flight {
-            if let Purpose::Load { ino, block, .. } = purpose
+        let files = given_up.iter().filter_map(|&id| Some(self.cache.get(id)?.ino)).collect();
+        for tag in self.in_flight.of_all(&files) {
+            if let Some(Purpose::Load { ino, block, .. }) = self.in_flight.get(tag)
                 && given_up.contains(block)
                 && self.is_unwanted(tag)
                 && self.files.get(ino).is_none_or(|file| file.waiting.is_empty())
@@ -694,7 +695,7 @@ impl Core {
 
     /// Nobody is read ahead of what a request brings.
     pub(super) fn is_unwanted(&self, tag: IoTag) -> bool {
-        let Some((Purpose::Load { block, bounce: None, .. }, _)) = self.in_flight.get(&tag) else {
+        let Some(Purpose::Load { block, bounce: None, .. }) = self.in_flight.get(tag) else {
             return false;
         };
         self.cache.get(*block).is_some_and(|block| block.wanted == 0 && block.held == 0)

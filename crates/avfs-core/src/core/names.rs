@@ -8,6 +8,7 @@ use super::streams::direction_of;
 use super::{Core, Handle, Touched};
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
 use crate::casing::equal_without_case;
+use crate::directory::DirectoryIndex;
 use crate::error::{Error, Result};
 use crate::extent::ExtentMap;
 use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
@@ -17,6 +18,7 @@ use crate::policy::{other_rate, stored_name};
 use crate::record::Record;
 use crate::types::*;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use units::{Ino, Now, Timestamp};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
@@ -25,6 +27,8 @@ const SETGID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
+/// Most bytes of their names: XATTR_LIST_MAX of Linux.
+const MAX_XATTR_LIST: usize = 65536;
 /// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache.
 const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
@@ -171,6 +175,9 @@ impl Core {
         self.forget_file(ino);
         self.replacements.forget_name(ino);
         let _ = self.transact(now, &[Record::Remove { ino }]);
+        if self.is_space_awaited() {
+            self.commit.want();
+        }
     }
 
     /// Records that one directory changed.
@@ -474,13 +481,17 @@ impl Core {
         if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
             return Err(Error::Exists);
         }
-        if self.is_within(new_parent, source) {
+        let is_directory = self.inode(source)?.kind == FileKind::Directory;
+        if is_directory && self.is_within(new_parent, source) {
             return Err(Error::InvalidArgument);
         }
         self.check_may_leave(parent, source)?;
         match target {
             Some(target) => self.check_may_leave(new_parent, target)?,
             None => check_flags(self.directory(new_parent)?, InodeFlags::IMMUTABLE)?,
+        }
+        if target.is_none() && new_name.len() > name.len() {
+            self.check_metadata_space()?;
         }
         let old = Name { parent, name: name.into() };
         let new = Name { parent: new_parent, name: new_name.into() };
@@ -706,6 +717,12 @@ impl Core {
         if flags.contains(XattrFlags::REPLACE) && old.is_none() {
             return Err(Error::NoAttribute);
         }
+        // A list that is longer than listxattr(2) gives out could be read by nobody.
+        let listed = |name: &[u8]| name.len() + 1;
+        let names: usize = inode.xattrs.iter().flat_map(|all| all.iter()).map(|own| listed(&own.name)).sum();
+        if old.is_none() && names + listed(name) > MAX_XATTR_LIST {
+            return Err(Error::NoSpace);
+        }
         let grown = inode.xattr_bytes() + name.len() + value.len();
         if grown - old.map_or(0, |old| old.len() + name.len()) > MAX_XATTR_BYTES {
             return Err(Error::NoSpace);
@@ -780,12 +797,12 @@ impl Core {
 
     fn real_name(&self, directory: Ino, wanted: &[u8]) -> Result<&[u8]> {
         let index = self.inode(directory)?.directory().ok_or(Error::NoAttribute)?;
-        let names = index
-            .candidates(wanted)
-            .filter_map(|(_, ino)| self.metadata.get(ino))
-            .flat_map(|inode| &inode.names);
+        let hash = DirectoryIndex::hash(wanted);
+        let inodes: BTreeSet<Ino> = index.of_hash(hash).map(|(_, ino)| ino).collect();
+        let names = inodes.into_iter().filter_map(|ino| self.metadata.get(ino));
         let fitting = names
-            .filter(|name| name.parent == directory && equal_without_case(&name.name, wanted))
+            .flat_map(|inode| inode.names.of_hash(directory, hash))
+            .filter(|name| equal_without_case(&name.name, wanted))
             // The exact spelling wins; among others the choice must not depend on the order they came in.
             .min_by_key(|name| (*name.name != *wanted, &name.name));
         fitting.map(|name| &*name.name).ok_or(Error::NoAttribute)

@@ -425,7 +425,7 @@ impl Core {
             // Whoever waits for it all the same asks again.
             Err(IoError::Cancelled) => {
                 if block.is_idle() && block.valid.is_empty() && block.wanted == 0 {
-                    self.cache.remove(id).into_iter().for_each(|block| self.forget_block(block));
+                    self.cache.remove(id).into_iter().for_each(|block| self.forget_block(id, &block));
                 }
                 return;
             }
@@ -479,7 +479,11 @@ impl Core {
                 }
                 next = next.min(extent.logical);
             }
-            for (start, id) in file.into_iter().flat_map(|file| file.blocks.iter()) {
+            let first = file.and_then(|file| file.block_before(page * BLOCK)).map_or(0, |(start, _)| start);
+            for (start, id) in file.into_iter().flat_map(|file| file.blocks.range(first..u64::MAX)) {
+                if start / BLOCK >= next {
+                    break;
+                }
                 let Some(block) = self.cache.get(id) else { continue };
                 for range in block.dirty.iter().chain(block.in_writing.iter()) {
                     let pages = (start + range.start) / BLOCK..(start + range.end).div_ceil(BLOCK);

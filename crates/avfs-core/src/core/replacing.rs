@@ -9,8 +9,8 @@
 //! another file may wait for is bounded: at most [`SAVED_AT_ONCE`] bytes are held for at once, no new wait begins while
 //! a commit is due, and a file that stays open after it was emptied is waited for only so long.
 
-use super::{Core, Operation, Stage, Ticket, Waiting};
-use crate::error::Result;
+use super::{Core, Operation, Progress, Stage, Ticket, Waiting};
+use crate::error::{Error, Result};
 use crate::inode::Name;
 use crate::journal::MAX_BATCH;
 use crate::types::FileKind;
@@ -122,11 +122,9 @@ impl Core {
 
     /// Bytes of a file that are not on the device.
     fn unwritten(&self, ino: Ino) -> u64 {
-        let blocks = self.files.get(&ino).into_iter().flat_map(|file| file.blocks.ids());
-        blocks
-            .filter_map(|id| self.cache.get(id))
-            .map(|block| block.dirty.total() + block.in_writing.total())
-            .sum()
+        let dirty = self.cache.dirty_of(ino, 0..u64::MAX).filter_map(|(_, id)| self.cache.get(id));
+        let writing = self.files.get(&ino).map_or(0, |file| file.writing);
+        writing + dirty.map(|block| block.dirty.total()).sum::<u64>()
     }
 
     /// A file does not go by this name any more.
@@ -214,7 +212,7 @@ impl Core {
             let (first_lsn, ino) = (first.first_lsn, first.ino);
             match first.until {
                 Until::Closed => {
-                    let in_the_way = !self.space_waiters.is_empty() || self.under_pressure();
+                    let in_the_way = self.is_space_awaited() || self.under_pressure();
                     if self.replacing_due() > now.monotonic && !in_the_way {
                         return;
                     }
@@ -267,13 +265,22 @@ impl Core {
                 return None;
             }
         }
-        Some(match &waiting.operation {
+        let result = match &waiting.operation {
             Operation::Rename { caller, parent, name, new_parent, new_name, flags } => {
                 self.rename(now, *caller, *parent, name, *new_parent, new_name, *flags)
             }
             Operation::Unlink { parent, name } => self.unlink(now, *parent, name),
             _ => Ok(()),
-        })
+        };
+        match result {
+            Err(Error::NoSpace) if std::mem::take(&mut self.lacks_space) => {
+                match self.wait_for_space(now, ticket) {
+                    Progress::Ready(result) => Some(result),
+                    Progress::Wait => None,
+                }
+            }
+            result => Some(result),
+        }
     }
 
     /// The file that takes another one's place, if one does.

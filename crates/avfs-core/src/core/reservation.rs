@@ -39,6 +39,7 @@ impl Core {
             self.allocator.unclaim(claimed);
             file.delayed.remove(run);
             expected.iter().for_each(|pages| file.reserved.insert(pages));
+            self.reserving.insert(ino);
         }
         for records in records.chunks(TRANSACTION_RECORDS) {
             let _ = self.transact(now, records);
@@ -106,18 +107,17 @@ impl Core {
 
     /// Gives back what is reserved for bytes that did not come yet, of all files.
     pub(super) fn give_back_all(&mut self, now: Now) {
-        let reserving = self.files.iter().filter(|(_, file)| !file.reserved.is_empty());
-        let mut reserving: Vec<Ino> = reserving.map(|(&ino, _)| ino).collect();
-        // In an order that does not depend on hashing.
-        reserving.sort();
-        for ino in reserving {
+        for ino in std::mem::take(&mut self.reserving) {
             self.give_back_reserved(now, ino);
+            if self.files.get(&ino).is_some_and(|file| !file.reserved.is_empty()) {
+                self.reserving.insert(ino);
+            }
         }
     }
 
     /// True when space is about to become free; what is only reserved is given up for it.
     pub(super) fn is_space_coming(&mut self, now: Now) -> bool {
         self.give_back_all(now);
-        self.freed_blocks > 0
+        self.freed_blocks > 0 || !self.unreaped.is_empty()
     }
 }

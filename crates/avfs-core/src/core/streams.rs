@@ -409,16 +409,19 @@ impl Core {
 
     /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
     pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
-        self.hasten_those(|cache, purpose| {
-            let &Purpose::Load { ino: other, block, start, length, .. } = purpose else { return None };
-            let from = cache.get(block).filter(|_| other == ino)?.start + start;
+        let tags = self.in_flight.of_file(ino).collect();
+        self.hasten_those(tags, |cache, purpose| {
+            let &Purpose::Load { block, start, length, .. } = purpose else { return None };
+            let from = cache.get(block)?.start + start;
             (from < range.end && range.start < from + length).then_some(need)
         });
     }
 
     /// Blocks that were asked for are needed sooner than was known then.
     pub(super) fn hasten_blocks(&mut self, needs: &BTreeMap<BlockId, Need>) {
-        self.hasten_those(|_, purpose| match purpose {
+        let files = needs.keys().filter_map(|&id| Some(self.cache.get(id)?.ino)).collect();
+        let tags = self.in_flight.of_all(&files).into_iter().collect();
+        self.hasten_those(tags, |_, purpose| match purpose {
             Purpose::Load { block, .. } => needs.get(block).copied(),
             _ => None,
         });
@@ -427,32 +430,29 @@ impl Core {
     /// A client waits until nothing of the file is on its way any more.
     pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
         let need = Need::to_be_written(now, Class::RealTime);
-        self.hasten_those(|_, purpose| match purpose {
-            Purpose::Load { ino: other, .. } | Purpose::Data { ino: other, .. } => {
-                (*other == ino).then_some(need)
-            }
-            _ => None,
-        });
+        let tags = self.in_flight.of_file(ino).collect();
+        self.hasten_those(tags, |_, _| Some(need));
     }
 
     /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
     /// now, and no more: who flushes his file does not go before what others were promised.
     pub(super) fn hasten_writes(&mut self, now: Now, ino: Ino) {
         let need = Need::to_be_written(now, Class::BestEffort);
-        self.hasten_those(|cache, purpose| match purpose {
-            Purpose::Data { ino: other, .. } => (*other == ino).then_some(need),
+        let tags = self.in_flight.of_file(ino).collect();
+        self.hasten_those(tags, |cache, purpose| match purpose {
             // It completes a page, which is written when that has ended.
-            Purpose::Load { ino: other, block, .. } => {
-                let completes = || cache.get(*block).is_some_and(|block| !block.dirty.is_empty());
-                (*other == ino && completes()).then_some(need)
+            Purpose::Load { block, .. } => {
+                let completes = cache.get(*block).is_some_and(|block| !block.dirty.is_empty());
+                completes.then_some(need)
             }
-            _ => None,
+            _ => Some(need),
         });
     }
 
-    /// What is on its way is needed as it is found to be now, if it is found to be.
-    fn hasten_those(&mut self, need: impl Fn(&Cache, &Purpose) -> Option<Need>) {
-        for (&tag, (purpose, _)) in &self.in_flight {
+    /// These requests are needed as is found now, if it is found.
+    fn hasten_those(&mut self, tags: Vec<IoTag>, need: impl Fn(&Cache, &Purpose) -> Option<Need>) {
+        for tag in tags {
+            let Some(purpose) = self.in_flight.get(tag) else { continue };
             let promotion = need(&self.cache, purpose).and_then(|need| need.promotion(tag));
             promotion.into_iter().for_each(|promotion| self.outbox.promote(promotion));
         }

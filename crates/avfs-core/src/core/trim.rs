@@ -32,10 +32,10 @@ impl Core {
         let longest = longest.min(blocks.end.saturating_sub(blocks.start));
         let Some(run) = self.allocator.take_free(blocks.start, shortest, longest) else { return Ok(None) };
         if run.end() > blocks.end {
-            return self.give_back(run).map(|()| None);
+            return self.put_back(run).map(|()| None);
         }
         let Some(segments) = self.system_segments(&[0; BLOCK as usize]) else {
-            return self.give_back(run).and(Err(Error::OutOfMemory));
+            return self.put_back(run).and(Err(Error::OutOfMemory));
         };
         self.freed_blocks += run.count;
         let address = self.superblock.geometry.block_address(run.start);
@@ -45,7 +45,7 @@ impl Core {
         Ok(Some(run))
     }
 
-    fn give_back(&mut self, run: BlockRun) -> Result<()> {
+    fn put_back(&mut self, run: BlockRun) -> Result<()> {
         if self.allocator.free(run).is_err() {
             self.fail("space was freed twice");
             return Err(Error::Device);

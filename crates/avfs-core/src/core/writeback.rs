@@ -5,7 +5,7 @@ use super::file::FileState;
 use super::openers::turns_of;
 use super::reads::{page_ceil, page_floor};
 use super::streams::Need;
-use super::{Core, Purpose, Touched};
+use super::{Core, LEAST_STEPS, Purpose, STEPS, Touched};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::extent::Extent;
 use crate::format::{BLOCK, UNIT};
@@ -31,6 +31,16 @@ const FEW_REQUESTS: usize = 32;
 const MANY_REQUESTS: usize = 128;
 /// Aged blocks are looked for at most this often.
 const AGING_STEP: Duration = Duration::from_millis(250);
+
+/// Where the search for what has been dirty for long goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aging {
+    ino: Ino,
+    /// In the file.
+    offset: u64,
+    /// When the next one begins, by what was found so far.
+    next: units::Instant,
+}
 
 /// One request's part of a file.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +97,7 @@ impl Core {
             return true;
         }
         let Some(terms) = self.long_terms(ino).filter(|_| !self.is_overfull(true)) else { return false };
-        let Some(file) = self.files.get(&ino) else { return false };
-        let blocks = file.blocks.range(0..end).filter_map(|(_, id)| self.cache.get(id));
+        let blocks = self.cache.dirty_of(ino, 0..end).filter_map(|(_, id)| self.cache.get(id));
         let waiting: u64 = blocks.filter(|block| block.writing == 0).map(|block| block.dirty.total()).sum();
         waiting < terms.request.0 / MAX_BUFFER as u64 * MAX_BUFFER as u64
     }
@@ -108,7 +117,8 @@ impl Core {
         self.write_back(now, ino, 0..u64::MAX, None, |_| true);
     }
 
-    /// Starts writing the dirty blocks within `range` that no request writes already.
+    /// Starts writing the dirty blocks within `range` that no request writes already; of very many only as many as one turn takes:
+    /// whoever waits for the others comes again, and else they grow old.
     fn write_back(
         &mut self,
         now: Now,
@@ -122,16 +132,14 @@ impl Core {
             return;
         }
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
-        let ids: Vec<BlockId> = file
-            .blocks
-            .range(first..range.end)
-            .filter(|&(_, id)| {
-                let waits = |block: &&CacheBlock| !block.dirty.is_empty() && block.writing == 0;
-                self.cache.get(id).filter(waits).is_some_and(&chosen)
-            })
-            .map(|(_, id)| id)
-            .collect();
-        for id in ids {
+        let waits =
+            |id: &BlockId| self.cache.get(*id).filter(|block| block.writing == 0).is_some_and(&chosen);
+        let ids = self.cache.dirty_of(ino, first..range.end).map(|(_, id)| id).filter(waits);
+        let ids: Vec<BlockId> = ids.take(self.steps.max(LEAST_STEPS) as usize).collect();
+        for (index, id) in ids.into_iter().enumerate() {
+            if index > 0 && !self.take_steps(1) {
+                break;
+            }
             self.write_block(now, ino, id, latency);
         }
     }
@@ -152,6 +160,9 @@ impl Core {
                 _ => pages.push(rounded),
             }
         }
+        // The rest of what is in very many pieces waits until these are written.
+        pages.truncate(self.steps.max(LEAST_STEPS) as usize);
+        self.take_steps(pages.len() as u32);
         let size = self.files.get(&ino).map_or(0, |file| file.size);
         let mut missing = false;
         for range in pages.clone() {
@@ -265,6 +276,7 @@ impl Core {
         self.writeback_requests += 1;
         let file = self.file_mut(ino);
         file.writes += 1;
+        file.writing += length;
         *file.writes_by_epoch.entry(epoch).or_insert(0) += 1;
         let run = BlockRun { start: first.extent.start, count: length / BLOCK };
         self.request(
@@ -340,6 +352,7 @@ impl Core {
         self.writing_bytes -= bytes;
         if let Some(file) = self.files.get_mut(&ino) {
             file.writes -= 1;
+            file.writing -= bytes;
             if let Some(count) = file.writes_by_epoch.get_mut(&epoch) {
                 *count -= 1;
                 if *count == 0 {
@@ -419,7 +432,7 @@ impl Core {
         let dirty = self.files.get(&ino).is_some_and(|file| {
             file.touched.is_some()
                 || file.writes > 0
-                || file.blocks.ids().any(|id| self.cache.get(id).is_some_and(|block| !block.dirty.is_empty()))
+                || self.cache.is_dirty(ino)
                 || self.metadata.get(ino).is_some_and(|inode| inode.size != file.size)
         });
         if !dirty {
@@ -458,16 +471,18 @@ impl Core {
             // Asked after each of many requests, this must not look at every block each time.
             return false;
         }
-        let behind: Vec<BlockId> = file
-            .blocks
-            .ids()
-            .filter(|&id| self.cache.get(id).is_some_and(|b| !b.dirty.is_empty() && b.dirty_epoch <= epoch))
-            .collect();
+        let is_free = file.exclusive == 0;
+        let is_behind = |id: &BlockId| self.cache.get(*id).is_some_and(|block| block.dirty_epoch <= epoch);
+        let behind = self.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(is_behind);
+        let behind: Vec<BlockId> = behind.take(self.steps.max(LEAST_STEPS) as usize).collect();
         if behind.is_empty() {
             return !at_device;
         }
-        if file.exclusive == 0 {
-            for id in behind {
+        if is_free {
+            for (index, id) in behind.into_iter().enumerate() {
+                if index > 0 && !self.take_steps(1) {
+                    break;
+                }
                 self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
             }
         }
@@ -483,23 +498,29 @@ impl Core {
         }
         // Recorders gather long requests, and have memory of their own for that.
         let is_last_resort = self.is_overfull(true);
-        let (recorded, mut files): (Vec<Ino>, Vec<Ino>) =
-            self.dirty_files.iter().partition(|&&ino| self.long_terms(ino).is_some());
-        if is_last_resort || files.is_empty() {
-            files.extend(recorded);
-        }
-        for ino in files {
-            let Some(file) = self.files.get(&ino).filter(|file| file.exclusive == 0) else { continue };
-            let idle = |id: &BlockId| {
-                self.cache.get(*id).is_some_and(|block| !block.dirty.is_empty() && block.writing == 0)
-            };
-            let blocks: Vec<BlockId> = file.blocks.ids().filter(idle).collect();
-            for id in blocks {
-                if self.writeback_requests >= MANY_REQUESTS {
-                    return;
-                }
-                self.write_block(now, ino, id, None);
+        let mut blocks: Vec<(Ino, BlockId)> = Vec::new();
+        let mut recorded: Vec<(Ino, BlockId)> = Vec::new();
+        let most = MANY_REQUESTS.saturating_sub(self.writeback_requests);
+        for ino in self.cache.dirty_files().take(STEPS as usize * 4) {
+            if blocks.len() >= most {
+                break;
             }
+            if self.files.get(&ino).is_none_or(|file| file.exclusive > 0) {
+                continue;
+            }
+            let list = if self.long_terms(ino).is_some() { &mut recorded } else { &mut blocks };
+            let idle = |id: &BlockId| self.cache.get(*id).is_some_and(|block| block.writing == 0);
+            let found = self.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(idle);
+            list.extend(found.take(most - list.len().min(most)).map(|id| (ino, id)));
+        }
+        if is_last_resort || blocks.is_empty() {
+            blocks.append(&mut recorded);
+        }
+        for (ino, id) in blocks {
+            if self.writeback_requests >= MANY_REQUESTS {
+                return;
+            }
+            self.write_block(now, ino, id, None);
         }
     }
 
@@ -509,41 +530,58 @@ impl Core {
 
     /// Writes what has been dirty for long, and records times and sizes of files that are otherwise written.
     pub(super) fn write_aged(&mut self, now: Now) {
-        self.next_aging = units::Instant::FAR_FUTURE;
-        let files: Vec<Ino> = self.dirty_files.iter().copied().collect();
-        for ino in files {
-            let Some(file) = self.files.get(&ino) else {
-                self.dirty_files.remove(&ino);
-                continue;
-            };
-            let blocks: Vec<(BlockId, units::Instant)> = file
-                .blocks
-                .ids()
-                .filter_map(|id| Some((id, self.cache.get(id)?.dirty_since)))
-                .filter(|&(_, since)| since < units::Instant::FAR_FUTURE)
-                .collect();
-            let blocked = file.exclusive > 0;
-            // A recorder's long request takes its time to be gathered.
-            let age = self.long_terms(ino).map_or(DIRTY_AGE, |terms| DIRTY_AGE.max(terms.period * 2));
-            let limit = now.monotonic.saturating_before(age);
-            if blocks.is_empty() {
-                if file.writes == 0 {
-                    self.record_file(now, ino);
-                }
-                if self.dirty_files.contains(&ino) {
-                    self.schedule_aging(now);
-                }
-                continue;
+        let begun = Aging { ino: Ino(0), offset: 0, next: now.monotonic + DIRTY_AGE };
+        let mut at = self.aging.take().unwrap_or(begun);
+        while let Some(&ino) = self.dirty_files.range(at.ino..).next() {
+            if ino > at.ino {
+                (at.ino, at.offset) = (ino, 0);
             }
-            for (id, since) in blocks {
-                if since <= limit && !blocked {
-                    self.write_block(now, ino, id, None);
-                }
-                let due = if since <= limit { now.monotonic } else { since };
-                self.next_aging = self.next_aging.min(due + age);
+            if !self.take_steps(2) || !self.write_aged_of(now, &mut at) {
+                // The rest in the next turn.
+                self.aging = Some(at);
+                self.next_aging = now.monotonic;
+                return;
             }
+            (at.ino, at.offset) = (Ino(ino.0 + 1), 0);
         }
-        self.next_aging = self.next_aging.max(now.monotonic + AGING_STEP);
+        self.next_aging = match self.dirty_files.is_empty() {
+            true => units::Instant::FAR_FUTURE,
+            false => at.next.max(now.monotonic + AGING_STEP),
+        };
+    }
+
+    /// One file, from the block on that it has come to. False when there was more of it than one turn takes.
+    fn write_aged_of(&mut self, now: Now, at: &mut Aging) -> bool {
+        let ino = at.ino;
+        let Some(file) = self.files.get(&ino) else {
+            self.dirty_files.remove(&ino);
+            return true;
+        };
+        let (is_free, is_quiet) = (file.exclusive == 0, file.writes == 0);
+        let dirty = self.cache.dirty_of(ino, at.offset..u64::MAX);
+        let dirty = dirty.filter_map(|(start, id)| Some((start, id, self.cache.get(id)?.dirty_since)));
+        let blocks: Vec<_> = dirty.take(self.steps.max(LEAST_STEPS) as usize).collect();
+        if blocks.is_empty() {
+            if is_quiet && !self.cache.is_dirty(ino) {
+                self.record_file(now, ino);
+            }
+            return true;
+        }
+        // A recorder's long request takes its time to be gathered.
+        let age = self.long_terms(ino).map_or(DIRTY_AGE, |terms| DIRTY_AGE.max(terms.period * 2));
+        let limit = now.monotonic.saturating_before(age);
+        for (index, &(start, id, since)) in blocks.iter().enumerate() {
+            if index > 0 && !self.take_steps(1) {
+                return false;
+            }
+            if since <= limit && is_free {
+                self.write_block(now, ino, id, None);
+            }
+            let due = if since <= limit { now.monotonic } else { since };
+            at.next = at.next.min(due + age);
+            at.offset = start + 1;
+        }
+        self.cache.dirty_of(ino, at.offset..u64::MAX).next().is_none()
     }
 
     /// A load that ended may have completed a block that waits to be written.

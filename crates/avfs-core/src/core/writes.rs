@@ -199,6 +199,7 @@ impl Core {
             }
         }
         let file = self.file_mut(ino);
+        file.filling += plan.pieces.len() as u32;
         file.append_end = file.append_end.max(end);
         if let Some(caller) = unprivileged {
             self.drop_privileges(now, ino, caller);
@@ -442,6 +443,7 @@ impl Core {
         let end = offset + length as u64;
         let file = self.file_mut(ino);
         let epoch = file.epoch;
+        file.filling = file.filling.saturating_sub(plan.pieces.len() as u32);
         for Piece { block: id, start, buffer, range } in plan.pieces.drain(..) {
             if let Some(block) = self.cache.get_mut(id) {
                 let bytes = start as u64..(start + range.len()) as u64;
@@ -543,13 +545,17 @@ impl Core {
         let known = self.ranking(ino, Direction::Write, None).rate;
         let may_be = (file.observes_rate() && self.may_record(now, handle)).then_some(RECORDED);
         let Some(rate) = known.max(may_be) else { return false };
-        let blocks = file.blocks.ids().filter_map(|id| self.cache.get(id));
-        let waiting: u64 = blocks.map(|block| block.dirty.total() + block.in_writing.total()).sum();
+        let blocks = self.cache.dirty_of(ino, 0..u64::MAX).filter_map(|(_, id)| self.cache.get(id));
+        let waiting: u64 = file.writing + blocks.map(|block| block.dirty.total()).sum::<u64>();
         let promised = file.terms(Direction::Write).map_or(0, |terms| terms.buffer().0);
         waiting <= promised.max(rate.bytes_in(RECORDING_AHEAD).0)
     }
 
     pub(super) fn wake_throttled(&mut self, now: Now) {
+        // Nobody may go.
+        if self.is_overfull(true) && self.failure.is_none() {
+            return;
+        }
         let may_go = |core: &Self, held: &Throttled| {
             let fills = held.fills.is_some_and(|ino| core.fills_at_length(ino));
             core.failure.is_some() || !core.is_overfull(held.keeps_its_rate) && !fills

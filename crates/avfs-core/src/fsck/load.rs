@@ -203,7 +203,7 @@ pub(super) fn load(device: &dyn Device, superblock: &Superblock) -> Result<Optio
     // What a file has is not written over for a copy that should lie there.
     let files = file_runs(&metadata, &geometry);
     damaged.retain(|copy| {
-        let is_own = !overlaps(&files, kept_for(copy.run));
+        let is_own = !overlaps(&files, copy.run);
         findings.push(match (is_own, copy.shard) {
             (true, None) => Finding::TableCopyDamaged { address: copy.address },
             (true, Some(shard)) => Finding::ShardCopyDamaged { shard, address: copy.address },
@@ -226,12 +226,6 @@ pub(super) fn load(device: &dyn Device, superblock: &Superblock) -> Result<Optio
     }
     let replayed = replay.records.len();
     Ok(Some(Loaded { metadata, findings, copies, whole, places, lost, log, replayed }))
-}
-
-/// What metadata that lies in `run` keeps for itself: whole units.
-pub(super) fn kept_for(run: BlockRun) -> BlockRun {
-    use crate::format::UNIT_BLOCKS;
-    BlockRun { start: run.start / UNIT_BLOCKS * UNIT_BLOCKS, count: UNIT_BLOCKS }
 }
 
 /// The blocks of the volume that files have, joined and in order.

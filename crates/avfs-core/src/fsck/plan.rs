@@ -8,8 +8,8 @@ use super::load::{Rewrite, joined, overlaps};
 use super::{FsckError, Patient};
 use crate::allocator::BlockRun;
 use crate::format::{
-    BLOCK, COUNT_LIMIT, Geometry, INODE_FLAGS, LogPosition, Piece, ShardLocation, Superblock, UNIT_BLOCKS,
-    encode_table,
+    BLOCK, COUNT_LIMIT, Geometry, INODE_FLAGS, LogPosition, Piece, SHARED_UNITS, ShardLocation, Superblock,
+    UNIT_BLOCKS, encode_table,
 };
 use crate::journal;
 use crate::superblocks::Superblocks;
@@ -69,21 +69,24 @@ struct Room<'a> {
     /// Where the search for room goes on.
     next: u64,
     open: [BlockRun; 2],
+    /// What is free in units of which something is occupied, the longest last; looked for when no unit is free.
+    holes: Option<Vec<BlockRun>>,
     writes: Vec<Write>,
 }
 
 impl<'a> Room<'a> {
     fn new(geometry: Geometry, occupied: &'a [BlockRun]) -> Self {
         let nothing = BlockRun { start: 0, count: 0 };
-        Self { geometry, occupied, next: 0, open: [nothing; 2], writes: Vec::new() }
+        Self { geometry, occupied, next: 0, open: [nothing; 2], holes: None, writes: Vec::new() }
     }
 
-    /// The next free unit.
+    /// The next free unit, or the longest hole where there is none.
     fn find(&mut self) -> Result<BlockRun, FsckError> {
         loop {
             let unit = BlockRun { start: self.next, count: UNIT_BLOCKS };
             if unit.end() > self.geometry.blocks() {
-                return Err(FsckError::Full);
+                let all = || holes(self.occupied, self.geometry.blocks());
+                return self.holes.get_or_insert_with(all).pop().ok_or(FsckError::Full);
             }
             let index = self.occupied.partition_point(|run| run.end() <= unit.start);
             match self.occupied.get(index).filter(|run| run.start < unit.end()) {
@@ -101,6 +104,9 @@ impl<'a> Room<'a> {
         for side in 0..2 {
             if self.open[side].count < blocks {
                 self.open[side] = self.find()?;
+            }
+            if self.open[side].count < blocks {
+                return Err(FsckError::Full);
             }
         }
         Ok(())
@@ -139,6 +145,25 @@ impl<'a> Room<'a> {
     }
 }
 
+/// What is free in units of which something is occupied, the longest last.
+fn holes(occupied: &[BlockRun], blocks: u64) -> Vec<BlockRun> {
+    let mut holes = Vec::new();
+    let mut at = 0;
+    for run in occupied.iter().copied().chain([BlockRun { start: blocks, count: 0 }]) {
+        while at < run.start {
+            let unit = at / UNIT_BLOCKS * UNIT_BLOCKS;
+            let end = run.start.min(unit + UNIT_BLOCKS);
+            if end - at < UNIT_BLOCKS {
+                holes.push(BlockRun { start: at, count: end - at });
+            }
+            at = end;
+        }
+        at = at.max(run.end());
+    }
+    holes.sort_by_key(|run| (run.count, run.start));
+    holes
+}
+
 /// All metadata into free space, and superblocks that tell of it. The log begins anew at `log`.
 pub(super) fn checkpoint(
     superblocks: &Superblocks,
@@ -173,6 +198,7 @@ pub(super) fn checkpoint(
     if patient.metadata.has_flags() {
         features.incompatible |= INODE_FLAGS;
     }
+    features.incompatible |= if room.holes.is_some() { SHARED_UNITS } else { 0 };
     let superblock = Superblock {
         features,
         generation: if is_used_up { 1 } else { best.generation + 1 },

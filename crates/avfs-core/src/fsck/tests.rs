@@ -550,9 +550,9 @@ fn blocks_have_one_owner() {
 fn blocks_of_metadata_are_no_files() {
     let disk = volume();
     let superblock = find_superblock(&*disk).unwrap();
-    let start = superblock.geometry.block_at(superblock.table.address).unwrap() / UNIT_BLOCKS * UNIT_BLOCKS;
+    let start = superblock.geometry.block_at(superblock.table.address).unwrap();
     map_behind(&disk, TAKE, start);
-    let run = BlockRun { start, count: 3 };
+    let run = BlockRun { start, count: superblock.table.space() / BLOCK };
     expect_healed(disk, &[Finding::ExtentOverlap { ino: TAKE, run, owner: None }]);
 }
 

@@ -1,0 +1,77 @@
+//! What the device was asked for and has not answered, by tag, by file and by place.
+//!
+//! **For:** finding the requests of one file, and those to one place, without looking at all of them: there may be as many as
+//! there are dirty files. **Invariants:** no two requests for file data are to the same blocks at one time.
+
+use super::Purpose;
+use crate::allocator::BlockRun;
+use avfs_io::IoTag;
+use std::collections::{BTreeMap, BTreeSet};
+use units::Ino;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    requests: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
+    of_files: BTreeSet<(Ino, IoTag)>,
+    /// By first block.
+    places: BTreeMap<u64, (BlockRun, IoTag)>,
+}
+
+fn file_of(purpose: &Purpose) -> Option<Ino> {
+    match purpose {
+        Purpose::Load { ino, .. } | Purpose::Data { ino, .. } => Some(*ino),
+        _ => None,
+    }
+}
+
+impl InFlight {
+    pub(super) fn insert(&mut self, tag: IoTag, purpose: Purpose, run: Option<BlockRun>) {
+        self.of_files.extend(file_of(&purpose).map(|ino| (ino, tag)));
+        if let Some(run) = run {
+            debug_assert!(!self.touches(run), "{run} is on its way twice");
+            self.places.insert(run.start, (run, tag));
+        }
+        self.requests.insert(tag, (purpose, run));
+    }
+
+    pub(super) fn remove(&mut self, tag: IoTag) -> Option<(Purpose, Option<BlockRun>)> {
+        let (purpose, run) = self.requests.remove(&tag)?;
+        if let Some(ino) = file_of(&purpose) {
+            self.of_files.remove(&(ino, tag));
+        }
+        if let Some(run) = run.filter(|run| self.places.get(&run.start).is_some_and(|&(_, own)| own == tag)) {
+            self.places.remove(&run.start);
+        }
+        Some((purpose, run))
+    }
+
+    pub(super) fn get(&self, tag: IoTag) -> Option<&Purpose> {
+        self.requests.get(&tag).map(|(purpose, _)| purpose)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Every request: for the audit.
+    pub(super) fn purposes(&self) -> impl Iterator<Item = &Purpose> {
+        self.requests.values().map(|(purpose, _)| purpose)
+    }
+
+    /// The requests of one file, the oldest first.
+    pub(super) fn of_file(&self, ino: Ino) -> impl Iterator<Item = IoTag> {
+        self.of_files.range((ino, IoTag(0))..=(ino, IoTag(u64::MAX))).map(|&(_, tag)| tag)
+    }
+
+    /// The requests of these files, the oldest first.
+    pub(super) fn of_all(&self, files: &BTreeSet<Ino>) -> BTreeSet<IoTag> {
+        files.iter().flat_map(|&ino| self.of_file(ino)).collect()
+    }
+
+    /// True when a request reads or writes some of these blocks.
+    pub(super) fn touches(&self, run: BlockRun) -> bool {
+        let last = self.places.range(..run.end()).next_back();
+        last.is_some_and(|(_, (other, _))| other.end() > run.start)
+    }
+}
