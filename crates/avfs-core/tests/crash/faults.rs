@@ -129,6 +129,26 @@ fn what_is_lost_is_told_each_client_of_the_file_once() {
     assert_eq!(crate::model::read_all(&mut remounted(&volume), ino).unwrap(), vec![7; 300_000]);
 }
 
+/// A file grew twice within a page that the device has, and then would not take: the page was counted as kept twice, which is
+/// more than there was to lose.
+#[test]
+fn a_page_within_which_a_file_grew_twice_is_kept_until_it_is_written() {
+    let mut volume = volume(1);
+    let (ino, handle, place) = made(&mut volume, b"log", 100);
+    let full = Fault::after(0).writes_only().within(place, Bytes(PAGE)).with_errno(28);
+    volume.disk().inject(Some(full));
+    volume.write(handle, 100, &[1; 100]).unwrap();
+    volume.write(handle, 200, &[2; 100]).unwrap();
+    assert_eq!(fsync(&mut volume, handle), Err(Error::Device));
+    assert_eq!(volume.core().failure(), None);
+    volume.disk().inject(None);
+    // Told once more, of what was tried in between, or not: then it is there.
+    let _ = fsync(&mut volume, handle);
+    assert_eq!(fsync(&mut volume, handle), Ok(()));
+    let content = [[b'l'; 100], [1; 100], [2; 100]].concat();
+    assert_eq!(crate::model::read_all(&mut remounted(&volume), ino).unwrap(), content);
+}
+
 /// A whole request failed with its one bad sector, and the error went to the first that read the file anywhere.
 #[test]
 fn a_page_that_cannot_be_read_fails_alone() {
