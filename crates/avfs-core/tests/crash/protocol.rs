@@ -14,6 +14,7 @@ use avfs_core::types::*;
 use avfs_io::Device;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use units::{Duration, Ino, Instant};
 
 /// A process dies, another one mounts what lies in the device's cache and shows it to clients; when a client then makes a
@@ -166,12 +167,15 @@ pub(crate) fn metadata_turns_over(seed: u64, images: usize) {
 #[derive(Debug)]
 struct SlowData {
     first_slow: u64,
+    /// From when on: the checkpoint of the mount is to be through.
+    is_slow: Arc<AtomicBool>,
     at_device: Vec<(Instant, u64)>,
 }
 
 impl Timing for SlowData {
     fn submit(&mut self, now: Instant, number: u64, command: SimCommand) {
-        let is_slow = command.offset.0 >= self.first_slow && command.length.0 > 0;
+        let is_there = command.offset.0 >= self.first_slow && command.length.0 > 0;
+        let is_slow = is_there && self.is_slow.load(Ordering::Relaxed);
         let takes = if is_slow { Duration::from_secs(3600) } else { Duration::from_micros(100) };
         self.at_device.push((now + takes, number));
     }
@@ -221,7 +225,9 @@ pub(crate) fn a_full_volume(seed: u64, images: usize) {
 pub(crate) fn the_log_runs_full() {
     let (pool, disk) = (pool(), formatted(DISK));
     let geometry = find_superblock(&*disk).unwrap().geometry;
-    let timing = SlowData { first_slow: geometry.data_start.0, at_device: Vec::new() };
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let first_slow = geometry.data_start.0;
+    let timing = SlowData { first_slow, is_slow: Arc::clone(&is_slow), at_device: Vec::new() };
     let mut volume = SimVolume::mount_timed(
         Arc::clone(&disk),
         &pool,
@@ -230,6 +236,8 @@ pub(crate) fn the_log_runs_full() {
         Box::new(timing),
     )
     .unwrap();
+    volume.pass(Duration::from_secs(1));
+    is_slow.store(true, Ordering::Relaxed);
     let mut made = 0;
     for number in 0..(20 << 20) / (64 << 10) {
         let value = vec![number as u8; 60_000];
