@@ -45,8 +45,8 @@ impl Faults {
             }
             ["short", bytes] => {
                 let bytes: u64 = bytes.parse().ok()?;
-                self.short = Some(bytes).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(4096));
-                self.short?;
+                // A line that is refused changes nothing.
+                self.short = Some(Some(bytes).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(4096))?);
             }
             ["end", bytes] => self.end = Some(bytes.parse().ok()?),
             ["late", seconds] => self.late = Some(Duration::from_secs(seconds.parse().ok()?)),
