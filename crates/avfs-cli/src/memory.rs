@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use units::Bytes;
 
-/// What the daemon of an empty volume has besides its cache, measured on two processors; its threads and buffers.
+/// What the daemon of an empty volume has besides its cache: its threads and buffers. An estimate; it is to be measured.
 const BESIDES: Bytes = Bytes::from_mib(48);
 
 /// Refuses a cache that does not fit into what the control groups of this process allow.
