@@ -26,7 +26,7 @@ left=$SCRATCH/$KIND right=$SCRATCH/reference
 with_volume "$KIND" 4G "$left"
 with_volume ext4 4G "$right"
 # The one difference that is meant: before the first ACL of a volume, AVFS tells a file's owner that ACLs are unsupported,
-# where ext4 says that the file has none (doc/decisions/holes.md; tested in crates/avfs-core/tests/model/regressions.rs).
+# where ext4 says that the file has none (doc/decisions/labels-and-acls.md; tested in crates/avfs-core/tests/model/regressions.rs).
 for volume in "$left" "$right"; do
 	touch "$volume/acl"
 	setfacl --modify user:1:r "$volume/acl"
