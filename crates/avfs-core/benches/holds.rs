@@ -1,9 +1,10 @@
 //! For how long one client keeps all others from the volume: the longest hold of its lock, and the longest that another client
-//! waits who looks up a name again and again, for each operation on very many of something. Prints a table for `doc/benchmarks.md`.
+//! waits that looks up a name again and again, for each operation on very many of something. Prints a table for `doc/benchmarks.md`.
+//! A control client does the same on a second volume on which nothing else happens: what it waits is the machine's part.
 //!
 //! `AVFS_HOLDS_FILES` sets how many files the volume has (10^6), `AVFS_HOLDS_MANY` of how many things an operation is (10^5),
 //! `AVFS_HOLDS_DIR` where the volume's image is made. The other client runs beside, so a machine that does other things shows longer
-//! waits; the bound is on the holds.
+//! waits, of the control too; the bound is on the holds.
 
 use avfs_core::config::Config;
 use avfs_core::mkfs::{self, MkfsOptions};
@@ -21,9 +22,65 @@ fn number(variable: &str, default: u64) -> u64 {
         .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
+/// A client that looks up a name again and again, and the longest that it waited for an answer.
+struct Looking {
+    longest_ns: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Looking {
+    fn on(volume: &Arc<Volume>) -> Self {
+        let (longest_ns, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let thread = std::thread::spawn({
+            let (volume, longest_ns, stop) = (Arc::clone(volume), Arc::clone(&longest_ns), Arc::clone(&stop));
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let begun = Instant::now();
+                    let _ = volume.lookup(Ino::ROOT, b"nothing of this name");
+                    longest_ns.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_micros(500));
+                }
+            }
+        });
+        Self { longest_ns, stop, thread }
+    }
+
+    fn take_longest(&self) -> Duration {
+        Duration::from_nanos(self.longest_ns.swap(0, Ordering::Relaxed))
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the client ends");
+    }
+}
+
+/// A volume of 32 GiB in a new image, and the image.
+fn new_volume(directory: &str) -> (tempfile::NamedTempFile, Arc<Volume>) {
+    let image = tempfile::NamedTempFile::new_in(directory).expect("an image");
+    image.as_file().set_len(32 << 30).expect("room");
+    {
+        let device = FileDevice::open(image.path(), OpenMode::Exclusive).expect("opened");
+        mkfs::make(&device, &MkfsOptions::default()).expect("formatted");
+    }
+    let options = OpenOptions {
+        read_only: false,
+        access_times: AccessTimes::default(),
+        holds_device: false,
+        cache_size: Some(Bytes::from_mib(1024)),
+        config: Config::default(),
+    };
+    match Volume::open(image.path(), options) {
+        Ok(volume) => (image, volume),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 struct Bench {
     volume: Arc<Volume>,
-    longest_wait: Arc<AtomicU64>,
+    other: Looking,
+    control: Looking,
     bound: Duration,
     broken: usize,
 }
@@ -39,22 +96,24 @@ fn wait<T: Send + 'static>(begin: impl FnOnce(Box<dyn FnOnce(T) + Send>)) -> T {
 impl Bench {
     fn measure(&mut self, what: &str, operation: impl FnOnce(&Volume)) {
         self.volume.longest_hold();
-        self.longest_wait.store(0, Ordering::Relaxed);
+        self.other.take_longest();
+        self.control.take_longest();
         let begun = Instant::now();
         operation(&self.volume);
         let took = begun.elapsed();
         // What goes on behind it counts, too.
         std::thread::sleep(Duration::from_millis(500));
         let hold = self.volume.longest_hold();
-        let waited = Duration::from_nanos(self.longest_wait.load(Ordering::Relaxed));
+        let (waited, control) = (self.other.take_longest(), self.control.take_longest());
         let mark = if hold > self.bound { " **" } else { "" };
         self.broken += usize::from(hold > self.bound);
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
         println!(
-            "| {what} | {:.1} s | {:.2} ms{mark} | {:.2} ms |",
+            "| {what} | {:.1} s | {:.2} ms{mark} | {:.2} ms | {:.2} ms |",
             took.as_secs_f64(),
             milliseconds(hold),
-            milliseconds(waited)
+            milliseconds(waited),
+            milliseconds(control)
         );
     }
 }
@@ -102,40 +161,14 @@ fn main() {
     let links = (many * 65 / 100).min(64_999);
     let handles = many / 10;
     let directory_of_image = std::env::var("AVFS_HOLDS_DIR").unwrap_or_else(|_| "/var/tmp".to_owned());
-    let image = tempfile::NamedTempFile::new_in(directory_of_image).expect("an image");
-    image.as_file().set_len(32 << 30).expect("room");
-    {
-        let device = FileDevice::open(image.path(), OpenMode::Exclusive).expect("opened");
-        mkfs::make(&device, &MkfsOptions::default()).expect("formatted");
-    }
-    let options = OpenOptions {
-        read_only: false,
-        access_times: AccessTimes::default(),
-        holds_device: false,
-        cache_size: Some(Bytes::from_mib(1024)),
-        config: Config::default(),
-    };
-    let volume = match Volume::open(image.path(), options) {
-        Ok(volume) => volume,
-        Err(error) => panic!("{error}"),
-    };
-    let longest_wait = Arc::new(AtomicU64::new(0));
-    let stop = Arc::new(AtomicBool::new(false));
-    let client = {
-        let (volume, longest_wait, stop) =
-            (Arc::clone(&volume), Arc::clone(&longest_wait), Arc::clone(&stop));
-        std::thread::spawn(move || {
-            while !stop.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                let _ = volume.lookup(Ino::ROOT, b"nothing of this name");
-                longest_wait.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_micros(500));
-            }
-        })
-    };
+    let (_image, volume) = new_volume(&directory_of_image);
+    let (_image_of_control, idle) = new_volume(&directory_of_image);
+    let (other, control) = (Looking::on(&volume), Looking::on(&idle));
     let mut bench =
-        Bench { volume: Arc::clone(&volume), longest_wait, bound: Duration::from_millis(5), broken: 0 };
-    println!("| operation | time | longest hold | another client waits |\n|---|--:|--:|--:|");
+        Bench { volume: Arc::clone(&volume), other, control, bound: Duration::from_millis(5), broken: 0 };
+    println!(
+        "| operation | time | longest hold | another client waits | a client of an idle volume |\n|---|--:|--:|--:|--:|"
+    );
 
     bench.measure(&format!("{files} files are made"), |volume| {
         for number in 0..files / 1000 {
@@ -285,8 +318,9 @@ fn main() {
         volume.list_xattrs(CALLER, noted).expect("listed");
     });
     bench.measure("unmount", |volume| volume.shutdown().expect("unmounted"));
-    stop.store(true, Ordering::Relaxed);
-    client.join().expect("the other client");
+    bench.other.end();
+    bench.control.end();
+    idle.shutdown().expect("unmounted");
     match bench.broken {
         0 => println!("\nverdict: no operation held the lock for longer than 5 ms"),
         broken => {
