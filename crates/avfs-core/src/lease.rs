@@ -10,6 +10,8 @@
 //! - Whoever takes it holds it only after its name has been there for longer than another may need from finding the volume free to
 //!   having written its own name ([`PROMPT`]). Whoever needed longer may have written over a holder: it begins again, and watches its
 //!   own name.
+//! - Where the device has reservations, the volume is held only after all other hosts' are gone: also those of hosts that wanted it
+//!   at the same time, of which nothing on the device tells any more.
 //! - After the time has run out nothing is resumed unless nobody can have had the volume meanwhile.
 
 use crate::format::MmpBlock;
@@ -48,6 +50,9 @@ pub(crate) enum Step {
         /// Who had it: to be preempted.
         against: Option<MmpBlock>,
     },
+    /// Take the reservations of all others away, where the device has them, then [`Lease::excluded`]. Only a host that is still
+    /// registered may do that.
+    Exclude,
     /// Write this block if it can be submitted before `until`, then [`Lease::written`], else [`Lease::not_written`].
     Write {
         /// The block.
@@ -178,9 +183,19 @@ impl Watch {
 #[derive(Clone, Debug)]
 enum Phase {
     Reading,
-    Reserving { read_at: Instant },
-    Writing { read_at: Instant },
-    Resting { until: Instant },
+    Reserving {
+        read_at: Instant,
+    },
+    Writing {
+        read_at: Instant,
+    },
+    /// Its name, submitted then, counts; others that wanted the volume at the same time, or held it meanwhile, are still registered.
+    Excluding {
+        submitted: Instant,
+    },
+    Resting {
+        until: Instant,
+    },
     Over(Over),
 }
 
@@ -261,6 +276,7 @@ impl Lease {
                 let until = self.held_since.map_or(*read_at + PROMPT, |since| since + HELD);
                 Step::Write { block: Box::new(self.next_block()), until }
             }
+            Phase::Excluding { .. } => Step::Exclude,
             Phase::Over(_) => Step::Over,
         }
     }
@@ -307,6 +323,9 @@ impl Lease {
         };
         let is_read_back = sequence == ours.sequence;
         if is_read_back && began >= self.counts_from {
+            if self.held_since.is_none() && self.reservation == Some(true) {
+                return Phase::Excluding { submitted };
+            }
             self.held_since = Some(submitted);
             self.was_held = true;
         }
@@ -340,6 +359,15 @@ impl Lease {
         self.reservation = Some(has_reservations);
         if let Phase::Reserving { read_at } = self.phase {
             self.phase = Phase::Writing { read_at };
+        }
+    }
+
+    /// No other host is registered with the device.
+    pub(crate) fn excluded(&mut self) {
+        if let Phase::Excluding { submitted } = self.phase {
+            self.held_since = Some(submitted);
+            self.was_held = true;
+            self.phase = Phase::Resting { until: submitted + RENEWAL };
         }
     }
 
@@ -380,7 +408,15 @@ impl Lease {
     fn too_late(&mut self, next: Phase) {
         self.late += 1;
         self.written = None;
+        self.register_again();
         self.phase = if self.late < TRIES { next } else { Phase::Over(Over::Slow) };
+    }
+
+    /// Another may have had the volume, and have taken our registration away.
+    fn register_again(&mut self) {
+        if self.reservation == Some(true) {
+            self.reservation = None;
+        }
     }
 
     /// The device has failed to read or write the block. A write that failed may have been done, then or by now.
@@ -391,6 +427,9 @@ impl Lease {
         }
         if let Phase::Over(_) = self.phase {
             return;
+        }
+        if self.held_since.is_none() {
+            self.register_again();
         }
         let is_again = self.error.replace(error).is_some();
         self.phase = match is_lapsed && is_again {

@@ -95,6 +95,10 @@ fn advance(
             let reserved = reserve(device, lease.key(), against.as_ref()).map_err(|error| (began, error))?;
             lease.reserved(reserved);
         }
+        Step::Exclude => {
+            exclude(device, lease.key()).map_err(|error| (began, error))?;
+            lease.excluded();
+        }
         Step::Write { block, until } => {
             // As late as possible: what this process sleeps after this is for the margin.
             let submitted = clock.now();
@@ -128,6 +132,17 @@ fn reserve(device: &dyn Device, key: u64, against: Option<&MmpBlock>) -> Result<
         reservations.reserve(key).map_err(refused)?;
     }
     Ok(true)
+}
+
+/// Takes all other hosts' registrations away. While nothing is reserved for a moment others' commands pass, as they did before: what
+/// they change is read after that. A host that has itself been excluded is refused.
+fn exclude(device: &dyn Device, key: u64) -> Result<(), IoError> {
+    let Some(reservations) = device.reservations() else { return Ok(()) };
+    reservations
+        .clear(key)
+        .and_then(|()| reservations.register(key))
+        .and_then(|()| reservations.reserve(key))
+        .map_err(refused)
 }
 
 fn refused(error: ReservationError) -> IoError {

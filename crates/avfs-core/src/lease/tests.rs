@@ -239,6 +239,7 @@ enum Command {
 enum Answer {
     Read(Option<MmpBlock>),
     Written,
+    Refused,
 }
 
 struct Host {
@@ -304,7 +305,11 @@ impl World {
         let allowed = self.registered.is_empty() || self.registered.contains(&key(arrival.holder));
         let answer = match arrival.what {
             Command::Read => Answer::Read(self.block.clone()),
-            Command::Write(_) | Command::Data if !allowed => {
+            Command::Write(_) if !allowed => {
+                self.refused += 1;
+                Answer::Refused
+            }
+            Command::Data if !allowed => {
                 self.refused += 1;
                 return Ok(());
             }
@@ -331,6 +336,24 @@ impl World {
         Ok(())
     }
 
+    /// Notes whether the host holds the volume now.
+    fn holds(&mut self, time: u64, host: &mut Host) -> Result<(), String> {
+        let holds = host.lease.holds_until() > host.clock(time);
+        if holds && !host.held {
+            // What it knows of the volume must be what the last one left.
+            if host.has_held && self.holder != Some(host.me.holder) {
+                return Err(format!("at {time} ms {:?} goes on after {:?}", host.me.holder, self.holder));
+            }
+            if self.holder != Some(host.me.holder) {
+                self.changes += 1;
+            }
+            self.holder = Some(host.me.holder);
+            host.has_held = true;
+        }
+        host.held = holds;
+        Ok(())
+    }
+
     fn run(&mut self, time: u64, index: usize, hosts: &mut [Host]) -> Result<(), String> {
         let (pause, dies) = (self.pause(), self.random.random_ratio(self.weather.deaths, 1000));
         let host = &mut hosts[index];
@@ -347,20 +370,9 @@ impl World {
             match answer {
                 Answer::Read(block) => host.lease.read(asked, now, block.as_ref()),
                 Answer::Written => host.lease.written(asked, now),
+                Answer::Refused => host.lease.failed(asked, now, IoError::Fenced),
             }
-            let holds = host.lease.holds_until() > now;
-            if holds && !host.held {
-                // What it knows of the volume must be what the last one left.
-                if host.has_held && self.holder != Some(host.me.holder) {
-                    return Err(format!("at {time} ms {:?} goes on after {:?}", host.me.holder, self.holder));
-                }
-                if self.holder != Some(host.me.holder) {
-                    self.changes += 1;
-                }
-                self.holder = Some(host.me.holder);
-                host.has_held = true;
-            }
-            host.held = holds;
+            self.holds(time, host)?;
         }
         // The engine, which asks its gate before each command.
         if host.lease.holds_until() > now && time >= host.next_data {
@@ -379,7 +391,7 @@ impl World {
                 self.send(time, Arrival { host: index, holder, what: Command::Read });
             }
             Step::Reserve { against } => {
-                host.lease.reserved(false);
+                host.lease.reserved(self.weather.reserves);
                 if self.weather.reserves {
                     let mine = key(holder);
                     self.registered.retain(|&registered| {
@@ -388,6 +400,16 @@ impl World {
                     if !self.registered.contains(&mine) {
                         self.registered.push(mine);
                     }
+                }
+            }
+            Step::Exclude => {
+                let mine = key(holder);
+                if self.registered.contains(&mine) {
+                    self.registered.retain(|&registered| registered == mine);
+                    host.lease.excluded();
+                    self.holds(time, host)?;
+                } else {
+                    host.lease.failed(now, now, IoError::Fenced);
                 }
             }
             Step::Write { block, until } if now < until => {
@@ -503,6 +525,23 @@ fn no_byte_of_a_host_reaches_the_device_after_another_has_it() {
         "{worlds} worlds from seed {first}: {changes} changes of holder, {data} writes, {refused} refused by the device"
     );
     assert!(changes > 0 && data > 0);
+}
+
+/// Two hosts wanted a volume at the same time. The name of one came late, over that of the other, which already wrote; it watched its
+/// own name, and took the volume. It knew nothing of the other, so the other's registration stayed, and its commands of half a minute
+/// before reached the device.
+#[test]
+fn a_name_that_comes_late_over_a_holders_leaves_the_holder_no_registration() {
+    let weather = Weather {
+        seed: 1018110086,
+        hosts: 3,
+        pauses: 3,
+        pause: 2307,
+        deaths: 0,
+        latency: 37462,
+        reserves: true,
+    };
+    simulate(weather, 240_000).unwrap();
 }
 
 /// The simulation sees something: volumes change hands, and data are written.
