@@ -2,8 +2,8 @@
 
 usage: full-volume.py DIRECTORY SEED OPERATIONS        prints its counts as JSON
 
-An operation may fail with ENOSPC only if statfs(2) says, before or after it, that less than a hundredth of the volume is left
-beside what it asks for. Removing and truncating may never.
+An operation may fail with ENOSPC only if statfs(2) says, before or after it, that less than a unit of 8 MiB is left beside
+what it asks for: the four processes look and ask at the same time. Removing and truncating may never.
 """
 
 import errno
@@ -141,14 +141,16 @@ def rmdir(_):
 GROWING = [create] * 6 + [mkdir, symlink, mknod] + [link, rename] * 2 + [write, append] * 6 + [allocate, setxattr, setxattr]
 OTHERS = [fsync, read, listing, truncate]
 SHRINKING = [unlink] * 6 + [shrink, rmdir]
-emptying = False
+# In which the volume's space is given out.
+UNIT = 8 << 20
+# A volume that was found full so often is emptied a little, for so many operations.
+OFTEN, LITTLE = 50, 200
+found_full = emptying = most_left = 0
 for step in range(operations):
     free, total = left()
-    # Full most of the time: what was filled to the end is emptied by a fifth.
-    if free < total // 200:
-        emptying = True
-    elif free > total // 5:
-        emptying = False
+    if found_full >= OFTEN:
+        found_full, emptying = 0, LITTLE
+    emptying = max(0, emptying - 1)
     kinds = OTHERS + (SHRINKING * 6 + GROWING if emptying else GROWING * 8 + SHRINKING)
     kind = draw.choice(kinds)
     length = draw.choice([1, 100, 4096, 10000, 100000, 1 << 20])
@@ -161,12 +163,14 @@ for step in range(operations):
     except OSError as error:
         outcome = errno.errorcode[error.errno]
         if error.errno == errno.ENOSPC:
-            bound = total // 100 + 2 * length
+            bound = UNIT + 2 * length
             after = left()[0]
+            found_full += 1
+            most_left = max(most_left, min(free, after) - length)
             if kind in SHRINKING or min(free, after) > bound:
                 wrong.append("step %d: %s, %d and %d bytes left" % (step, name, free, after))
         elif error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST, errno.EMLINK):
             wrong.append("step %d: %s: %s" % (step, name, error))
     counts.setdefault(name, {}).setdefault(outcome, 0)
     counts[name][outcome] += 1
-print(json.dumps({"seed": seed, "counts": counts, "wrong": wrong}))
+print(json.dumps({"seed": seed, "counts": counts, "wrong": wrong, "most_left": most_left}))

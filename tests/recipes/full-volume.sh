@@ -32,9 +32,10 @@ done
 say "done in $(($(date +%s) - started)) s"
 python3 - "$SCRATCH"/[1-4].json <<'PYTHON'
 import json, sys
-total, wrong = {}, []
+total, wrong, most_left = {}, [], 0
 for name in sys.argv[1:]:
     one = json.load(open(name))
+    most_left = max(most_left, one["most_left"])
     wrong += ["seed %d, %s" % (one["seed"], line) for line in one["wrong"]]
     for kind, outcomes in one["counts"].items():
         for outcome, count in outcomes.items():
@@ -43,7 +44,8 @@ for name in sys.argv[1:]:
 for kind, outcomes in sorted(total.items()):
     print("%-9s" % kind, ", ".join("%d %s" % (count, outcome) for outcome, count in sorted(outcomes.items())))
 full = sum(outcomes.get("ENOSPC", 0) for outcomes in total.values())
-print("%d operations, %d of them found the volume full" % (sum(sum(o.values()) for o in total.values()), full))
+print("%d operations, %d of them found the volume full, with at most %d KiB left beside what they asked for" %
+      (sum(sum(o.values()) for o in total.values()), full, most_left // 1024))
 for line in wrong[:20]:
     print("WRONG:", line)
 if not full:
