@@ -490,7 +490,7 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
     }
 
     // The one that counts first; usually nothing else is looked at.
-    let mut chosen: Option<Loaded> = None;
+    let mut chosen = None;
     for superblock in superblocks.candidates() {
         let Some(mut loaded) = load(device, superblock)? else {
             if superblock == best {
@@ -505,13 +505,13 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
             loaded.findings.push(Finding::OlderCheckpoint { generation: superblock.generation });
         }
         if is_whole || chosen.is_none() {
-            chosen = Some(loaded);
+            chosen = Some((superblock, loaded));
         }
         if is_whole {
             break;
         }
     }
-    let Some(loaded) = chosen else { return Ok(report) };
+    let Some((superblock, loaded)) = chosen else { return Ok(report) };
     report.findings.extend_from_slice(&loaded.findings);
     report.replayed = loaded.replayed;
     let (copies, log) = (loaded.copies, loaded.log);
@@ -528,7 +528,9 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
             plan::checkpoint(&superblocks, log, &mut patient)?.apply(device)?;
             report.repaired = report.findings.len();
         }
-        Mode::Preen | Mode::Repair if harmless > 0 => {
+        // Checkpoints share what did not change between them. A copy that is made whole again for an older one would change what the
+        // newest leads to.
+        Mode::Preen | Mode::Repair if harmless > 0 && superblock == best => {
             plan::copies(&superblocks, &copies).apply(device)?;
             report.repaired = harmless;
         }

@@ -301,8 +301,8 @@ pub fn read_log(device: &dyn Device, superblock: &Superblock) -> Result<Replay, 
 /// batch is written only when the one before it is on stable storage, and what an earlier round of the ring left has lower
 /// numbers. So whatever is found was acknowledged, and lies behind damage.
 ///
-/// Each batch stands behind the one before it, or at the start of the ring. So the first whole one of an earlier round says
-/// that nothing newer was written from there on.
+/// Each batch stands behind the one before it, or at the start of the ring. So the first two whole ones of an earlier round, one
+/// behind the other, say that nothing newer was written from there on. One alone may be a newer one with a wrong number.
 ///
 /// # Errors
 /// When the device cannot be read. Single blocks that cannot are passed over.
@@ -320,6 +320,8 @@ pub(crate) fn batches_behind(
     // More batches than blocks there cannot be in one round.
     let last = end.sequence.saturating_add(ring / BLOCK);
     let mut behind: Option<Behind> = None;
+    // Where the next one of an earlier round would stand, and its number.
+    let mut older = None;
     // What was no batch may have cost as much as the ring is long: each block of it could say that it is one, and a long one.
     let mut patience = ring;
     for range in ranges {
@@ -341,10 +343,13 @@ pub(crate) fn batches_behind(
             };
             let sequence = header.sequence.get();
             if sequence < end.sequence {
-                return Ok(ControlFlow::Break(()));
+                if older == Some((offset, sequence)) {
+                    return Ok(ControlFlow::Break(()));
+                }
+                older = Some((offset + space, sequence.saturating_add(1)));
             }
             inside = offset + space;
-            if sequence <= last {
+            if (end.sequence..=last).contains(&sequence) {
                 let found =
                     behind.get_or_insert(Behind { from: end.sequence, newest: 0, batches: 0, changes: 0 });
                 found.newest = found.newest.max(sequence);
