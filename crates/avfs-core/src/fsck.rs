@@ -31,7 +31,7 @@ use crate::protection::{self, Clock, Machine};
 use crate::superblocks::{NoVolume, Superblocks};
 use avfs_io::IoError;
 use avfs_io::device::Device;
-use load::{Loaded, file_runs, joined, load};
+use load::{file_runs, joined, load};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use units::{Bytes, DeviceOffset, Ino};

@@ -173,8 +173,9 @@ pub(super) fn checkpoint(
     let best = superblocks.best();
     let geometry = best.geometry;
     let mut plan = Plan::default();
-    let is_used_up =
-        [best.generation, log.sequence, patient.metadata.lsn()].into_iter().any(|count| count >= COUNT_LIMIT);
+    // As they will be written.
+    let counts = [best.generation.saturating_add(1), log.sequence, patient.metadata.lsn()];
+    let is_used_up = counts.into_iter().any(|count| count >= COUNT_LIMIT);
     if is_used_up {
         patient.metadata.renumber();
     }
