@@ -3,7 +3,9 @@
 //! **For:** everything between "a request named an inode" and "a request names a device offset": disk format,
 //! inodes and names, extents and free space, journal and checkpoints, recovery, the cache of file data, policy.
 //! **Excludes:** the kernel's protocol, errno values, threads that wait for clients, the ring.
-//! **State:** one [`volume::Volume`] per mounted device.
+//! **State:** one [`volume::Volume`] per mounted device owns the lock, and the [`core::Core`] under it every fact.
+//! **Invariants:** facts change only by applying records; nothing is acknowledged as durable before it is; the core never
+//! waits and reads no clock, so production, simulation and crash tests run the same code.
 
 pub mod acl;
 pub mod allocator;

@@ -1,7 +1,7 @@
 //! All inodes of a volume, in memory.
 //!
 //! **For:** applying records, and answering what the namespace looks like. **Excludes:** whether an operation is
-//! allowed (`namespace.rs`), where records go (`journal.rs`). **State:** one [`Metadata`], owned by the core.
+//! allowed (`core/names.rs`), where records go (`journal.rs`). **State:** one [`Metadata`], owned by the core.
 //! **Invariants:** facts change only in [`Metadata::apply`]; what is derived (directory indexes, orphans, counters,
 //! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
 
