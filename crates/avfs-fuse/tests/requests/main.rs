@@ -1,4 +1,4 @@
-//! The server without a mount: requests of every operation, generated and recorded, and what the kernel says to the answers.
+//! The server without a mount: requests of every operation, generated, and what the kernel says to the answers.
 //!
 //! `fuzz/fuzz_targets/requests.rs` drives the same with coverage.
 
