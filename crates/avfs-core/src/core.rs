@@ -377,7 +377,7 @@ pub struct Core {
     busy: BTreeMap<u64, BlockRun>,
     /// Blocks in both.
     freed_blocks: u64,
-    /// How often those who wait for space have been told to try again.
+    /// How often operations that wait for space have been told to try again.
     space_turn: u64,
     /// A name was refused for want of space since [`await_space`](Self::await_space) was asked last.
     lacks_space: bool,
@@ -401,8 +401,8 @@ pub struct Core {
     next_aging: Instant,
 }
 
-/// What is done in one turn, while everybody else waits: so many files, blocks, runs of space or clients are looked at, a few
-/// microseconds each. An operator's target: nobody waits for 5 ms because of somebody else's turn.
+/// What is done in one turn, while all other clients wait: so many files, blocks, runs of space or clients are looked at, a few
+/// microseconds each. An operator's target: no client waits for 5 ms because of another's turn.
 const STEPS: u32 = 256;
 /// What a client has begun is done at once up to here, so that what is small needs no turn of its own.
 const LEAST_STEPS: u32 = 16;
@@ -732,7 +732,7 @@ impl Core {
         self.next_aging.min(sequences).min(self.commit_due()).min(self.checkpoint_due())
     }
 
-    // Turns: what takes long is done a part at a time, and everybody else comes between.
+    // Turns: what takes long is done a part at a time, and other clients come between.
 
     /// Takes some of the steps of this turn. False when none are left: then what is asked for goes on in the next turn.
     fn take_steps(&mut self, steps: u32) -> bool {
@@ -835,7 +835,7 @@ impl Core {
         true
     }
 
-    /// True while somebody waits for what is on its way to become free.
+    /// True while an operation waits for what is on its way to become free.
     fn is_space_awaited(&self) -> bool {
         self.has_space_awaited || !self.space_waiters.is_empty()
     }

@@ -326,8 +326,7 @@ impl Lease {
             if self.held_since.is_none() && self.reservation == Some(true) {
                 return Phase::Excluding { submitted };
             }
-            self.held_since = Some(submitted);
-            self.was_held = true;
+            self.hold(submitted);
         }
         match self.held_since {
             Some(since) if ended >= since + HELD => {
@@ -348,6 +347,12 @@ impl Lease {
         }
     }
 
+    /// The volume is ours since the submission of this renewal.
+    fn hold(&mut self, submitted: Instant) {
+        self.held_since = Some(submitted);
+        self.was_held = true;
+    }
+
     /// The time has run out: the volume is to be taken again, and only what is read after that counts.
     fn lapse(&mut self) {
         self.held_since = None;
@@ -365,8 +370,7 @@ impl Lease {
     /// No other host is registered with the device.
     pub(crate) fn excluded(&mut self) {
         if let Phase::Excluding { submitted } = self.phase {
-            self.held_since = Some(submitted);
-            self.was_held = true;
+            self.hold(submitted);
             self.phase = Phase::Resting { until: submitted + RENEWAL };
         }
     }

@@ -1,4 +1,4 @@
-//! The names of one inode: one for nearly every file, and up to 65,000 for a file of which somebody makes hard links.
+//! The names of one inode: one for nearly every file, and up to 65,000 for a file with many hard links.
 //!
 //! **Invariants:** names keep the order in which they came. With many, whether a name is there and which of them stand in a
 //! directory under one hash is found without looking at the others.
@@ -182,16 +182,9 @@ impl Names {
                         }
                     }
                 }
-                // Half as few: somebody who makes and removes one in turn does not pay for both each time.
+                // Half as few: a client that makes and removes one in turn does not pay for both each time.
                 if self.len() <= FEW / 2 {
-                    let mut names = self.to_vec();
-                    self.0 = match (names.pop(), names.is_empty()) {
-                        (only, true) => only.map_or(Kind::Others(None), Kind::One),
-                        (last, false) => {
-                            names.extend(last);
-                            Kind::Others(Some(Box::new(Others::Few(names))))
-                        }
-                    };
+                    *self = self.to_vec().into_iter().collect();
                 }
             }
         }

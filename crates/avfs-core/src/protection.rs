@@ -8,7 +8,7 @@
 
 use crate::format::{BLOCK, MMP, MmpBlock};
 use crate::lease::{Lease, Over, Step, Verdict, Watch, contender, key};
-use avfs_io::device::{Device, FileDevice, ReservationError};
+use avfs_io::device::{Device, FileDevice, ReservationError, Reservations};
 use avfs_io::{Gate, Geometry, IoError, LockId, engine};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -128,21 +128,23 @@ fn reserve(device: &dyn Device, key: u64, against: Option<&MmpBlock>) -> Result<
         let _ = reservations.preempt(key, self::key(block));
     }
     if reservations.reserve(key).is_err() {
-        reservations.clear(key).and_then(|()| reservations.register(key)).map_err(refused)?;
-        reservations.reserve(key).map_err(refused)?;
+        reserve_alone(&*reservations, key).map_err(refused)?;
     }
     Ok(true)
+}
+
+/// Takes all registrations away, and makes the only one.
+fn reserve_alone(reservations: &dyn Reservations, key: u64) -> Result<(), ReservationError> {
+    reservations.clear(key)?;
+    reservations.register(key)?;
+    reservations.reserve(key)
 }
 
 /// Takes all other hosts' registrations away. While nothing is reserved for a moment others' commands pass, as they did before: what
 /// they change is read after that. A host that has itself been excluded is refused.
 fn exclude(device: &dyn Device, key: u64) -> Result<(), IoError> {
     let Some(reservations) = device.reservations() else { return Ok(()) };
-    reservations
-        .clear(key)
-        .and_then(|()| reservations.register(key))
-        .and_then(|()| reservations.reserve(key))
-        .map_err(refused)
+    reserve_alone(&*reservations, key).map_err(refused)
 }
 
 fn refused(error: ReservationError) -> IoError {
@@ -379,7 +381,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::recovery::find_superblock;
     use crate::simulation::formatted;
-    use avfs_io::device::Reservations;
     use avfs_io::sim::SimDisk;
     use parking_lot::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -151,7 +151,7 @@ struct State {
     waiting: HashMap<Ticket, Continuation>,
     next_ticket: u64,
     stopping: bool,
-    /// The last of the core's [turns](Core::space_turn) that those who wait for space were told of.
+    /// The last of the core's [turns](Core::space_turn) that changes that wait for space were told of.
     space_turn: u64,
 }
 
@@ -170,7 +170,7 @@ impl Held<'_> {
         }
     }
 
-    /// Lets the lock go until somebody is notified.
+    /// Lets the lock go until it is notified.
     fn wait(&mut self, until: &Condvar) {
         self.note();
         until.wait(&mut self.guard);
@@ -207,7 +207,7 @@ impl std::ops::DerefMut for Held<'_> {
 
 struct Shared {
     state: Mutex<State>,
-    /// For how long the lock was held at most since somebody asked, in nanoseconds.
+    /// For how long the lock was held at most since that was asked last, in nanoseconds.
     longest_hold: AtomicU64,
     /// The timer sleeps on this until the core's next wakeup, or until that changes.
     timer: Condvar,

@@ -203,7 +203,14 @@ impl Core {
         true
     }
 
-    /// Space for metadata that is promised to nobody: a whole unit, or at most `wanted` blocks in one.
+    /// One more place for metadata: a whole unit, or the longest hole where there is none. False when nothing is free.
+    fn add_place(&mut self) -> bool {
+        let space = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS);
+        let space = space.or_else(|| self.metadata_space(SpaceFor::MetadataPart, UNIT_BLOCKS));
+        space.inspect(|&run| self.checkpoints.places.add(run)).is_some()
+    }
+
+    /// Space for metadata that no write was promised: a whole unit, or at most `wanted` blocks in one.
     fn metadata_space(&mut self, purpose: SpaceFor, wanted: u64) -> Option<BlockRun> {
         let available = self.allocator.available();
         if purpose == SpaceFor::Metadata && available < UNIT_BLOCKS {
@@ -443,9 +450,7 @@ impl Core {
         if places.is_none() {
             // It is one piece: it needs room in one, twice.
             for _ in 0..2 {
-                let space = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS);
-                let space = space.or_else(|| self.metadata_space(SpaceFor::MetadataPart, UNIT_BLOCKS));
-                space.into_iter().for_each(|run| self.checkpoints.places.add(run));
+                self.add_place();
             }
             places = self.checkpoints.places.place_table(blocks);
         }
@@ -466,13 +471,10 @@ impl Core {
         let mut room = limit;
         for side in 0..2 {
             while self.checkpoints.places.room(side).is_none() {
-                let space = self.metadata_space(SpaceFor::Metadata, UNIT_BLOCKS);
-                let space = space.or_else(|| self.metadata_space(SpaceFor::MetadataPart, UNIT_BLOCKS));
-                let Some(space) = space else {
+                if !self.add_place() {
                     self.fail("no space left for metadata");
                     return None;
-                };
-                self.checkpoints.places.add(space);
+                }
             }
             room = room.min(self.checkpoints.places.room(side)? * BLOCK);
         }
@@ -504,7 +506,7 @@ impl Core {
     fn write_superblock(&mut self) -> bool {
         let Some(running) = &mut self.checkpoints.running else { return false };
         if self.checkpoints.places.is_shared() && self.superblock.features.incompatible & SHARED_UNITS == 0 {
-            // Who does not know the feature must not find an older superblock that does not tell of it.
+            // A program that does not know the feature must not find an older superblock that does not tell of it.
             self.superblock.features.incompatible |= SHARED_UNITS;
             running.is_to_be_told_twice = true;
         }

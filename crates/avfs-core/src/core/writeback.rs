@@ -118,7 +118,7 @@ impl Core {
     }
 
     /// Starts writing the dirty blocks within `range` that no request writes already; of very many only as many as one turn takes:
-    /// whoever waits for the others comes again, and else they grow old.
+    /// an operation that waits for the others comes again, and else they grow old.
     fn write_back(
         &mut self,
         now: Now,
