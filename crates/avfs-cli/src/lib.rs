@@ -2,8 +2,8 @@
 //!
 //! **For:** arguments in, one clear line and an exit code out; finding and locking devices; becoming a daemon.
 //! **Excludes:** every decision about the volume itself. **State:** none that outlives a command, but for the
-//! device's lock, which the daemon holds as long as it has the device. **Invariant:** nobody writes to a device
-//! that another AVFS process has open.
+//! device's lock, which the daemon holds as long as it has the device. **Invariant:** no command writes to a
+//! device that another AVFS process has open.
 //!
 //! Each command is a function here and a `main` of one line in `src/bin`.
 

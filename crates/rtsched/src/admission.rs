@@ -25,8 +25,9 @@ use units::{Bitrate, Bytes, Duration, Instant, nanos};
 pub(crate) struct Sizing {
     /// What a request plays for, about.
     time: Duration,
-    /// Its deadline in quarters of that, or of its period where a request is longer than it would be: everybody has the
-    /// same time, however long his requests may be, so that no short deadline makes the others' blocking longer than it.
+    /// Its deadline in quarters of that, or of its period where a request is longer than it would be: every stream has
+    /// the same time, however long its requests may be, so that no short deadline makes the others' blocking longer
+    /// than it.
     quarters: u32,
 }
 
@@ -173,7 +174,7 @@ impl Admission {
         self.sizing = Some(sizing);
     }
 
-    /// With nobody to serve, the next one is served by what is known of the device then.
+    /// With no stream to serve, the next one is served by what is known of the device then.
     pub(crate) fn reset(&mut self) {
         self.sizing = None;
     }
@@ -623,8 +624,8 @@ mod tests {
         assert!(terms[3].deadline > terms[3].period * 2);
     }
 
-    /// Any user could reserve nearly all of a device: the streams of one account, and of all accounts, have limits, which are
-    /// nobody else's business.
+    /// Any user could reserve nearly all of a device: the streams of one account, and of all accounts, have limits,
+    /// which concern no stream without an account.
     #[test]
     fn an_account_is_promised_no_more_than_its_share() {
         let config = Config { account_max_permille: 250, accounts_max_permille: 400, ..Config::default() };

@@ -49,14 +49,14 @@ pub struct Config {
     pub idle_floor_percent: u32,
     /// Thousandths of the device's time that admitted streams may take together, 10..=999.
     pub streams_max_permille: u32,
-    /// The same while none of them writes and hardly anybody without a guarantee uses the device: reads take what they are
-    /// reckoned to take, and less when they are served in sweeps; what a write takes, a cache may have to be paid later. What is
-    /// left has only to outweigh that some accesses take longer than others, and a measurement is off by some thousandths.
-    /// Beside others it has to let players that begin be served before they are promised to be, too. Streams that were
-    /// admitted while there was nobody stay admitted.
+    /// The same while none of them writes and next to nothing without a guarantee uses the device. Reads take what they
+    /// are reckoned to take, and less when they are served in sweeps; what a write takes, a cache may have to be paid
+    /// later. What is left has only to outweigh that some accesses take longer than others, and a measurement is off by
+    /// some thousandths. Beside others it has to let players that begin be served before they are promised to be, too.
+    /// Streams that were admitted without such load stay admitted.
     pub readers_max_permille: u32,
-    /// The same while somebody searches, as with random reads or jumps: each place that he looks at is a seek before whatever
-    /// players that begin wait for. Whoever was admitted while nobody did stays admitted.
+    /// The same while a client searches, as with random reads or jumps: each place that it looks at is a seek before
+    /// whatever players that begin wait for. Streams that were admitted without a search stay admitted.
     pub searched_max_permille: u32,
     /// Thousandths of the device's time that the streams of one account may take together, 0..=1000. What is admitted stays
     /// admitted when the device turns out slower.

@@ -13,7 +13,7 @@ use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
-/// So much is left for a cache to write, at most, when it is given what nobody waits for: who jumps waits for it.
+/// So much is left for a cache to write, at most, when it is given what no client waits for: a jump waits for it.
 const LENT_MOST: Duration = Duration::from_millis(200);
 
 /// One request of a command in flight.
@@ -126,7 +126,7 @@ impl Device {
         if self.flights.is_empty() { now.max(self.busy_since + lent) } else { self.free_at(now) + lent }
     }
 
-    /// When it has so little left to write of what it has taken that it may be lent more that nobody waits for.
+    /// When it has so little left to write of what it has taken that it may be lent more that no client waits for.
     pub(crate) fn may_lend_at(&self, now: Instant) -> Instant {
         self.settled_at(now).saturating_before(LENT_MOST)
     }
@@ -150,11 +150,11 @@ impl Device {
         self.busy_since + Duration::from_nanos(self.outstanding - self.worked)
     }
 
-    /// May a command that takes `cost` join? A command at the device cannot be called back, so a request that
-    /// comes next waits for all of them: together they stay within `blocking` nanoseconds. And since a device
-    /// serves what it has in the order it likes, a deadline in flight must bear the newcomer before it, unless
-    /// it is lost anyway. Behind a command to which the device has preferred others (an array's writes wait in this
-    /// way for reads to end) nobody joins who leaves it less than a `cushion` of nanoseconds.
+    /// May a command that takes `cost` join? A command at the device cannot be called back, so a request that comes
+    /// next waits for all of them: together they stay within `blocking` nanoseconds. And since a device serves what it
+    /// has in the order it likes, a deadline in flight must bear the newcomer before it, unless it is lost anyway.
+    /// Behind a command to which the device has preferred others (an array's writes wait in this way for reads to end)
+    /// no command joins that leaves it less than a `cushion` of nanoseconds.
     pub(crate) fn has_room(&self, cost: u64, blocking: u64, cushion: u64) -> bool {
         if self.flights.is_empty() {
             return true;
@@ -193,7 +193,7 @@ impl Device {
 
     /// Takes a command out; with it, the time for which the device worked since the completion before, or since it was
     /// idle. Not since this command's dispatch: what the device did before it for another one, which is still there,
-    /// would be nobody's then. To be [put aside](Self::put_aside).
+    /// would be charged to none. To be [put aside](Self::put_aside).
     pub(crate) fn finish(&mut self, now: Instant, id: DispatchId) -> Option<(Flight, Duration)> {
         let place = self.flights.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         let (_, flight) = self.flights.remove(place);
@@ -215,9 +215,9 @@ impl Device {
         Some((flight, service))
     }
 
-    /// What the device has worked, at `place` in whose line a command was, for those that are left. A controller answers a
-    /// small write while it reads for somebody else: when the write came that was begun, and is not to be done once more. The
-    /// first in line ends what was begun.
+    /// What the device has worked, at `place` in whose line a command was, for those that are left. A controller
+    /// answers a small write while it reads for another command: that one was begun when the write came, and is not to
+    /// be done once more. The first in line ends what was begun.
     fn worked_without(&self, flight: &Flight, place: usize) -> u64 {
         let Some((_, first)) = self.flights.first().filter(|_| place > 0) else { return 0 };
         // What it did before this one came was for others, and what it did since may have been for this one.

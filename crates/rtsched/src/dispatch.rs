@@ -3,14 +3,15 @@
 //! **For:** the one function that chooses, [`choose`], and the one test it rests on, [`View::slack_after`].
 //! **Excludes:** changes: it looks and says. **State:** none.
 //!
-//! The rule is feasible-set scheduling (deadline-aware: any request may be picked that keeps every guarantee
-//! under the worst case), between non-preemptive EDF, which it falls back to, and C-SCAN, which it is where
-//! deadlines leave room. SCAN-EDF (Reddy and Wyllie 1993) gets there by rounding deadlines; testing the set
-//! needs no bucket size. Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch
-//! and Mullender 1999): it has people waiting, and a frame that is early helps nobody. Before best effort goes what is
-//! wanted earlier than could be promised: a player that begins or jumps waits like anybody. But not what is wanted only after
-//! best effort may have waited: who asks for that has what he needs for now. And of best effort what somebody asks for who may play
-//! has its place among what is wanted.
+//! The rule is feasible-set scheduling (deadline-aware: any request may be picked that keeps every guarantee under the
+//! worst case). It falls back to non-preemptive EDF, and is C-SCAN where deadlines leave room. SCAN-EDF (Reddy and
+//! Wyllie 1993) gets there by rounding deadlines; testing the set needs no bucket size.
+//!
+//! Best effort goes *before* queued real time where that is safe, as in Clockwise (Bosch and Mullender 1999): people
+//! wait for it, and a frame that is early helps no player. Before best effort goes what is wanted earlier than could be
+//! promised: a player that begins or jumps waits as well. What is wanted only after best effort may have waited does
+//! not: its client has what it needs for now. A best-effort request of a client that may play has its place among what
+//! is wanted.
 
 use crate::budget::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};

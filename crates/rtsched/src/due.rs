@@ -1,12 +1,13 @@
-//! Who of a class without guarantees is due first.
+//! Which request of a class without guarantees is due first.
 //!
-//! **For:** what is overdue, and whose turn a floor brings. **Excludes:** real time, whose order knows slack
-//! ([`Deadlines`](crate::slack::Deadlines)). **State:** an order for each class, in which whoever has gone to the device may
-//! stay until it is first. **Invariants:** the first of an order waits; those in it that do not wait are at most
-//! [`GONE_FOR_EACH`] times as many as the most that ever waited. Steady state allocates nothing.
+//! **For:** what is overdue, and which turn a floor brings. **Excludes:** real time, whose order knows slack
+//! ([`Deadlines`](crate::slack::Deadlines)). **State:** an order for each class, in which a request that has gone to
+//! the device may stay until it is first. **Invariants:** the first of an order waits; those in it that do not wait are
+//! at most [`GONE_FOR_EACH`] times as many as the most that ever waited. Steady state allocates nothing.
 //!
-//! Requests go to the device in the order of their places, so from anywhere in this one, and with many of them nothing there is
-//! in a cache. At its ends it is: there it is filled, and there those who have gone are taken out, one for each that goes.
+//! Requests go to the device in the order of their places, so from anywhere in this one, and with many of them nothing
+//! there is in a cache. At its ends it is: there it is filled, and there gone requests are taken out, one for each that
+//! goes.
 
 use crate::index::Index;
 use crate::queue::Slot;
@@ -14,7 +15,7 @@ use crate::request::Class;
 use crate::slack::Key;
 use alloc::vec::Vec;
 
-/// While so many stay for each that waits, whoever goes is taken out at once.
+/// While so many stay for each that waits, a request that goes is taken out at once.
 const GONE_FOR_EACH: usize = 2;
 
 /// See the module.
@@ -24,8 +25,8 @@ pub(crate) struct Due {
     orders: [Index<Key>; 4],
     /// By class: how many in the order do not wait.
     gone: [usize; 4],
-    /// By slot: the last digit of who waits there, or did last. So who waits is asked for few that do not, and these digits
-    /// stay in a cache.
+    /// By slot: the last digit of the request that waits there, or did last. So the request itself is looked at for few
+    /// that do not wait, and these digits stay in a cache.
     digits: Vec<u8>,
 }
 
@@ -51,8 +52,8 @@ impl Due {
         self.clear_front(class, waits);
     }
 
-    /// Takes a request out that goes to the device and never comes back. Of its class, `waiting` others wait. O(log n) on
-    /// average: when the first goes, so do those behind it who have gone before.
+    /// Takes a request out that goes to the device and never comes back. Of its class, `waiting` others wait. O(log n)
+    /// on average: when the first goes, so do those behind it that have gone before.
     pub(crate) fn release(
         &mut self,
         class: Class,
@@ -73,7 +74,7 @@ impl Due {
         self.orders[class as usize].first().map(|(_, slot)| slot)
     }
 
-    /// Takes those out who have gone, up to the first that waits.
+    /// Takes out those that have gone, up to the first that waits.
     fn clear_front(&mut self, class: Class, waits: impl Fn(Slot, u64) -> bool) {
         let gone = &mut self.gone[class as usize];
         if *gone > 0 {

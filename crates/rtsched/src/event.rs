@@ -1,8 +1,8 @@
-//! What happened, for whoever wants to know why a frame was late.
+//! What happened, to explain why a frame was late.
 //!
-//! **For:** the last decisions in a ring, and counters of all of them; always on, because the miss one has to
-//! explain is the one nobody was watching for. **Excludes:** formatting and files. **State:** the ring and the
-//! counters. **Invariants:** bounded, never allocates after the start; the oldest event gives way.
+//! **For:** the last decisions in a ring, and counters of all of them; always on, because the miss one has to explain
+//! is the one that was not watched for. **Excludes:** formatting and files. **State:** the ring and the counters.
+//! **Invariants:** bounded, never allocates after the start; the oldest event gives way.
 
 use crate::request::{Class, DispatchId, Reason, RequestId, StreamId};
 use crate::stream::{Terms, Why};
@@ -144,8 +144,8 @@ pub struct Counters {
     /// Requests completed after their deadline, by class. Only those of real time are misses; the other classes'
     /// deadlines are aims.
     pub late: [u64; 4],
-    /// Real-time requests that were served as best effort: beyond their stream's rate, of a stream that is demoted,
-    /// or without a reservation and in the way of those who have one.
+    /// Real-time requests that were served as best effort: beyond their stream's rate, of a stream that is demoted, or
+    /// without a reservation and in the way of streams that have one.
     pub excess: u64,
     /// Streams admitted.
     pub admitted: u64,

@@ -1,9 +1,10 @@
 //! How are the streams in fact?
 //!
-//! **For:** how late streams were lately: the test of the model by what it is for. What their requests took is no such test:
-//! prices follow it, and who counts it again refuses streams for what is over. **Excludes:** what follows from it. **State:**
-//! counts of the last seconds. **Invariants:** one window with misses, whatever they are, is no congestion; what is congested stays
-//! so until few enough of the windows that are kept have misses, or few enough requests in all of them.
+//! **For:** how late streams were lately: the test of the model by what it is for. What their requests took is no such
+//! test: prices follow it, and counted again it refuses streams for what is over. **Excludes:** what follows from it.
+//! **State:** counts of the last seconds. **Invariants:** one window with misses, whatever they are, is no congestion;
+//! what is congested stays so until few enough of the windows that are kept have misses, or few enough requests in all
+//! of them.
 
 use crate::stream::Why;
 use units::{Duration, Instant};
@@ -68,13 +69,13 @@ impl Health {
         latest.filter(|_| !is_rare).unwrap_or(Duration::ZERO)
     }
 
-    /// Why nobody should be admitted now, if so.
+    /// Why no stream should be admitted now, if so.
     pub(crate) fn congestion(&self) -> Option<Why> {
         let lateness = self.lateness();
         (lateness > Duration::ZERO).then_some(Why::Congested { promised_permille: self.promised, lateness })
     }
 
-    /// Streams have been late for several windows: the model is wrong, and somebody has to give way. Counts anew then.
+    /// Streams have been late for several windows: the model is wrong, and a stream has to give way. Counts anew then.
     pub(crate) fn is_late_for_long(&mut self) -> Option<Why> {
         let late = self.windows[..PERSISTENT].iter().all(|window| window.missed * 10 > window.completed);
         let why = self.congestion().filter(|_| late)?;
@@ -116,8 +117,9 @@ mod tests {
         }
     }
 
-    /// The boundary pair. A device that took 0.3 s for 8 MiB while few played was taken for one that is slower than reckoned:
-    /// one request of four had been late. Whoever came in the next eight seconds was turned away, with six tenths of the device free.
+    /// The boundary pair. A device that took 0.3 s for 8 MiB while few played was taken for one that is slower than
+    /// reckoned: one request of four had been late. Each stream that came in the next eight seconds was turned away,
+    /// with six tenths of the device free.
     #[test]
     fn misses_of_two_windows_are_an_accident_and_of_three_none() {
         for (last, congested) in [(0, false), (1, true)] {

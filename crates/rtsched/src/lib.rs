@@ -3,7 +3,7 @@
 //! **For:** the order of every request to one block device: earliest deadline first, with sweeps where slack
 //! permits, best effort inside the slack. **Excludes:** clocks, threads, files, system calls and data: `now` is
 //! an argument, a request is a description, and the caller moves the bytes. **State:** one [`Scheduler`] per
-//! device, owned by whoever owns the device's queue. **Invariants:** a request that was enqueued is dispatched
+//! device, owned by the owner of the device's queue. **Invariants:** a request that was enqueued is dispatched
 //! exactly once or cancelled, never both; two schedulers given the same calls make the same decisions.
 //!
 //! ```

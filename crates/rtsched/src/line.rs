@@ -57,9 +57,9 @@ pub(crate) const CONFIDENCE_GUESSED: f64 = 4.0;
 pub(crate) const CONFIDENCE_MEASURED: f64 = 64.0;
 /// Where a line is held, and with how many times its confidence.
 const ANCHORS: &[(Bytes, f64)] = &[(Bytes::from_kib(4), 1.0), (Bytes::from_mib(8), 1.0)];
-/// The same of a line whose rate was measured: how far commands seek depends on who
-/// asks for what, and how long a byte takes does not, which a long command shows. So commands of one length that take less
-/// than was measured seek less.
+/// The same of a line whose rate was measured: how far commands seek depends on which clients ask for what, and how
+/// long a byte takes does not, which a long command shows. So commands of one length that take less than was measured
+/// seek less.
 const ANCHORS_OF_RATE: &[(Bytes, f64)] =
     &[(Bytes::from_kib(4), 1.0 / 16.0), (Bytes::from_mib(8), 1.0), (Bytes::from_mib(1 << 10), 4.0)];
 /// Of two parts as long, one of access and one of transfer at a rate that was measured, access is so many times less certain.

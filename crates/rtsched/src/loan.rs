@@ -53,8 +53,8 @@ impl Loan {
         self.written += writes;
     }
 
-    /// In a span of `took` nanoseconds, of which so much was expected for `writes`, nobody knows how much of them was written: the
-    /// cache may hold all that caches hold.
+    /// In a span of `took` nanoseconds, of which so much was expected for `writes`, it is not known how much of them
+    /// was written: the cache may hold all that caches hold.
     pub(crate) fn borrow_all(&mut self, took: f64, writes: f64) {
         self.wrote(took, writes);
         self.owed = self.owed.max(self.written.min(f64::from(OWED_MAX)));

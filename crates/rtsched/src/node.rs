@@ -79,8 +79,9 @@ impl<S: Summary> Node<S> {
         (self.high[at], self.low[at]) = halves(key);
     }
 
-    /// The number of leading entries whose key is `low`: first of quarters, then in the next one. Both are counted and not
-    /// searched, because nobody can predict which way a search turns, and none asks how many entries there are.
+    /// The number of leading entries whose key is `low`: first of quarters, then in the next one. Both are counted and
+    /// not searched, because no predictor knows which way a search turns, and no caller asks how many entries there
+    /// are.
     fn count(&self, low: impl Fn(u64) -> bool) -> usize {
         const PART: usize = 4;
         let (parts, _) = self.high.as_chunks::<PART>();

@@ -15,7 +15,7 @@ use units::{Bytes, Duration, Instant};
 /// How often a stream that cannot have a request as early as it wants is tried with half of that.
 const ADVANCES: u32 = 4;
 
-/// What somebody looks at, and waits for, is no longer than this: a request over a network,...
+/// What a person looks at, and waits for, is no longer than this: a request over a network,...
 pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
 /// ...and he wants it as soon as this.
 const PICTURE_WITHIN: Duration = Duration::from_millis(500);
@@ -23,8 +23,8 @@ const PICTURE_WITHIN: Duration = Duration::from_millis(500);
 const PICTURES_PART: u32 = 5;
 /// ...at least one of so many,...
 const PICTURES_LEAST: u32 = 50;
-/// ...and that of so long a time at once: those who begin to play look at a picture first, and one that lies in two places
-/// is two requests.
+/// ...and that of so long a time at once: a player that begins looks at a picture first, and one that lies in two
+/// places is two requests.
 const PICTURES_BURST: Duration = Duration::from_millis(300);
 
 impl Scheduler {
@@ -63,7 +63,8 @@ impl Scheduler {
         self.insert(now, demoted);
     }
 
-    /// A request without a promise is a picture that somebody waits for, if it is so short: it has its place among what is wanted.
+    /// A request without a promise is a picture that a client waits for, if it is so short: it has its place among what
+    /// is wanted.
     pub(crate) fn picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) {
         if waiting.part != Part::Other || waiting.request.length > PICTURE {
             return;
@@ -72,8 +73,9 @@ impl Scheduler {
         waiting.deadline = wanted.max(self.turn_of_picture(now, waiting, wanted));
     }
 
-    /// Somebody searches. What he waits for goes before all that is wanted by those who begin to play: they have more time, and
-    /// their commands are long. Many pictures are no search: so that they have no more than their part, their turn is later.
+    /// A client searches. What it waits for goes before all that is wanted by players that begin: they have more time,
+    /// and their commands are long. Many pictures are no search: so that they have no more than their part, their turn
+    /// is later.
     fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
         self.searched = Some(now);
         if let Some(stream) = waiting.request.stream {
@@ -86,9 +88,10 @@ impl Scheduler {
         turn
     }
 
-    /// Pictures have one of so many parts of the device's time before others: no more than the streams leave, because who
-    /// begins or plays with little ahead is served sooner than he is promised only as long as nothing goes before. While somebody
-    /// does, and more streams play than are admitted beside who searches, half of what they leave: they came first.
+    /// Pictures have one of so many parts of the device's time before others. That is no more than the streams leave,
+    /// because a player that begins, or has little ahead, is served sooner than it is promised only as long as nothing
+    /// goes before. While a client searches, and more streams play than are admitted beside a search, it is half of
+    /// what they leave: they came first.
     fn pictures_part(&self, now: Instant) -> u32 {
         let promised = self.utilisation_permille();
         let left = 1000_u32.saturating_sub(promised);

@@ -18,10 +18,10 @@ use core::num::NonZeroU64;
 use hashbrown::{HashMap, HashTable};
 use units::{DeviceOffset, Duration, Instant};
 
-/// Who searches comes so long before others in what is wanted: as long as they may take to begin to play, and more.
+/// A search comes so long before others in what is wanted: as long as they may take to begin to play, and more.
 const HEAD_START: Duration = Duration::from_secs(2);
-/// Who plays at a rate that nobody knows has so much in memory of its own, as far as anybody knows: what streams want sooner goes
-/// before what it asks for.
+/// A player of an unknown rate is supposed to have so much in memory of its own: what streams want sooner goes before
+/// what it asks for.
 const UNKNOWN_HAS: Duration = Duration::from_secs(1);
 
 /// Index of a [`Waiting`].
@@ -55,9 +55,9 @@ pub(crate) struct Waiting {
     pub(crate) part: Part,
     /// It was asked for as real time, whatever it is served as.
     pub(crate) is_wanted_in_time: bool,
-    /// Somebody who is no stream waits for it, and it is short: it has its place among what is wanted.
+    /// A client that is no stream waits for it, and it is short: it has its place among what is wanted.
     pub(crate) is_picture: bool,
-    /// Somebody searches and waits for it: it is wanted before all that others want.
+    /// A client searches and waits for it: it is wanted before all that others want.
     pub(crate) is_at_once: bool,
     /// It has taken a turn of best effort.
     pub(crate) has_turn: bool,
@@ -111,8 +111,8 @@ impl Waiting {
         (self.request.class == Class::RealTime).then(|| self.key())
     }
 
-    /// By when real time is wanted, if that is before it is due; and a picture; and what somebody asks for who may play, though
-    /// nobody knows at what rate.
+    /// By when real time is wanted, if that is before it is due; and a picture; and a request of a client that may play
+    /// at a rate not known.
     pub(crate) fn wish(&self) -> Option<Instant> {
         match self.request.class {
             Class::RealTime | Class::BestEffort if self.is_at_once => {
@@ -131,7 +131,7 @@ impl Waiting {
         self.wish().map_or(self.deadline, |wish| wish.min(self.deadline))
     }
 
-    /// Its position among what is wanted before it is due, if it is: somebody named an earlier deadline that could not be
+    /// Its position among what is wanted before it is due, if it is: an earlier deadline was named that could not be
     /// promised.
     fn wish_key(&self) -> Option<Key> {
         Some((self.wish()?, self.sequence))
@@ -142,10 +142,10 @@ impl Waiting {
     }
 }
 
-/// SplitMix64's finaliser (Steele, Lea and Flood, 2014) of all but the last bits: consecutive numbers stay neighbours in
-/// memory, because who numbers his requests asks for the next ones next, and blocks of them become unrelated. The first
-/// bits are what the map compares before it looks at a name, and differ within a block. Names are the caller's own, so
-/// nobody has an interest in collisions.
+/// SplitMix64's finaliser (Steele, Lea and Flood, 2014) of all but the last bits: consecutive numbers stay neighbours
+/// in memory, because a caller that numbers its requests asks for the next ones next, and blocks of them become
+/// unrelated. The first bits are what the map compares before it looks at a name, and differ within a block. Names are
+/// the caller's own, so none is chosen to collide.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Scatter(u64);
 
@@ -242,7 +242,7 @@ impl Queue {
         self.counts[class as usize]
     }
 
-    /// Whether anybody waits who is no stream and not idle work.
+    /// Whether any request waits that is of no stream and not idle work.
     pub(crate) fn has_unpromised(&self) -> bool {
         self.unpromised > 0
     }

@@ -22,7 +22,7 @@ pub struct DispatchId(pub u64);
 pub enum Class {
     /// Must complete by its deadline: frames.
     RealTime,
-    /// Somebody waits for it and it is small: the log, inodes.
+    /// A client waits for it and it is small: the log, inodes.
     Metadata,
     /// Served in the slack, never starved: copies, renders, writeback without a rate.
     BestEffort,
@@ -58,10 +58,10 @@ pub struct Request {
     pub offset: DeviceOffset,
     /// Length; zero only for [`Direction::Flush`].
     pub length: Bytes,
-    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config),
-    /// or for an admitted stream by its terms. Those also bound how early a stream's deadline can be. Best effort of no stream that
-    /// has one may be played, by somebody whose rate nobody knows: it goes before what streams want more than a second later,
-    /// where their promises bear it.
+    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config), or
+    /// for an admitted stream by its terms. Those also bound how early a stream's deadline can be. Best effort of no
+    /// stream that has one may be played, at a rate not known: it goes before what streams want more than a second
+    /// later, where their promises bear it.
     pub deadline: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! Reservations: who has one, who loses it, who gets it back.
+//! Reservations: which stream has one, which loses it, which gets it back.
 //!
 //! **For:** the life of a stream, and what happens to all of them when the device changes. **Excludes:** the test,
 //! which is [`admission`](crate::admission)'s. **State:** none of its own. **Invariants:** the active streams pass the
@@ -63,8 +63,8 @@ impl Scheduler {
         Ok(Reservation { stream, terms })
     }
 
-    /// What a stream asked for in real time before it was admitted draws on its reservation from then on: who begins to
-    /// play asks first. Otherwise it would be served apart from what follows it, in commands of its own.
+    /// What a stream asked for in real time before it was admitted draws on its reservation from then on: a player that
+    /// begins asks first. Otherwise it would be served apart from what follows it, in commands of its own.
     fn adopt(&mut self, now: Instant, slot: StreamSlot) {
         let mut next = self.queue.oldest_of(slot, Part::Other);
         while let Some(queued) = next {
@@ -113,7 +113,7 @@ impl Scheduler {
         Rejected { why, fits }
     }
 
-    /// Who uses the device without a guarantee. What was promised beside fewer stays promised.
+    /// What uses the device without a guarantee. What was promised beside fewer stays promised.
     pub fn beside(&self, now: Instant) -> Beside {
         self.unpromised.beside(now, self.queue.has_unpromised())
     }
@@ -222,7 +222,7 @@ impl Scheduler {
     }
 
     /// Gives a stream's disk time back to the scheduler that admitted it. What it has queued becomes best effort;
-    /// [`cancel_stream`](Self::cancel_stream) it first if nobody wants it any more.
+    /// [`cancel_stream`](Self::cancel_stream) it first if it is not wanted any more.
     pub fn release(&mut self, now: Instant, reservation: Reservation) {
         let stream = reservation.stream;
         let Some(slot) = self.streams.find(stream) else { return };
@@ -323,10 +323,10 @@ impl Scheduler {
         self.reprice();
     }
 
-    /// Gives a stream other terms. One that is playing keeps its deadlines: when it is to read further ahead, what
-    /// is due at some instant may be asked for earlier than before, and only when it has done so do its requests
-    /// become longer, because until then they would be due too soon for their length. They become shorter at once: memory
-    /// has been promised to others, and who asks for nothing for a while would keep his part of it.
+    /// Gives a stream other terms. One that is playing keeps its deadlines: when it is to read further ahead, what is
+    /// due at some instant may be asked for earlier than before, and only when it has done so do its requests become
+    /// longer, because until then they would be due too soon for their length. They become shorter at once: memory has
+    /// been promised to others, and a stream that asks for nothing for a while would keep its part of it.
     fn set_terms(&mut self, now: Instant, slot: StreamSlot, held: Held, terms: Terms, is_fresh: bool) {
         if (held.terms.request, held.terms.deadline) == (terms.request, terms.deadline)
             && held.wanted.is_none()
@@ -442,8 +442,9 @@ impl Scheduler {
         self.streams.get_mut(slot).run = None;
     }
 
-    /// The device takes another time than before. Nobody is demoted for that: an estimate moves by some percent, and what
-    /// is admitted fills the device. When it was no chance, deadlines come into danger, see [`relieve`](Self::relieve).
+    /// The device takes another time than before. No stream is demoted for that: an estimate moves by some percent, and
+    /// what is admitted fills the device. When it was no chance, deadlines come into danger, see
+    /// [`relieve`](Self::relieve).
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
@@ -453,8 +454,8 @@ impl Scheduler {
         self.reprice();
     }
 
-    /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline
-    /// (Buttazzo and Stankovic 1993), because plain EDF under overload makes everybody late in turn. Of those whose requests
+    /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline (Buttazzo
+    /// and Stankovic 1993), because plain EDF under overload makes every stream late in turn. Of those whose requests
     /// stand before the deadline that is in danger (without others it would be as late) the lowest priority goes first,
     /// and of these the newest.
     pub(crate) fn relieve(&mut self, now: Instant) {
@@ -547,7 +548,7 @@ impl Scheduler {
         }
     }
 
-    /// Once a second: who is away, who is back, and how are they all?
+    /// Once a second: which streams are away, which are back, and how are they all?
     pub(crate) fn review(&mut self, now: Instant) {
         if self.health.next_review().is_none_or(|at| at <= now) {
             self.review_now(now);

@@ -25,7 +25,7 @@ use crate::zones::{Distance, may_be_lent};
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
-/// Who has wanted a picture so lately wants the next one soon.
+/// A client that has wanted a picture so lately wants the next one soon.
 const SEARCH: Duration = Duration::from_secs(2);
 /// So long before the device is through it is given the next command then.
 const JOINS: Duration = Duration::from_millis(30);
@@ -53,7 +53,7 @@ pub struct Scheduler {
     written_to: DeviceOffset,
     /// When pictures would have had what they had, had they had no more than their part.
     pub(crate) pictures: Instant,
-    /// When somebody wanted a picture last.
+    /// When a picture was wanted last.
     pub(crate) searched: Option<Instant>,
     /// The next turn of best effort that belongs to no stream.
     turn: Instant,
@@ -103,11 +103,11 @@ impl Scheduler {
 
     /// Accepts a request. O(log n).
     ///
-    /// Requests that overlap are not kept in order: whoever needs one to see the other's bytes enqueues it when
+    /// Requests that overlap are not kept in order: a caller that needs one to see the other's bytes enqueues it when
     /// the other has completed.
     ///
-    /// While some stream holds a reservation, a real-time request of anybody else is served as best effort unless it
-    /// fits into the slack there is, and no stream wants something sooner that it is promised later; and so is what a stream asks
+    /// While some stream holds a reservation, a real-time request without one is served as best effort unless it fits into
+    /// the slack there is, and no stream wants something sooner that it is promised later; and so is what a stream asks
     /// for beyond its rate.
     ///
     /// # Panics
@@ -147,18 +147,20 @@ impl Scheduler {
         }
     }
 
-    /// Somebody without a promise has handed over `bytes` that are in memory, and will be written later in about so many `requests`.
-    /// Until they are enqueued they take none of the device's time, but who is admitted meanwhile will have to share it. O(1).
+    /// A client without a promise has handed over `bytes` that are in memory, and will be written later in about so
+    /// many `requests`. Until they are enqueued they take none of the device's time, but a stream that is admitted
+    /// meanwhile will have to share it. O(1).
     pub fn note_accepted(&mut self, now: Instant, requests: u32, bytes: Bytes) {
         let each = Bytes(bytes.0.checked_div(requests.into()).unwrap_or(0));
         let cost = self.service.nanos_anywhere(Direction::Write, each).saturating_mul(requests.into());
         self.unpromised.accepted(now, cost);
     }
 
-    /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait. When some
-    /// is late, it is late for all, but nobody waits behind all that another one has asked for: each stream, and what belongs to
-    /// none, has its turns at distances of what they cost (start-time fair queueing: Goyal, Vin and Cheng 1996, section 2).
-    /// Half of the cost: so who has the device for himself is never ahead of the clock.
+    /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait.
+    /// When some is late, it is late for all, but no request waits behind all that another client has asked for: each
+    /// stream, and what belongs to none, has its turns at distances of what they cost (start-time fair queueing: Goyal,
+    /// Vin and Cheng 1996, section 2). Half of the cost: so a client that has the device for itself is never ahead of
+    /// the clock.
     pub(crate) fn take_turn(&mut self, now: Instant, waiting: &mut Waiting) {
         let first = self.queue.first(Class::BestEffort).map(|slot| self.queue.get(slot).deadline);
         let next = first.filter(|due| *due < now).unwrap_or(now + self.config.best_effort_latency);
@@ -202,10 +204,10 @@ impl Scheduler {
         self.queue.insert(waiting);
     }
 
-    /// Queues a request of real time that nobody promised, if there is room for it. What `gives_way` is not given its deadline while a
-    /// stream wants something before that which it is promised later: who began to play sooner than he was promised lives on what
-    /// streams leave until he has read as far ahead as he is promised. Writes of refused recorders were given half a second of that,
-    /// and seven of twelve players were late.
+    /// Queues a request of real time that was not promised, if there is room for it. What `gives_way` is not given its
+    /// deadline while a stream wants something before that which it is promised later: a player that began sooner than
+    /// it was promised lives on what streams leave until it has read as far ahead as it is promised. Writes of refused
+    /// recorders were given half a second of that, and seven of twelve players were late.
     fn has_room_for(&mut self, now: Instant, wanted: Waiting, gives_way: bool) -> bool {
         let is_behind = gives_way && self.queue.is_wanted_before(wanted.deadline);
         !is_behind && self.fits(now, wanted, self.cushion() / 2)
@@ -237,9 +239,9 @@ impl Scheduler {
         }
     }
 
-    /// The next command for the device, or `None` when the device has enough, is to write first what it has taken (until
-    /// [`next_wakeup`](Self::next_wakeup)), or nothing waits. O(log n) for each
-    /// request it serves; on average, because those who have gone are cleared away when the one before them goes.
+    /// The next command for the device, or `None` when the device has enough, is to write first what it has taken
+    /// (until [`next_wakeup`](Self::next_wakeup)), or nothing waits. O(log n) for each request it serves; on average,
+    /// because requests that have gone are cleared away when the one before them goes.
     pub fn dispatch(&mut self, now: Instant) -> Option<Dispatch> {
         let mut dispatch = Dispatch::empty();
         self.dispatch_into(now, &mut dispatch).then_some(dispatch)
@@ -279,11 +281,11 @@ impl Scheduler {
         true
     }
 
-    /// Whether it is the others' turn. A cache that has taken a write writes it in one piece if nothing comes between, and in
-    /// pieces beside reads, with a seek to and fro for each; promises reckon with one piece. So on a device that takes writes
-    /// before it has written them, a read waits until they are written, unless a deadline would be lost for it, and a write
-    /// until the reads that are there have been served. Of what nobody waits for a cache is not lent much at once, because what
-    /// is wanted earlier than it is promised waits for that, too.
+    /// Whether it is the others' turn. A cache that has taken a write writes it in one piece if nothing comes between,
+    /// and in pieces beside reads, with a seek to and fro for each; promises reckon with one piece. So on a device that
+    /// takes writes before it has written them, a read waits until they are written, unless a deadline would be lost
+    /// for it, and a write until the reads that are there have been served. Of what no client waits for a cache is not
+    /// lent much at once, because what is wanted earlier than it is promised waits for that, too.
     fn is_others_turn(&self, now: Instant, slot: Slot, reason: Reason, view: &View) -> bool {
         if self.shortest.is_none() || !self.device.lends() {
             return false;
@@ -305,7 +307,8 @@ impl Scheduler {
         }
     }
 
-    /// While somebody searches, a long command does not wait at the device behind another one: a picture would wait for both.
+    /// While a client searches, a long command does not wait at the device behind another one: a picture would wait for
+    /// both.
     fn comes_early(&self, now: Instant, slot: Slot) -> bool {
         self.queue.get(slot).request.length > PICTURE && now < self.may_join_at(now)
     }
@@ -330,8 +333,8 @@ impl Scheduler {
         self.shortest.map_or(0, |time| percent_of(time, self.config.cushion_percent.min(50)))
     }
 
-    /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer
-    /// to who may go next does not improve by waiting.
+    /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer to
+    /// which request may go next does not improve by waiting.
     pub(crate) fn expected(&self, now: Instant) -> Option<Expected> {
         self.shortest?;
         self.streams.expected(self.device.busy_since(now))
@@ -351,9 +354,9 @@ impl Scheduler {
         self.config.blocking_percent.clamp(1, 100)
     }
 
-    /// Nanoseconds of the longest command that was promised where this request is one of a reservation's, else zero.
-    /// A command that would have to be shorter because of what is at the device waits for that instead: the rest of it
-    /// would cost an access that nobody reckoned with.
+    /// Nanoseconds of the longest command that was promised where this request is one of a reservation's, else zero. A
+    /// command that would have to be shorter because of what is at the device waits for that instead: the rest of it
+    /// would cost an access that was not reckoned with.
     fn promised_cost(&self, waiting: &Waiting) -> u64 {
         let owner = waiting.owner.filter(|_| waiting.part == Part::Charged);
         owner.and_then(|owner| self.streams.held_of(owner)).map_or(0, |held| held.cost)
@@ -520,15 +523,16 @@ impl Scheduler {
         self.queue.revise(near, far, |waiting| price(service, streams, waiting));
     }
 
-    /// Somebody now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
-    /// earlier than what it has. Returns false when the request is not queued (any more). O(log n), and a step for each that its
-    /// stream asked for later.
+    /// A client now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
+    /// earlier than what it has. Returns false when the request is not queued (any more). O(log n), and a step for each
+    /// that its stream asked for later.
     ///
-    /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: somebody who was refused, and
-    /// admitted later, waited for it for as long as he played. Any other real time that is asked for so is given, while some stream holds a
-    /// reservation, only if every deadline then holds, and what the request goes on behind is due no later; what is beyond its stream's
-    /// rate when its stream's grace is over and not sooner than after a cushion, and wanted by `deadline`. Otherwise the request keeps
-    /// its class, and the deadline counts among its equals.
+    /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: a player
+    /// that was refused, and admitted later, waited for it for as long as it played. Any other real time that is asked
+    /// for so is given, while some stream holds a reservation, only if every deadline then holds, and what the request
+    /// goes on behind is due no later; what is beyond its stream's rate when its stream's grace is over and not sooner
+    /// than after a cushion, and wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
+    /// among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let older = self.queue.older(slot).filter(|_| self.queue.get(slot).part == Part::Charged);
@@ -614,11 +618,11 @@ impl Scheduler {
         true
     }
 
-    /// A stream's request would be promised sooner than what it goes on behind, or than the `older` one before it, which is wanted no
-    /// later and may lie elsewhere. Who plays needs that first; and a piece that is reckoned without an access, or shorter, fits where
-    /// the one before it did not, and then begins a command. And what is beyond a stream's rate is not promised before what the
-    /// stream asked for before, and wants no later: given to the pieces behind, the rate was used up, and a player waited for four
-    /// seconds for 8 MiB while it was read further ahead.
+    /// A stream's request would be promised sooner than what it goes on behind, or than the `older` one before it,
+    /// which is wanted no later and may lie elsewhere. A player needs that first; and a piece that is reckoned without
+    /// an access, or shorter, fits where the one before it did not, and then begins a command. And what is beyond a
+    /// stream's rate is not promised before what the stream asked for before, and wants no later: given to the pieces
+    /// behind, the rate was used up, and a player waited for four seconds for 8 MiB while it was read further ahead.
     fn overtakes(&self, waiting: &Waiting, older: Option<Slot>) -> bool {
         let Request { direction, stream, offset, .. } = waiting.request;
         let goes_on = stream.is_some()
@@ -641,10 +645,11 @@ impl Scheduler {
         goes_on || is_beyond || is_older_late
     }
 
-    /// A queued request that was nobody's, or that of a stream without a reservation, becomes one of `stream`'s, as if that
-    /// asked for it now: real time, by `deadline`. What was read ahead of a player before anybody knew it for one is not left
-    /// to what its own stream leaves. Counted as taken back and asked for again. Returns false, and changes nothing, when the
-    /// request is not queued (any more), or belongs to `stream` or to one with a reservation already. O(log n).
+    /// A queued request that belonged to no stream, or to one without a reservation, becomes one of `stream`'s, as if
+    /// that asked for it now: real time, by `deadline`. What was read ahead of a player before it was known for one is
+    /// not left to what its own stream leaves. Counted as taken back and asked for again. Returns false, and changes
+    /// nothing, when the request is not queued (any more), or belongs to `stream` or to one with a reservation already.
+    /// O(log n).
     pub fn assign(&mut self, now: Instant, id: RequestId, stream: StreamId, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
         let Waiting { request, owner, .. } = *self.queue.get(slot);

@@ -1,6 +1,6 @@
 //! What a stream asks for, what it gets, and why it may get nothing.
 //!
-//! **For:** the words between the scheduler and whoever opens streams. **Excludes:** the decision, which is
+//! **For:** the words between the scheduler and the caller that opens streams. **Excludes:** the decision, which is
 //! [`admission`](crate::admission)'s, and the books, which are [`streams`](crate::streams)'. **State:** none.
 //! **Invariants:** a [`Reservation`] cannot be copied, so what is released is released once.
 
@@ -34,7 +34,7 @@ pub struct StreamSpec {
     pub grace: Duration,
     /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
     pub place: Option<DeviceOffset>,
-    /// Who is kept when the device carries less than was admitted: the higher, the longer.
+    /// Which stream is kept when the device carries less than was admitted: the higher, the longer.
     pub priority: u8,
     /// The account whose limits hold for it, [`Config::account_max_permille`](crate::Config::account_max_permille) and
     /// [`Config::accounts_max_permille`](crate::Config::accounts_max_permille). `None`: it has no limit of its own.
@@ -42,7 +42,7 @@ pub struct StreamSpec {
 }
 
 impl StreamSpec {
-    /// The priority of a stream that nobody ranked.
+    /// The priority of a stream that was not ranked.
     pub const DEFAULT_PRIORITY: u8 = 128;
 
     /// A player at `rate` that leaves everything else to the admission.

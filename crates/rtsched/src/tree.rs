@@ -27,7 +27,7 @@ pub(crate) struct Tree<S> {
 }
 
 impl<S: Summary> Tree<S> {
-    /// Nothing is summed up, so that a change concerns nobody above unless nodes come or go.
+    /// Nothing is summed up, so that a change concerns no node above unless nodes come or go.
     const IS_PLAIN: bool = size_of::<S>() == 0;
 
     pub(crate) const fn new() -> Self {

@@ -1,11 +1,11 @@
-//! Does anybody without a guarantee use the device?
+//! Does anything without a guarantee use the device?
 //!
-//! **For:** how much of the device's time metadata, best effort and who searches asked for lately, because streams may be
-//! promised nearly all of it only while nobody does. What was promised holds beside others, too; but a player that begins is
-//! served sooner than it is promised, out of what promises leave, and beside others a hundredth of the time is not enough for
-//! that; beside somebody who searches not a tenth, because what he waits for goes before it.
-//! **Excludes:** what the others get; what streams ask for in order, admitted or not; idle work. **State:** what was asked for,
-//! fading. **Invariants:** of metadata and best effort it does not fade while any of it waits.
+//! **For:** how much of the device's time metadata, best effort and searches asked for lately, because streams may be
+//! promised nearly all of it only while there is none of these. What was promised holds beside others, too. But a
+//! player that begins is served sooner than it is promised, out of what promises leave, and beside others a hundredth
+//! of the time is not enough for that. Beside a search not a tenth is, because what a search waits for goes before it.
+//! **Excludes:** what the others get; what streams ask for in order, admitted or not; idle work. **State:** what was
+//! asked for, fading. **Invariants:** of metadata and best effort it does not fade while any of it waits.
 
 use crate::request::StreamId;
 use units::{Duration, Instant, nanos};
@@ -17,26 +17,26 @@ const UNNOTICED_PERMILLE: u64 = 20;
 /// No more is remembered, so that it fades in ten seconds.
 const REMEMBERED_PERMILLE: u64 = 250;
 
-/// Whoever begins to play looks at so many places, such as a header or an index, and does not search,...
+/// A player that begins looks at so many places, such as a header or an index, and does not search,...
 const GLANCES: usize = 2;
 /// ...of so many that all have looked at.
 const LOOKS: usize = 32;
-/// Who waited for a picture asks for the next one so much later. The time that he waited counts as well, up to so often what the
-/// picture takes: who jumps once does not search, however long he waits.
+/// A client that waited for a picture asks for the next one so much later. The time that it waited counts as well, up
+/// to so often what the picture takes: a client that jumps once does not search, however long it waits.
 const WAITED: u64 = 2;
 
 const fn permille(of: u64) -> u64 {
     LATELY.as_nanos() as u64 / 1000 * of
 }
 
-/// Who uses the device beside streams, to speak of.
+/// What uses the device beside streams, to speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Less than two hundredths of the time were asked for lately.
     Nobody,
-    /// Somebody.
+    /// Something.
     Others,
-    /// Among them somebody who searches.
+    /// Among it a search.
     Searches,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Unpromised {
     /// What is in memory and will be asked for later: it counts as soon as it is known, and not once more then.
     accepted: Asked,
     searches: Asked,
-    /// Who looked at a picture, the latest first.
+    /// The clients that looked at a picture, the latest first.
     looked: [Option<StreamId>; LOOKS],
 }
 
@@ -82,7 +82,7 @@ impl Unpromised {
         self.looked.iter().filter(|one| **one == Some(stream)).count()
     }
 
-    /// Who is noticed; some of metadata and best effort may still `wait`.
+    /// What is noticed; some of metadata and best effort may still `wait`.
     pub(crate) fn beside(&self, now: Instant, wait: bool) -> Beside {
         let others = self.others.wanted(now, wait).max(self.accepted.wanted(now, false));
         if self.searches.wanted(now, false) > permille(UNNOTICED_PERMILLE) {
@@ -159,8 +159,8 @@ mod tests {
         }
     }
 
-    /// An office saved documents, which stayed in memory for five seconds; until they were written nobody was noticed, and a
-    /// thirteenth player was admitted beside it.
+    /// An office saved documents, which stayed in memory for five seconds; until they were written it was not noticed,
+    /// and a thirteenth player was admitted beside it.
     #[test]
     fn what_is_in_memory_is_noticed_before_it_is_asked_for_and_once() {
         for (millis, noticed) in [(80, false), (81, true)] {
@@ -177,8 +177,8 @@ mod tests {
         }
     }
 
-    /// The boundary pair: the third place that somebody looks at counts for the 20 ms that it takes, and for twice as much if he
-    /// waited so long for it, the fourth for what is left.
+    /// The boundary pair: the third place that a client looks at counts for the 20 ms that it takes, and for twice as
+    /// much if the client waited so long for it, the fourth for what is left.
     #[test]
     fn that_somebody_waited_counts_up_to_twice_what_he_waited_for() {
         const TAKES: u64 = 20_000_000;
@@ -194,7 +194,8 @@ mod tests {
         }
     }
 
-    /// The boundary pair. When a picture counted among those looked at before it, sixteen who search in turn were not seen to.
+    /// The boundary pair. When a picture counted among those looked at before it, sixteen clients that search in turn
+    /// were not seen to.
     #[test]
     fn as_many_as_have_all_looked_at_two_places_are_seen_to_search_in_turn() {
         for (searchers, searches) in [(16_u64, true), (17, false)] {
