@@ -37,7 +37,7 @@ pub enum MountError {
     #[error("requests cannot come through io_uring: {0}; mount without transport=ring")]
     Ring(io::Error),
     /// The kernel and this daemon do not understand each other.
-    #[error("the kernel's FUSE does not answer: {0}")]
+    #[error("the kernel and this daemon do not agree: {0}")]
     Handshake(io::Error),
     /// No control socket.
     #[error("cannot listen at {}: {error}", .path.display())]

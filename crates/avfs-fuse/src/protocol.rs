@@ -32,8 +32,7 @@ pub(crate) const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::DONT_MASK)
     .union(InitFlags::HANDLE_KILLPRIV_V2)
     .union(InitFlags::CACHE_SYMLINKS)
-    .union(InitFlags::DIRECT_IO_ALLOW_MMAP)
-    .union(InitFlags::INIT_EXT);
+    .union(InitFlags::DIRECT_IO_ALLOW_MMAP);
 
 bitflags! {
     /// What an open file's reply tells the kernel (FOPEN_* of linux/fuse.h).

@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const KERNEL_VERSION: u32 = 7;
 /// Its minor version: the first with io_uring.
 pub const KERNEL_MINOR_VERSION: u32 = 42;
+/// The oldest minor version of a kernel that is understood, that of Linux 5.14: before, SETXATTR has another structure.
+pub const OLDEST_MINOR_VERSION: u32 = 33;
 
 /// Number of the root inode.
 pub const ROOT_ID: u64 = 1;
@@ -410,6 +412,8 @@ pub fn operation_size(opcode: u32) -> Option<usize> {
         | opcode::STATFS
         | opcode::REMOVEXATTR
         | opcode::DESTROY => 0,
+        // As long as the kernel's version makes it: a payload.
+        opcode::INIT => 0,
         opcode::FORGET => size_of::<ForgetIn>(),
         opcode::BATCH_FORGET => size_of::<BatchForgetIn>(),
         opcode::GETATTR => size_of::<GetattrIn>(),
@@ -429,7 +433,6 @@ pub fn operation_size(opcode: u32) -> Option<usize> {
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<FsyncIn>(),
         opcode::SETXATTR => size_of::<SetxattrIn>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<GetxattrIn>(),
-        opcode::INIT => size_of::<InitIn>(),
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<LockIn>(),
         opcode::ACCESS => size_of::<AccessIn>(),
         opcode::INTERRUPT => size_of::<InterruptIn>(),

@@ -147,19 +147,26 @@ impl Device {
                 request.header.opcode
             )));
         }
-        let (offer, _) = abi::InitIn::read_from_prefix(request.operation)
-            .map_err(|_| io::Error::other("the kernel's INIT is too short"))?;
-        if offer.major != abi::KERNEL_VERSION {
-            return Err(io::Error::other(format!("the kernel speaks FUSE {}", offer.major)));
+        let offer = offer(request.payload);
+        if offer.major != abi::KERNEL_VERSION || offer.minor < abi::OLDEST_MINOR_VERSION {
+            let needs = format!(
+                "the kernel speaks FUSE {}.{}, and {}.{} (Linux 5.14) or later is needed",
+                offer.major,
+                offer.minor,
+                abi::KERNEL_VERSION,
+                abi::OLDEST_MINOR_VERSION
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, needs));
         }
-        let offered = InitFlags::from_bits_retain(u64::from(offer.flags2) << 32 | u64::from(offer.flags));
+        let offered = offered(&offer);
         let rings = match options.transport {
             Transport::Device => InitFlags::empty(),
             Transport::Ring => InitFlags::OVER_IO_URING,
         };
         // The decoder reads SETXATTR as long as it is with this.
         let required = options.required | InitFlags::SETXATTR_EXT;
-        let wanted = options.wanted | required | rings;
+        // Without it the kernel does not look at the upper half of the answer.
+        let wanted = options.wanted | required | rings | InitFlags::INIT_EXT;
         if !offered.contains(rings) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
         }
@@ -295,6 +302,24 @@ impl AsFd for Device {
     }
 }
 
+/// What an INIT says: 16 bytes before FUSE 7.36 (Linux 5.17), 64 since, and perhaps more one day. What is missing is zero.
+fn offer(init: &[u8]) -> abi::InitIn {
+    let mut offer = abi::InitIn::default();
+    for (to, from) in offer.as_mut_bytes().iter_mut().zip(init) {
+        *to = *from;
+    }
+    offer
+}
+
+fn offered(offer: &abi::InitIn) -> InitFlags {
+    let flags = InitFlags::from_bits_retain(u64::from(offer.flags));
+    if flags.contains(InitFlags::INIT_EXT) {
+        flags | InitFlags::from_bits_retain(u64::from(offer.flags2) << 32)
+    } else {
+        flags
+    }
+}
+
 /// A request as read(2) gives it: header, structure and payload in one piece.
 struct Request<'a> {
     header: abi::InHeader,
@@ -408,18 +433,11 @@ mod tests {
         }
     }
 
-    /// A kernel that offers these flags, and what became of the handshake.
-    fn handshake(offered: InitFlags, required: InitFlags, transport: Transport) -> io::Result<abi::InitOut> {
+    /// What becomes of the handshake with a kernel that sends this as its INIT.
+    fn handshake_after(init: &[u8], required: InitFlags, transport: Transport) -> io::Result<abi::InitOut> {
         let (kernel, connection) = UnixDatagram::pair().unwrap();
         let header = abi::InHeader { opcode: opcode::INIT, unique: 2, ..Default::default() };
-        let offer = abi::InitIn {
-            major: abi::KERNEL_VERSION,
-            minor: abi::KERNEL_MINOR_VERSION,
-            flags: offered.bits() as u32,
-            flags2: (offered.bits() >> 32) as u32,
-            ..Default::default()
-        };
-        kernel.send(&[header.as_bytes(), offer.as_bytes()].concat()).unwrap();
+        kernel.send(&[header.as_bytes(), init].concat()).unwrap();
         let options = Options::<NoBuffer> {
             transport,
             wanted: InitFlags::MAX_PAGES | InitFlags::BIG_WRITES | InitFlags::DIRECT_IO_ALLOW_MMAP,
@@ -436,6 +454,22 @@ mod tests {
         Ok(abi::InitOut::read_from_bytes(body).unwrap())
     }
 
+    fn init(minor: u32, offered: InitFlags) -> abi::InitIn {
+        abi::InitIn {
+            major: abi::KERNEL_VERSION,
+            minor,
+            max_readahead: 131_072,
+            flags: offered.bits() as u32,
+            flags2: (offered.bits() >> 32) as u32,
+            ..Default::default()
+        }
+    }
+
+    /// A kernel that offers these flags, and what became of the handshake.
+    fn handshake(offered: InitFlags, required: InitFlags, transport: Transport) -> io::Result<abi::InitOut> {
+        handshake_after(init(abi::KERNEL_MINOR_VERSION, offered).as_bytes(), required, transport)
+    }
+
     fn agreed(out: &abi::InitOut) -> InitFlags {
         InitFlags::from_bits_retain(u64::from(out.flags2) << 32 | u64::from(out.flags))
     }
@@ -445,7 +479,7 @@ mod tests {
     fn what_is_agreed_is_wanted_and_offered() {
         let nothing = InitFlags::empty();
         // The decoder cannot do without.
-        let extended = InitFlags::SETXATTR_EXT;
+        let extended = InitFlags::SETXATTR_EXT | InitFlags::INIT_EXT;
         for flag in InitFlags::all().iter() {
             let out = handshake(flag | extended, nothing, Transport::Device).unwrap();
             let wanted = InitFlags::MAX_PAGES | InitFlags::BIG_WRITES | InitFlags::DIRECT_IO_ALLOW_MMAP;
@@ -455,6 +489,40 @@ mod tests {
         assert!(agreed(&all).contains(InitFlags::OVER_IO_URING));
         assert!(!agreed(&all).contains(InitFlags::POSIX_ACL));
         assert_eq!(all.max_write, MAX_REQUEST_BYTES);
+    }
+
+    /// Kernels before Linux 5.17 send 16 bytes, which were taken for a request that is cut off: nothing could be mounted there.
+    /// What would lie behind them is not offered.
+    #[test]
+    fn a_short_init_is_of_an_older_kernel() {
+        let nothing = InitFlags::empty();
+        let offered = InitFlags::all() - InitFlags::INIT_EXT;
+        for minor in abi::OLDEST_MINOR_VERSION..36 {
+            let sent = init(minor, offered);
+            for init in [&sent.as_bytes()[..16], sent.as_bytes()] {
+                let out = handshake_after(init, nothing, Transport::Device).unwrap();
+                let expected = InitFlags::MAX_PAGES | InitFlags::BIG_WRITES | InitFlags::SETXATTR_EXT;
+                assert_eq!(agreed(&out), expected);
+                assert_eq!((out.flags2, out.max_readahead), (0, 131_072));
+                assert!(handshake_after(init, nothing, Transport::Ring).is_err());
+            }
+        }
+        // And a longer one of a later.
+        let later = [init(99, InitFlags::all()).as_bytes(), &[0xff; 64]].concat();
+        let out = handshake_after(&later, nothing, Transport::Device).unwrap();
+        assert!(agreed(&out).contains(InitFlags::DIRECT_IO_ALLOW_MMAP));
+    }
+
+    /// 7.31 is Linux 5.4, 7.5 was that short.
+    #[test]
+    fn a_kernel_that_is_too_old_is_named_with_what_is_needed() {
+        for (minor, length) in [(5, 8), (31, 16), (32, 16)] {
+            let sent = init(minor, InitFlags::all());
+            let init = &sent.as_bytes()[..length];
+            let error = handshake_after(init, InitFlags::empty(), Transport::Device).unwrap_err();
+            let sentence = "and 7.33 (Linux 5.14) or later is needed";
+            assert_eq!(error.to_string(), format!("the kernel speaks FUSE 7.{minor}, {sentence}"));
+        }
     }
 
     #[test]
