@@ -3,12 +3,12 @@
  * What an application can say to an AVFS volume of a file that it has open, and ask of it.
  *
  * AVFS plays and records streams: a client that says at which rate it reads or writes holds a reservation of the
- * device's time, and everybody else gives way to it. An administrator says so for files and directories with extended
+ * device's time, and all others give way to it. An administrator says so for files and directories with extended
  * attributes (see below); an application that knows better says it here, for its own open file.
  *
- * All who have a file open for reading only are one stream, all who have it open for writing another; the rates of its
- * clients add up. An open is never refused for want of room: a stream for which there is none waits, is served as best
- * effort, and is admitted when there is room.
+ * All clients that have a file open for reading only are one stream, all that have it open for writing another; the
+ * rates of its clients add up. An open is refused for want of room (EBUSY) only where a policy says so (when_full). Any
+ * other stream for which there is no room waits, is served as best effort, and is admitted when there is room.
  *
  * All numbers are of this host's byte order, all times are microseconds. The layout is the same for 32-bit programs.
  *
