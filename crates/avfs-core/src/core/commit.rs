@@ -108,11 +108,17 @@ impl Core {
             (Phase::Idle, _) if self.replacements.is_commit_due() && !self.commit.blocked => {
                 self.replacing_due()
             }
-            (Phase::Idle, Some(oldest)) if self.failure.is_none() && !self.commit.blocked => {
-                (oldest + self.commit_age()).min(self.replacing_due())
+            (Phase::Idle, Some(_)) if self.failure.is_none() && !self.commit.blocked => {
+                let commit = self.next_commit().unwrap_or(Instant::FAR_FUTURE);
+                commit.min(self.replacing_due()).min(self.saves_due(commit))
             }
             _ => Instant::FAR_FUTURE,
         }
+    }
+
+    /// When what is pending is committed at the latest.
+    pub(super) fn next_commit(&self) -> Option<Instant> {
+        self.commit.oldest_pending.map(|oldest| oldest + self.commit_age())
     }
 
     fn commit_age(&self) -> Duration {
@@ -130,14 +136,18 @@ impl Core {
             || !self.commit.waiters.is_empty()
             || self.journal.pending_bytes() >= LARGE_BATCH
             || self.replacements.is_commit_due()
-            || self.commit.oldest_pending.is_some_and(|oldest| oldest + self.commit_age() <= now.monotonic);
+            || self.next_commit().is_some_and(|commit| commit <= now.monotonic);
         if !due {
             return;
+        }
+        if self.journal.is_held(self.replacements.last_free()) {
+            self.replacements.commit_waits(now.monotonic);
+            // Some of the bytes may be on the device, or gone with their file; the others are begun.
+            self.settle_replacing(now);
         }
         let last = self.replacements.last_free();
         let is_held = self.journal.is_held(last);
         if is_held {
-            self.replacements.commit_waits(now.monotonic);
             let durable = self.commit.durable_lsn;
             if !self.commit.waiters.iter().any(|waiter| waiter.lsn <= durable) {
                 return;

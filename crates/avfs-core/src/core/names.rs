@@ -174,6 +174,7 @@ impl Core {
         self.unnamed.remove(&ino);
         self.forget_file(ino);
         self.replacements.forget_name(ino);
+        self.replacements.forget_bytes(ino);
         let _ = self.transact(now, &[Record::Remove { ino }]);
         if self.is_space_awaited() {
             self.commit.want();

@@ -3,7 +3,10 @@
 //! A file that takes another one's place (by rename, by exchange, at a name the other one had) and a file that is emptied to be
 //! written again have their bytes in memory, while the change that makes the earlier content unreachable is a record. The log
 //! is one sequence, so that record, and all behind it, wait until those bytes are on the device, and become durable in one
-//! batch with the records of where they lie. The bytes are hastened as an fsync hastens them.
+//! batch with the records of where they lie.
+//!
+//! The bytes are hastened as an fsync hastens them, but not before the commit needs them: what is saved again, or removed,
+//! before that is never written.
 //!
 //! **Invariants:** no batch ends between the first record of a [`Replacing`] and the records of its bytes. What an fsync of
 //! another file may wait for is bounded: at most [`SAVED_AT_ONCE`] bytes are held for at once, no new wait begins while
@@ -25,7 +28,7 @@ use super::writeback::{DIRTY_AGE, WRITTEN_WITHIN};
 const SAVED_AT_ONCE: u64 = 4 * MAX_BUFFER as u64;
 
 /// Records from `first_lsn` on become durable only with the bytes of a file.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Replacing {
     first_lsn: u64,
     ino: Ino,
@@ -46,6 +49,8 @@ enum Until {
 pub(super) struct Replacements {
     /// By their records.
     waiting: VecDeque<Replacing>,
+    /// The bytes of so many of them, from the first on, are on their way to the device.
+    begun: usize,
     /// Since when a commit that is due waits for them. Until it goes on, no new one joins them.
     due_since: Option<Instant>,
     /// Operations to try again when it has gone on.
@@ -83,6 +88,24 @@ impl Replacements {
     /// The kernel has forgotten the file, or it is gone.
     pub(super) fn forget_name(&mut self, ino: Ino) {
         self.former.remove(&ino);
+    }
+
+    /// The file is gone, and with it what waited for the device.
+    pub(super) fn forget_bytes(&mut self, ino: Ino) {
+        for one in self.waiting.iter_mut().filter(|one| one.ino == ino) {
+            if let Until::Written { bytes, .. } = &mut one.until {
+                *bytes = 0;
+            }
+        }
+    }
+
+    fn push(&mut self, first_lsn: u64, ino: Ino, until: Until, now: Now) {
+        self.waiting.push_back(Replacing { first_lsn, ino, until, since: now.monotonic });
+    }
+
+    fn pop(&mut self) {
+        self.waiting.pop_front();
+        self.begun = self.begun.saturating_sub(1);
     }
 
     fn bytes(&self) -> u64 {
@@ -135,17 +158,19 @@ impl Core {
         }
     }
 
-    /// Before a record that makes `ino` stand for what another file's bytes stood for: starts to write what is not on the
+    /// Before a record that makes `ino` stand for what another file's bytes stood for: the epoch of what is not on the
     /// device. Give it to [`wait_for_bytes`](Self::wait_for_bytes) with that record.
     pub(super) fn begin_replacing(&mut self, now: Now, ino: Ino) -> Option<u64> {
-        if self.unwritten(ino) == 0 && self.files.get(&ino).is_none_or(|file| file.touched.is_none()) {
-            return None;
+        if self.unwritten(ino) > 0 {
+            return self.end_epoch(ino);
         }
-        let epoch = self.close_epoch(now, ino)?;
-        self.replacing_from(now, ino, epoch)
+        if self.files.get(&ino).is_some_and(|file| file.touched.is_some()) {
+            self.record_file(now, ino);
+        }
+        None
     }
 
-    /// As [`begin_replacing`](Self::begin_replacing), for bytes of an epoch that has ended.
+    /// The epoch, unless all bytes of it are on the device; then their records are made. What was not started is started.
     fn replacing_from(&mut self, now: Now, ino: Ino, epoch: u64) -> Option<u64> {
         if !self.is_written(now, ino, epoch) {
             return Some(epoch);
@@ -158,7 +183,7 @@ impl Core {
     pub(super) fn wait_for_bytes(&mut self, now: Now, first_lsn: u64, ino: Ino, epoch: Option<u64>) {
         let Some(epoch) = epoch else { return };
         let until = Until::Written { epoch, bytes: self.unwritten(ino) };
-        self.replacements.waiting.push_back(Replacing { first_lsn, ino, until, since: now.monotonic });
+        self.replacements.push(first_lsn, ino, until, now);
     }
 
     /// A file is about to be emptied whose earlier content is on the device, or was replaced there by nothing yet.
@@ -171,8 +196,7 @@ impl Core {
 
     /// Records from `first_lsn` on empty a file that is open to be written: they wait for what it is filled with.
     pub(super) fn hold_emptied(&mut self, now: Now, first_lsn: u64, ino: Ino) {
-        let (until, since) = (Until::Closed, now.monotonic);
-        self.replacements.waiting.push_back(Replacing { first_lsn, ino, until, since });
+        self.replacements.push(first_lsn, ino, Until::Closed, now);
     }
 
     /// Parks an operation until the commit that is due has gone on.
@@ -185,10 +209,18 @@ impl Core {
         if !self.replacements.waits_for_close(ino) {
             return;
         }
-        let Some(epoch) = self.close_epoch(now, ino) else { return };
+        let Some(epoch) = self.end_epoch(ino) else { return };
         let until = Until::Written { epoch, bytes: self.unwritten(ino) };
-        let of_file = |one: &&mut Replacing| one.ino == ino && one.until == Until::Closed;
-        self.replacements.waiting.iter_mut().filter(of_file).for_each(|one| one.until = until);
+        let replacements = &mut self.replacements;
+        for (index, one) in replacements.waiting.iter_mut().enumerate() {
+            if one.ino == ino && one.until == Until::Closed {
+                one.until = until;
+                replacements.begun = replacements.begun.min(index);
+            }
+        }
+        if self.is_commit_near(now) {
+            self.write_replacements(now);
+        }
     }
 
     /// As [`filled`](Self::filled), of every file.
@@ -203,10 +235,43 @@ impl Core {
         self.replacements.waits_for_close(ino) && self.unwritten(ino) > SAVED_AT_ONCE
     }
 
+    /// When the bytes have to be on their way, so that the commit that is coming need not wait for them.
+    pub(super) fn saves_due(&self, commit: Instant) -> Instant {
+        match self.replacements.begun < self.replacements.waiting.len() {
+            true => commit.saturating_before(WRITTEN_WITHIN),
+            false => Instant::FAR_FUTURE,
+        }
+    }
+
+    /// A commit waits for what is held, or will before its bytes have reached the device, or space or memory does.
+    fn is_commit_near(&self, now: Now) -> bool {
+        self.replacements.is_commit_due()
+            || self.next_commit().is_some_and(|commit| self.saves_due(commit) <= now.monotonic)
+            || self.is_space_awaited()
+            || self.under_pressure()
+    }
+
+    /// Starts to write what is held for, a part in each turn. What a client has yet to close is not begun.
+    fn write_replacements(&mut self, now: Now) {
+        while let Some(&Replacing { ino, until, .. }) = self.replacements.waiting.get(self.replacements.begun)
+        {
+            if matches!(until, Until::Written { .. }) {
+                if !self.take_steps(2) {
+                    return;
+                }
+                self.hasten_file(now, ino);
+            }
+            self.replacements.begun += 1;
+        }
+    }
+
     /// Frees the records whose bytes are on the device, with those of where they lie.
     pub(super) fn settle_replacing(&mut self, now: Now) {
         if self.failure.is_some() {
             return;
+        }
+        if self.is_commit_near(now) {
+            self.write_replacements(now);
         }
         while let Some(first) = self.replacements.waiting.front() {
             let (first_lsn, ino) = (first.first_lsn, first.ino);
@@ -219,16 +284,17 @@ impl Core {
                     // What there is of it goes with the record that has emptied it.
                     self.filled(now, ino);
                     if self.replacements.waits_for_close(ino) {
-                        self.replacements.waiting.pop_front();
+                        self.replacements.pop();
                     }
                 }
+                Until::Written { .. } if self.replacements.begun == 0 => return,
                 Until::Written { epoch, .. } => {
                     if !self.is_written(now, ino, epoch) {
                         return;
                     }
                     self.record_file(now, ino);
                     self.journal.bind(first_lsn, self.metadata.lsn());
-                    self.replacements.waiting.pop_front();
+                    self.replacements.pop();
                 }
             }
         }
@@ -254,9 +320,12 @@ impl Core {
                 Stage::Data { epochs } => epochs.get(&ino).copied(),
                 _ => None,
             };
-            let epoch = began.or_else(|| self.close_epoch(now, ino));
+            let epoch = began.or_else(|| self.end_epoch(ino));
             let is_room = !self.replacements.is_commit_due()
                 && self.replacements.bytes() + self.unwritten(ino) <= SAVED_AT_ONCE;
+            if !is_room {
+                self.write_replacements(now);
+            }
             if let Some(epoch) = epoch.filter(|_| !is_room)
                 && self.replacing_from(now, ino, epoch).is_some()
             {

@@ -451,12 +451,23 @@ impl Core {
     /// For fsync: ends the file's epoch, starts writing what is dirty, hastens what is on its way already, and says which
     /// epoch to wait for. `None` for an inode without data.
     pub(super) fn close_epoch(&mut self, now: Now, ino: Ino) -> Option<u64> {
+        let epoch = self.end_epoch(ino)?;
+        self.hasten_file(now, ino);
+        Some(epoch)
+    }
+
+    /// What is written to the file from now on belongs to the next epoch. Returns the one that ends; `None` for an inode
+    /// without data.
+    pub(super) fn end_epoch(&mut self, ino: Ino) -> Option<u64> {
         let file = self.files.get_mut(&ino)?;
-        let epoch = file.epoch;
         file.epoch += 1;
+        Some(file.epoch - 1)
+    }
+
+    /// Starts to write what is dirty of the file, and hastens what is on its way.
+    pub(super) fn hasten_file(&mut self, now: Now, ino: Ino) {
         self.write_back(now, ino, 0..u64::MAX, Some(WRITTEN_WITHIN), |_| true);
         self.hasten_writes(now, ino);
-        Some(epoch)
     }
 
     /// True when everything of the file that was dirty in `epoch` or before is on the device. What could not be
