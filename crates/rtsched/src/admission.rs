@@ -364,7 +364,7 @@ fn fits(tasks: &[Task], is_new: bool, others: Others) -> Result<(), Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::ServiceTime;
+    use crate::cost_model::ServiceTime;
     use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;

@@ -3,8 +3,8 @@
 //! **For:** the figures of the policy, with defaults for a disk array. **Excludes:** reading them from a file.
 //! **State:** none. **Invariants:** values out of range count as the nearest one in range.
 
-use crate::bend::WRITE_LENGTHS;
-use crate::line::ServiceTime;
+use crate::cost_model::ServiceTime;
+use crate::length_correction::WRITE_LENGTHS;
 use units::{Bytes, Duration};
 
 /// What the floors of the classes without guarantees are a part of.
@@ -24,7 +24,7 @@ pub enum Calibrated {
     Nothing,
     /// What reads take.
     Reads,
-    /// Writes and flushes, too. What writes are faster than that is taken for a loan: a cache's, which has to be paid back.
+    /// Writes and flushes, too. What writes are faster than that is taken for the debt of a cache, which has to be paid.
     All,
 }
 

@@ -3,18 +3,18 @@
 //! **For:** when the device will be through, how long each command held it, and whether one more may join.
 //! **Excludes:** the queue. **State:** the commands in flight. **Invariants:** the device is reckoned with as
 //! serving one command after another; where it serves several at once, the time between completions is what a
-//! command costs, and that is what the service model learns. What a cache takes faster than it writes is lent, and paid
-//! back while the device has nothing else to do. Steady state allocates nothing.
+//! command costs, and that is what the service model learns. What a cache takes faster than it writes is its debt, and paid
+//! while the device has nothing else to do. Steady state allocates nothing.
 
-use crate::loan::OWED_MAX;
 use crate::queue::StreamSlot;
 use crate::request::{Class, Direction, DispatchId, RequestId, StreamId};
+use crate::writeback_debt::DEBT_MAX;
 use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
 /// So much is left for a cache to write, at most, when it is given what no client waits for: a jump waits for it.
-const LENT_MOST: Duration = Duration::from_millis(200);
+const DEBT_MAX_UNWAITED: Duration = Duration::from_millis(200);
 
 /// One request of a command in flight.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Member {
     pub(crate) stream: Option<StreamId>,
     pub(crate) owner: Option<StreamSlot>,
     /// It drew on its stream's reservation.
-    pub(crate) charged: bool,
+    pub(crate) is_reserved: bool,
     pub(crate) blocker: Option<DispatchId>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Flight {
     /// Nanoseconds for which the device served others that came later.
     pub(crate) overtaken: u64,
     /// Nanoseconds it takes to write, of a write that a cache may take and write later; else 0.
-    pub(crate) lent: u64,
+    pub(crate) deferred: u64,
 }
 
 impl Flight {
@@ -58,7 +58,7 @@ impl Flight {
             cost: 0,
             dispatched: Instant::ZERO,
             overtaken: 0,
-            lent: 0,
+            deferred: 0,
         }
     }
 
@@ -92,13 +92,13 @@ pub(crate) struct Device {
     /// The earliest guaranteed deadline among the commands to which the device prefers others.
     starving: Option<Instant>,
     /// Nanoseconds by which writes were taken faster than the device writes: it has them still to do.
-    lent: i64,
+    debt: i64,
     /// The same after the last write, less what the device was idle for since.
-    lent_most: i64,
+    debt_peak: i64,
     /// It has been seen to take writes in this way.
-    lends: bool,
+    defers_writes: bool,
     /// Writes in flight that a cache may take.
-    lent_flights: u32,
+    deferred_flights: u32,
 }
 
 impl Device {
@@ -122,28 +122,28 @@ impl Device {
 
     /// When it will also have written what it has taken before it was written.
     pub(crate) fn settled_at(&self, now: Instant) -> Instant {
-        let lent = Duration::from_nanos(u64::try_from(self.lent).unwrap_or(0));
-        if self.flights.is_empty() { now.max(self.busy_since + lent) } else { self.free_at(now) + lent }
+        let debt = Duration::from_nanos(u64::try_from(self.debt).unwrap_or(0));
+        if self.flights.is_empty() { now.max(self.busy_since + debt) } else { self.free_at(now) + debt }
     }
 
-    /// When it has so little left to write of what it has taken that it may be lent more that no client waits for.
-    pub(crate) fn may_lend_at(&self, now: Instant) -> Instant {
-        self.settled_at(now).saturating_before(LENT_MOST)
+    /// When it has so little left to write of what it has taken that it may take more that no client waits for.
+    pub(crate) fn may_defer_at(&self, now: Instant) -> Instant {
+        self.settled_at(now).saturating_before(DEBT_MAX_UNWAITED)
     }
 
     /// Whether it takes writes before it has written them.
-    pub(crate) fn lends(&self) -> bool {
-        self.lends
+    pub(crate) fn defers_writes(&self) -> bool {
+        self.defers_writes
     }
 
     /// Whether it has something to write that it has taken, or is taking it.
     pub(crate) fn is_settling(&self, now: Instant) -> bool {
-        self.lent_flights > 0 || self.settled_at(now) > self.free_at(now)
+        self.deferred_flights > 0 || self.settled_at(now) > self.free_at(now)
     }
 
     /// Whether it has something else to do than to take writes.
-    pub(crate) fn has_others_than_lent(&self) -> bool {
-        self.in_flight() > self.lent_flights
+    pub(crate) fn has_others_than_deferred(&self) -> bool {
+        self.in_flight() > self.deferred_flights
     }
 
     fn planned(&self) -> Instant {
@@ -176,12 +176,12 @@ impl Device {
         if self.flights.is_empty() {
             let idle = now.saturating_since(self.busy_since);
             let idle = i64::try_from(idle.as_nanos()).unwrap_or(i64::MAX);
-            self.lent = self.lent.saturating_sub(idle).max(self.lent.min(0));
-            self.lent_most = self.lent_most.saturating_sub(idle).max(0);
+            self.debt = self.debt.saturating_sub(idle).max(self.debt.min(0));
+            self.debt_peak = self.debt_peak.saturating_sub(idle).max(0);
             (self.busy_since, self.outstanding) = (now, 0);
         }
         self.outstanding += flight.cost;
-        self.lent_flights += u32::from(flight.lent > 0);
+        self.deferred_flights += u32::from(flight.deferred > 0);
         if let Some(due) = flight.guaranteed() {
             let place = self.guaranteed.partition_point(|other| *other < (due, id));
             self.guaranteed.insert(place, (due, id));
@@ -231,24 +231,24 @@ impl Device {
     fn keep_account(&mut self, flight: &Flight, service: Duration) {
         let signed = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
         let service = i64::try_from(service.as_nanos()).unwrap_or(i64::MAX);
-        let none = self.lent.min(0);
-        self.lent_flights -= u32::from(flight.lent > 0);
-        if flight.lent > 0 {
-            let left = signed(flight.lent).saturating_sub(service);
+        let none = self.debt.min(0);
+        self.deferred_flights -= u32::from(flight.deferred > 0);
+        if flight.deferred > 0 {
+            let left = signed(flight.deferred).saturating_sub(service);
             // Of commands on which it works at once, the first shows what all took.
             let least = none.min(-signed(self.outstanding));
-            self.lent = self.lent.saturating_add(left).clamp(least, i64::from(OWED_MAX));
-            self.lent_most = self.lent;
-            self.lends |= self.lent > signed(flight.lent) / 4;
+            self.debt = self.debt.saturating_add(left).clamp(least, i64::from(DEBT_MAX));
+            self.debt_peak = self.debt;
+            self.defers_writes |= self.debt > signed(flight.deferred) / 4;
         } else if flight.direction == Direction::Flush {
             // One that had to wait for the cache has emptied it. With a battery it waits for nothing, and says nothing.
-            let has_waited = service >= self.lent / 5;
-            self.lent = if has_waited { none } else { self.lent.saturating_sub(service) };
-            self.lent_most = self.lent.max(0);
+            let has_waited = service >= self.debt / 5;
+            self.debt = if has_waited { none } else { self.debt.saturating_sub(service) };
+            self.debt_peak = self.debt.max(0);
         } else {
             let left = signed(flight.cost).saturating_sub(service);
-            // What is written between others takes twice as long as in one piece. They lend nothing themselves.
-            self.lent = self.lent.saturating_add(left / 2).clamp(none, self.lent_most.max(none));
+            // What is written between others takes twice as long as in one piece. They make no debt themselves.
+            self.debt = self.debt.saturating_add(left / 2).clamp(none, self.debt_peak.max(none));
         }
     }
 
@@ -268,14 +268,14 @@ mod tests {
     fn what_a_cache_takes_at_once_is_lent_until_it_has_had_the_time() {
         let at = |ms: u64| Instant::from_nanos(ms * MILLI);
         let (mut device, mut id) = (Device::default(), 0);
-        let mut serve = |device: &mut Device, is_lent, start, cost, end| {
+        let mut serve = |device: &mut Device, is_deferred, start, cost, end| {
             id += 1;
             device.start(
                 at(start),
                 DispatchId(id),
                 Flight {
-                    direction: if is_lent { Direction::Write } else { Direction::Read },
-                    lent: if is_lent { cost * MILLI } else { 0 },
+                    direction: if is_deferred { Direction::Write } else { Direction::Read },
+                    deferred: if is_deferred { cost * MILLI } else { 0 },
                     cost: cost * MILLI,
                     ..Flight::new()
                 },
@@ -283,13 +283,16 @@ mod tests {
             device.finish(at(end), DispatchId(id)).expect("it is at the device");
         };
         let settled = |device: &Device, now| device.settled_at(at(now)).as_nanos() / MILLI;
-        // A write that takes what it should, or a read that takes less, is no loan.
+        // A write that takes what it should, or a read that takes less, makes no debt.
         serve(&mut device, true, 0, 100, 100);
         serve(&mut device, false, 100, 100, 140);
-        assert_eq!((settled(&device, 140), device.lends()), (140, false));
+        assert_eq!((settled(&device, 140), device.defers_writes()), (140, false));
         // 100 ms are taken in 20, and the device has had 30 of the rest when a read comes that takes 20 more than it should.
         serve(&mut device, true, 200, 100, 220);
-        assert_eq!((settled(&device, 220), device.is_settling(at(299)), device.lends()), (300, true, true));
+        assert_eq!(
+            (settled(&device, 220), device.is_settling(at(299)), device.defers_writes()),
+            (300, true, true)
+        );
         serve(&mut device, false, 250, 50, 320);
         assert_eq!(settled(&device, 320), 360);
         // One that takes less gives that back, but no more than there was.
@@ -305,7 +308,7 @@ mod tests {
         let after_flush_of = |ms: u64| {
             let mut device = Device::default();
             let at = |ms: u64| Instant::from_nanos(ms * MILLI);
-            let write = Flight { lent: 200 * MILLI, cost: 200 * MILLI, ..Flight::new() };
+            let write = Flight { deferred: 200 * MILLI, cost: 200 * MILLI, ..Flight::new() };
             device.start(at(0), DispatchId(1), write);
             device.finish(at(100), DispatchId(1)).expect("it is at the device");
             device.start(at(100), DispatchId(2), Flight { direction: Direction::Flush, ..Flight::new() });

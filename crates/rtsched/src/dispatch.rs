@@ -13,7 +13,7 @@
 //! not: its client has what it needs for now. A best-effort request of a client that may play has its place among what
 //! is wanted.
 
-use crate::budget::{Turn, Turns};
+use crate::floors::{Turn, Turns};
 use crate::queue::{Queue, Slot, Waiting};
 use crate::request::{Class, Direction, Reason};
 use crate::slack::{Expected, Key};
@@ -53,7 +53,7 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
-        // Before a copy goes on, somebody has what he waits for. Of the cushion it has to leave an eighth, so that leads, which
+        // Before a copy goes on, somebody has what he waits for. Of the cushion it has to leave an eighth, so that advances, which
         // leave a quarter, do not keep it from being served.
         if let Some(slot) = first_wanted(queue, view.soon).filter(|_| class == Class::BestEffort)
             && (View { cushion: view.cushion / 8, ..*view }).bears(queue, slot)

@@ -3,7 +3,7 @@
 //! **For:** start values of the service model from a measurement of the device. **Excludes:** measuring, and what is
 //! learned later. **State:** none.
 
-use crate::line::ServiceTime;
+use crate::cost_model::ServiceTime;
 use units::{Bytes, Duration};
 
 impl ServiceTime {

@@ -35,19 +35,18 @@
 extern crate alloc;
 
 mod admission;
-mod bend;
-mod budget;
 mod config;
+mod cost_model;
 mod device;
 mod dispatch;
 mod due;
 mod event;
 mod fit;
+mod floors;
 mod health;
 mod index;
-mod line;
+mod length_correction;
 mod lists;
-mod loan;
 mod merge;
 mod node;
 mod policing;
@@ -61,12 +60,13 @@ mod stream;
 mod streams;
 mod tree;
 mod unpromised;
+mod writeback_debt;
 mod zones;
 
-pub use bend::WRITE_LENGTHS;
 pub use config::{Calibrated, Config, FloorBase};
+pub use cost_model::ServiceTime;
 pub use event::{Counters, Event};
-pub use line::ServiceTime;
+pub use length_correction::WRITE_LENGTHS;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::Scheduler;
 pub use stream::{

@@ -1,7 +1,7 @@
 //! What waits of each stream, in order of arrival.
 //!
 //! **For:** how much of a stream waits, and which of it is the oldest. **Excludes:** what a slot holds. **State:** three
-//! lists for each stream, one for each [`Part`], linked through the slots. **Invariants:** a slot is in one list at most.
+//! lists for each stream, one for each [`Budget`], linked through the slots. **Invariants:** a slot is in one list at most.
 //! Steady state allocates nothing.
 
 use crate::queue::{Slot, StreamSlot};
@@ -11,13 +11,13 @@ const NIL: Slot = u32::MAX;
 
 /// What a request is to its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Budget {
     /// It draws on the reservation.
-    Charged,
+    Reserved,
     /// It would, but it is beyond the stream's rate, or the stream is demoted.
-    Excess,
+    OverLimit,
     /// There is no reservation, or it is not of real time.
-    Other,
+    Unreserved,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ const UNLINKED: Link = Link { previous: NIL, next: NIL };
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Lists {
-    /// By stream and part.
+    /// By stream and budget.
     lists: Vec<[List; 3]>,
     /// By slot: those of streams and no others, whose requests are thus smaller.
     links: Vec<Link>,
@@ -56,7 +56,7 @@ impl Lists {
     pub(crate) fn insert(
         &mut self,
         owner: StreamSlot,
-        part: Part,
+        budget: Budget,
         slot: Slot,
         younger: impl Fn(Slot) -> bool,
     ) {
@@ -66,26 +66,26 @@ impl Lists {
         if self.links.len() <= slot as usize {
             self.links.resize(slot as usize + 1, UNLINKED);
         }
-        let list = &mut self.lists[owner as usize][part as usize];
+        let list = &mut self.lists[owner as usize][budget as usize];
         list.len += 1;
         let (mut previous, mut next) = (list.tail, NIL);
         while previous != NIL && younger(previous) {
             (previous, next) = (self.links[previous as usize].previous, previous);
         }
-        self.join(owner, part, previous, slot);
-        self.join(owner, part, slot, next);
+        self.join(owner, budget, previous, slot);
+        self.join(owner, budget, slot, next);
     }
 
     /// Takes a slot out, wherever it is in its list.
-    pub(crate) fn remove(&mut self, owner: StreamSlot, part: Part, slot: Slot) {
+    pub(crate) fn remove(&mut self, owner: StreamSlot, budget: Budget, slot: Slot) {
         let Link { previous, next } = self.links[slot as usize];
-        self.join(owner, part, previous, next);
-        self.lists[owner as usize][part as usize].len -= 1;
+        self.join(owner, budget, previous, next);
+        self.lists[owner as usize][budget as usize].len -= 1;
     }
 
     /// Makes two slots neighbours; [`NIL`] is the end of the list on that side.
-    fn join(&mut self, owner: StreamSlot, part: Part, previous: Slot, next: Slot) {
-        let list = &mut self.lists[owner as usize][part as usize];
+    fn join(&mut self, owner: StreamSlot, budget: Budget, previous: Slot, next: Slot) {
+        let list = &mut self.lists[owner as usize][budget as usize];
         match previous {
             NIL => list.head = next,
             previous => self.links[previous as usize].next = next,
@@ -96,16 +96,16 @@ impl Lists {
         }
     }
 
-    pub(crate) fn count_of(&self, owner: StreamSlot, part: Part) -> u32 {
-        self.lists.get(owner as usize).map_or(0, |lists| lists[part as usize].len)
+    pub(crate) fn count_of(&self, owner: StreamSlot, budget: Budget) -> u32 {
+        self.lists.get(owner as usize).map_or(0, |lists| lists[budget as usize].len)
     }
 
     pub(crate) fn has_any_of(&self, owner: StreamSlot) -> bool {
         self.lists.get(owner as usize).is_some_and(|lists| lists.iter().any(|list| list.len > 0))
     }
 
-    pub(crate) fn oldest_of(&self, owner: StreamSlot, part: Part) -> Option<Slot> {
-        let list = self.lists.get(owner as usize)?[part as usize];
+    pub(crate) fn oldest_of(&self, owner: StreamSlot, budget: Budget) -> Option<Slot> {
+        let list = self.lists.get(owner as usize)?[budget as usize];
         (list.head != NIL).then_some(list.head)
     }
 

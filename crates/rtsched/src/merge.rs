@@ -8,9 +8,9 @@
 //! Merged at dispatch, not at arrival: until then every request keeps its own deadline and class, may be
 //! promoted or cancelled by itself, and a stream's distant future does not ride on its near deadline.
 
-use crate::budget::Floors;
 use crate::dispatch::{View, between, signed};
-use crate::queue::{Part, Queue, Waiting};
+use crate::floors::Floors;
+use crate::queue::{Budget, Queue, Waiting};
 use crate::request::{Class, Direction};
 use crate::service::ServiceModel;
 use alloc::vec::Vec;
@@ -84,7 +84,7 @@ impl Run {
                     break;
                 }
                 let piece = limits.keep_pieces && !ending && neighbour.continues;
-                if !(piece && neighbour.part == Part::Charged) {
+                if !(piece && neighbour.budget == Budget::Reserved) {
                     // What somebody wants is not put off by what is wanted later.
                     let others = queue.first_wish().and_then(|slot| queue.get(slot).wish());
                     if neighbour.request.class == Class::RealTime

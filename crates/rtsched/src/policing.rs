@@ -1,10 +1,10 @@
 //! What of a stream's requests draws on its reservation, and what is beyond it.
 //!
-//! **For:** a request's way from its stream to the queue: charged, as excess, or moved from the one to the other; and what
+//! **For:** a request's way from its stream to the queue: reserved, over its limit, or moved from the one to the other; and what
 //! it is reckoned to cost. **Excludes:** the books, which are [`streams`](crate::streams)', and reservations, which are
-//! [`reserve`](crate::reserve)'s. **State:** none of its own. **Invariants:** what is charged is within the stream's rate.
+//! [`reserve`](crate::reserve)'s. **State:** none of its own. **Invariants:** what is reserved is within the stream's rate.
 
-use crate::queue::{Part, StreamSlot, Waiting};
+use crate::queue::{Budget, StreamSlot, Waiting};
 use crate::request::{Class, Request};
 use crate::scheduler::Scheduler;
 use crate::service::ServiceModel;
@@ -36,7 +36,7 @@ impl Scheduler {
     /// Puts a request of an active stream where its budget says.
     pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, waiting: Waiting) {
         self.replenish(now, owner);
-        let has_excess = self.queue.count_of(owner, Part::Excess) > 0;
+        let has_excess = self.queue.count_of(owner, Budget::OverLimit) > 0;
         if has_excess || !self.within_rate(now, owner) {
             self.journal.counters.excess += 1;
             self.insert_demoted(now, waiting);
@@ -51,7 +51,7 @@ impl Scheduler {
         waiting.request.class = Class::BestEffort;
         waiting.continues = false;
         let is_held = waiting.owner.is_some_and(|owner| self.streams.held_of(owner).is_some());
-        waiting.part = if is_held { Part::Excess } else { Part::Other };
+        waiting.budget = if is_held { Budget::OverLimit } else { Budget::Unreserved };
         self.price(&mut waiting);
         waiting
     }
@@ -66,7 +66,7 @@ impl Scheduler {
     /// A request without a promise is a picture that a client waits for, if it is so short: it has its place among what
     /// is wanted.
     pub(crate) fn picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) {
-        if waiting.part != Part::Other || waiting.request.length > PICTURE {
+        if waiting.budget != Budget::Unreserved || waiting.request.length > PICTURE {
             return;
         }
         waiting.is_picture = true;
@@ -111,7 +111,7 @@ impl Scheduler {
     fn charge(&mut self, now: Instant, owner: StreamSlot, mut waiting: Waiting) {
         let request = waiting.request;
         let end = waiting.end();
-        let queued = self.queue.count_of(owner, Part::Charged);
+        let queued = self.queue.count_of(owner, Budget::Reserved);
         let stream = self.streams.get_mut(owner);
         let Some(held) = &mut stream.held else { return self.insert(now, waiting) };
         let release = held.release(now);
@@ -141,7 +141,7 @@ impl Scheduler {
             .wanted
             .is_some_and(|(wanted, until)| (held.next_release >= now && is_here(wanted)) || now >= until);
         waiting.continues = before.is_some();
-        waiting.part = Part::Charged;
+        waiting.budget = Budget::Reserved;
         waiting.request.class = Class::RealTime;
         if catches_up {
             self.grow(now, owner);
@@ -209,7 +209,7 @@ impl Scheduler {
     /// Moves what has come within a stream's rate from its excess to its budget, the oldest first.
     pub(crate) fn replenish(&mut self, now: Instant, owner: StreamSlot) {
         let mut eligible = None;
-        while let Some(slot) = self.queue.oldest_of(owner, Part::Excess) {
+        while let Some(slot) = self.queue.oldest_of(owner, Budget::OverLimit) {
             let held = self.streams.held_of(owner).filter(|held| held.state == StreamState::Active);
             let Some(held) = held else { break };
             if !self.within_rate(now, owner) {
@@ -232,7 +232,7 @@ pub(crate) fn price(service: &ServiceModel, streams: &Streams, waiting: &Waiting
         return (cost, cost);
     }
     let cost = service.nanos(direction, offset, length);
-    let held = waiting.owner.filter(|_| waiting.part == Part::Charged);
+    let held = waiting.owner.filter(|_| waiting.budget == Budget::Reserved);
     let held = held.and_then(|owner| streams.held_of(owner));
     // Pieces that may follow it are priced by themselves; the command has room for as much as was promised.
     (cost, held.map_or(cost, |held| cost.max(held.cost)))

@@ -8,8 +8,8 @@
 
 use crate::due::Due;
 use crate::index::Index;
+pub(crate) use crate::lists::Budget;
 use crate::lists::Lists;
-pub(crate) use crate::lists::Part;
 use crate::request::{Class, Direction, DispatchId, Request, RequestId, StreamId};
 use crate::slack::{Deadlines, Expected, Key, Usable};
 use alloc::vec::Vec;
@@ -52,7 +52,7 @@ pub(crate) struct Waiting {
     /// Its stream's entry in the books.
     pub(crate) owner: Option<StreamSlot>,
     /// What it is to its stream.
-    pub(crate) part: Part,
+    pub(crate) budget: Budget,
     /// It was asked for as real time, whatever it is served as.
     pub(crate) is_wanted_in_time: bool,
     /// A client that is no stream waits for it, and it is short: it has its place among what is wanted.
@@ -84,7 +84,7 @@ impl Waiting {
             whole: 0,
             continues: false,
             owner: None,
-            part: Part::Other,
+            budget: Budget::Unreserved,
             is_wanted_in_time: request.class == Class::RealTime,
             is_picture: false,
             is_at_once: false,
@@ -281,7 +281,7 @@ impl Queue {
             let slots = &self.slots;
             let is_younger =
                 |other: Slot| slots[other as usize].as_ref().is_some_and(|it| it.sequence > waiting.sequence);
-            self.lists.insert(owner, waiting.part, slot, is_younger);
+            self.lists.insert(owner, waiting.budget, slot, is_younger);
         }
         if slot as usize == self.slots.len() {
             self.slots.push(Some(waiting));
@@ -336,14 +336,14 @@ impl Queue {
         self.counts[class as usize] -= 1;
         self.unpromised -= usize::from(waiting.is_unpromised());
         if let Some(owner) = waiting.owner {
-            self.lists.remove(owner, waiting.part, slot);
+            self.lists.remove(owner, waiting.budget, slot);
         }
         waiting
     }
 
     /// How many requests of a stream wait.
-    pub(crate) fn count_of(&self, owner: StreamSlot, part: Part) -> u32 {
-        self.lists.count_of(owner, part)
+    pub(crate) fn count_of(&self, owner: StreamSlot, budget: Budget) -> u32 {
+        self.lists.count_of(owner, budget)
     }
 
     /// Whether any does.
@@ -352,8 +352,8 @@ impl Queue {
     }
 
     /// The oldest of a stream's requests.
-    pub(crate) fn oldest_of(&self, owner: StreamSlot, part: Part) -> Option<Slot> {
-        self.lists.oldest_of(owner, part)
+    pub(crate) fn oldest_of(&self, owner: StreamSlot, budget: Budget) -> Option<Slot> {
+        self.lists.oldest_of(owner, budget)
     }
 
     /// The next older one in its stream's list.
@@ -387,7 +387,7 @@ impl Queue {
             let Some((key, slot)) = self.wishes.at_or_after(from).filter(|(key, _)| key.0 < end) else {
                 return false;
             };
-            if self.get(slot).part == Part::Charged {
+            if self.get(slot).budget == Budget::Reserved {
                 return true;
             }
             from = (key.0, key.1 + 1);

@@ -7,7 +7,7 @@
 
 use crate::admission::{Others, Sizing};
 use crate::event::Event;
-use crate::queue::{Part, StreamSlot, Waiting};
+use crate::queue::{Budget, StreamSlot, Waiting};
 use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
@@ -66,7 +66,7 @@ impl Scheduler {
     /// What a stream asked for in real time before it was admitted draws on its reservation from then on: a player that
     /// begins asks first. Otherwise it would be served apart from what follows it, in commands of its own.
     fn adopt(&mut self, now: Instant, slot: StreamSlot) {
-        let mut next = self.queue.oldest_of(slot, Part::Other);
+        let mut next = self.queue.oldest_of(slot, Budget::Unreserved);
         while let Some(queued) = next {
             next = self.queue.younger(queued);
             if self.queue.get(queued).is_wanted_in_time {
@@ -249,13 +249,13 @@ impl Scheduler {
         let slot = self.streams.find(stream)?;
         let held = self.streams.held_of(slot)?;
         let stream = self.streams.get(slot);
-        let count = |part| self.queue.count_of(slot, part);
+        let count = |budget| self.queue.count_of(slot, budget);
         Some(StreamStatus {
             state: held.state,
             spec: held.spec,
             terms: held.terms,
-            queued: count(Part::Charged) + count(Part::Excess) + count(Part::Other),
-            excess: count(Part::Excess),
+            queued: count(Budget::Reserved) + count(Budget::OverLimit) + count(Budget::Unreserved),
+            excess: count(Budget::OverLimit),
             completed: stream.completed,
             bytes: stream.bytes,
             missed: stream.missed,
@@ -429,12 +429,12 @@ impl Scheduler {
     }
 
     fn demote_requests(&mut self, now: Instant, slot: StreamSlot) {
-        let parts = match self.streams.held_of(slot) {
-            Some(_) => [Part::Charged].as_slice(),
-            None => &[Part::Charged, Part::Excess],
+        let budgets = match self.streams.held_of(slot) {
+            Some(_) => [Budget::Reserved].as_slice(),
+            None => &[Budget::Reserved, Budget::OverLimit],
         };
-        for part in parts {
-            while let Some(waiting) = self.queue.oldest_of(slot, *part) {
+        for budget in budgets {
+            while let Some(waiting) = self.queue.oldest_of(slot, *budget) {
                 let waiting = self.queue.remove(waiting);
                 self.insert_demoted(now, waiting);
             }
@@ -444,7 +444,7 @@ impl Scheduler {
 
     /// The device takes another time than before. No stream is demoted for that: an estimate moves by some percent, and
     /// what is admitted fills the device. When it was no chance, deadlines come into danger, see
-    /// [`relieve`](Self::relieve).
+    /// [`shed_load`](Self::shed_load).
     pub(crate) fn device_changed(&mut self, now: Instant) {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of_mut(slot) else { continue };
@@ -458,7 +458,7 @@ impl Scheduler {
     /// and Stankovic 1993), because plain EDF under overload makes every stream late in turn. Of those whose requests
     /// stand before the deadline that is in danger (without others it would be as late) the lowest priority goes first,
     /// and of these the newest.
-    pub(crate) fn relieve(&mut self, now: Instant) {
+    pub(crate) fn shed_load(&mut self, now: Instant) {
         while self.shortest.is_some() {
             let start = self.device.free_at(now);
             let slack = self.queue.slack(None, start, None);
@@ -467,17 +467,17 @@ impl Scheduler {
             }
             let stands_before = |slot: StreamSlot| {
                 let first =
-                    self.queue.oldest_of(slot, Part::Charged).map(|first| self.queue.get(first).key());
+                    self.queue.oldest_of(slot, Budget::Reserved).map(|first| self.queue.get(first).key());
                 first.is_some_and(|(due, sequence)| {
                     slack < self.queue.slack(Some((due, sequence + 1)), start, None)
                 })
             };
             // What was given early was to spare. It is taken back before anybody loses what was promised: of twelve players who
             // began on an aged volume, the last lost his reservation, and never began, because others were to be served early.
-            let leads =
+            let advanced =
                 self.active().filter(|(slot, held)| held.advanced > Duration::ZERO && stands_before(*slot));
-            if let Some((slot, _)) = leads.max_by_key(|(_, held)| held.advanced) {
-                self.take_lead_back(now, slot);
+            if let Some((slot, _)) = advanced.max_by_key(|(_, held)| held.advanced) {
+                self.revoke_advance(now, slot);
                 continue;
             }
             let Some(slot) = self.least(stands_before) else { return };
@@ -489,12 +489,12 @@ impl Scheduler {
 
     /// Takes back what a stream was given earlier than its terms say: what waits is due by these again, and remains wanted as early
     /// as it was.
-    fn take_lead_back(&mut self, now: Instant, slot: StreamSlot) {
+    fn revoke_advance(&mut self, now: Instant, slot: StreamSlot) {
         let Some(held) = self.streams.held_of_mut(slot) else { return };
-        let lead = core::mem::take(&mut held.advanced);
-        held.next_release += lead;
+        let advance = core::mem::take(&mut held.advanced);
+        held.next_release += advance;
         let (mut release, deadline, rate) = (held.next_release, held.terms.deadline, held.spec.rate);
-        let oldest = self.queue.oldest_of(slot, Part::Charged);
+        let oldest = self.queue.oldest_of(slot, Budget::Reserved);
         let all = core::iter::successors(oldest, |queued| self.queue.younger(*queued));
         for queued in all {
             release = release.saturating_before(rate.time_for(self.queue.get(queued).request.length));
@@ -503,8 +503,8 @@ impl Scheduler {
         while let Some(queued) = next {
             next = self.queue.younger(queued);
             let before = self.queue.remove(queued);
-            // One that came before all of the lead was given had less of it.
-            let due = (before.deadline + lead).min(release + deadline).max(before.deadline);
+            // One that came before all of the advance was given had less of it.
+            let due = (before.deadline + advance).min(release + deadline).max(before.deadline);
             release += rate.time_for(before.request.length);
             self.insert(now, Waiting { deadline: due, ..before });
         }

@@ -5,23 +5,23 @@
 //! [`reserve`](crate::reserve)'s. **State:** all of it. **Invariants:** the crate's.
 
 use crate::admission::Admission;
-use crate::budget::Floors;
 use crate::config::{Calibrated, Config};
+use crate::cost_model::ServiceTime;
 use crate::device::{Device, Member};
 use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
+use crate::floors::Floors;
 use crate::health::Health;
-use crate::line::ServiceTime;
 use crate::merge::{Limits, Run};
 use crate::policing::{PICTURE, price};
-use crate::queue::{Part, Queue, Slot, StreamSlot, Waiting};
+use crate::queue::{Budget, Queue, Slot, StreamSlot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 use crate::service::ServiceModel;
 use crate::slack::{Expected, Usable};
 use crate::stream::StreamSpec;
 use crate::streams::{Streams, signed};
 use crate::unpromised::Unpromised;
-use crate::zones::{Distance, may_be_lent};
+use crate::zones::{Distance, may_be_deferred};
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
@@ -285,17 +285,17 @@ impl Scheduler {
     /// and in pieces beside reads, with a seek to and fro for each; promises reckon with one piece. So on a device that
     /// takes writes before it has written them, a read waits until they are written, unless a deadline would be lost
     /// for it, and a write until the reads that are there have been served. Of what no client waits for a cache is not
-    /// lent much at once, because what is wanted earlier than it is promised waits for that, too.
+    /// given much at once, because what is wanted earlier than it is promised waits for that, too.
     fn is_others_turn(&self, now: Instant, slot: Slot, reason: Reason, view: &View) -> bool {
-        if self.shortest.is_none() || !self.device.lends() {
+        if self.shortest.is_none() || !self.device.defers_writes() {
             return false;
         }
         let request = self.queue.get(slot).request;
         match request.direction {
-            Direction::Write if !may_be_lent(request.direction, request.length) => false,
+            Direction::Write if !may_be_deferred(request.direction, request.length) => false,
             Direction::Write => {
                 let can_wait = matches!(request.class, Class::BestEffort | Class::Idle);
-                self.device.has_others_than_lent() || can_wait && now < self.device.may_lend_at(now)
+                self.device.has_others_than_deferred() || can_wait && now < self.device.may_defer_at(now)
             }
             Direction::Read => {
                 let holds = |start| self.queue.slack(None, start, None) >= 0;
@@ -358,7 +358,7 @@ impl Scheduler {
     /// command that would have to be shorter because of what is at the device waits for that instead: the rest of it
     /// would cost an access that was not reckoned with.
     fn promised_cost(&self, waiting: &Waiting) -> u64 {
-        let owner = waiting.owner.filter(|_| waiting.part == Part::Charged);
+        let owner = waiting.owner.filter(|_| waiting.budget == Budget::Reserved);
         owner.and_then(|owner| self.streams.held_of(owner)).map_or(0, |held| held.cost)
     }
 
@@ -367,7 +367,7 @@ impl Scheduler {
     fn take(&mut self, slot: Slot, least: u64, blocking: u64, view: &View) {
         let first = self.queue.release(slot);
         let worthwhile = self.service.access_nanos(first.request.direction).saturating_mul(2);
-        let promised = first.owner.filter(|_| first.part == Part::Charged);
+        let promised = first.owner.filter(|_| first.budget == Budget::Reserved);
         let promised = promised.and_then(|owner| self.streams.held_of(owner));
         let mut limits = Limits {
             length: promised.map_or(self.config.max_merge, |held| held.terms.request),
@@ -400,7 +400,7 @@ impl Scheduler {
             length: waiting.request.length,
             stream: waiting.request.stream,
             owner: waiting.owner,
-            charged: waiting.part == Part::Charged,
+            is_reserved: waiting.budget == Budget::Reserved,
             blocker: match self.preferred {
                 Some((preferred, at)) if at >= waiting.arrived => Some(preferred),
                 _ => waiting.found_at_device(),
@@ -408,12 +408,12 @@ impl Scheduler {
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
         (flight.distance, flight.cost) = (distance, run.cost);
-        (flight.dispatched, flight.overtaken, flight.lent) = (now, 0, 0);
-        if self.config.calibrated == Calibrated::All && may_be_lent(direction, run.length) {
+        (flight.dispatched, flight.overtaken, flight.deferred) = (now, 0, 0);
+        if self.config.calibrated == Calibrated::All && may_be_deferred(direction, run.length) {
             // A cache goes on where it wrote, whatever was read meanwhile.
             let goes_on = self.written_to == run.offset;
             let distance = if goes_on { Distance::Sequential } else { Distance::Far };
-            flight.lent = self.service.estimate(direction, run.offset, distance, run.length);
+            flight.deferred = self.service.estimate(direction, run.offset, distance, run.length);
             self.written_to = DeviceOffset(run.offset.0.saturating_add(run.length.0));
         }
         for waiting in &run.members {
@@ -487,7 +487,7 @@ impl Scheduler {
                 stream.completed += 1;
                 stream.bytes += member.length;
                 stream.last_used = now;
-                if member.charged {
+                if member.is_reserved {
                     stream.missed += u64::from(tardiness > Duration::ZERO);
                     stream.tardiness = stream.tardiness.max(tardiness);
                     stream.slack_nanoseconds = Some(signed(member.deadline) - signed(now));
@@ -499,13 +499,13 @@ impl Scheduler {
         self.journal.record(Event::Completed { at: now, dispatch, service, tardiness: latest });
         let command = (flight.direction, flight.offset, flight.length);
         let is_idle = self.device.in_flight() == 0;
-        let in_turn = self.shortest.is_some() || !self.device.lends();
+        let in_turn = self.shortest.is_some() || !self.device.defers_writes();
         let learned = self.service.observe(now, command, flight.distance, service, is_idle, in_turn);
         self.device.put_aside(flight);
         if learned {
             self.device_changed(now);
         }
-        self.relieve(now);
+        self.shed_load(now);
         self.streams.settle(self.device.busy_since(now));
     }
 
@@ -535,7 +535,7 @@ impl Scheduler {
     /// among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
-        let older = self.queue.older(slot).filter(|_| self.queue.get(slot).part == Part::Charged);
+        let older = self.queue.older(slot).filter(|_| self.queue.get(slot).budget == Budget::Reserved);
         let before = self.queue.remove(slot);
         let mut waiting = Waiting { has_turn: false, ..before };
         waiting.request.class = waiting.request.class.min(class);
@@ -556,7 +556,7 @@ impl Scheduler {
             self.insert(now, waiting);
             return true;
         }
-        let is_nobodys = before.part == Part::Other && before.request.class != Class::RealTime;
+        let is_nobodys = before.budget == Budget::Unreserved && before.request.class != Class::RealTime;
         if let Some(owner) = waiting.owner.filter(|_| is_nobodys)
             && self.is_reserved(now, owner)
         {
@@ -575,7 +575,7 @@ impl Scheduler {
             _ if before.is_picture => before,
             _ => {
                 let mut otherwise = Waiting { deadline, ..before };
-                if before.part == Part::Excess {
+                if before.budget == Budget::OverLimit {
                     // It is wanted by then when it comes within its stream's rate.
                     otherwise.request.deadline = before.request.deadline.map(|wish| wish.min(deadline));
                 }
@@ -589,16 +589,16 @@ impl Scheduler {
             self.insert(now, otherwise);
             return true;
         }
-        let is_excess = waiting.part == Part::Excess;
+        let is_excess = waiting.budget == Budget::OverLimit;
         if is_excess {
-            waiting.part = Part::Other;
+            waiting.budget = Budget::Unreserved;
             // At once is no time in which anything fits; it stays wanted then.
             waiting.request.deadline = Some(sooner);
             let held = waiting.owner.and_then(|owner| self.streams.held_of(owner));
             let due = waiting.deadline + held.map_or(Duration::ZERO, |held| held.spec.grace);
             waiting.deadline = due.max(now + Duration::from_nanos(self.cushion()));
         }
-        let gives_way = before.part == Part::Other && !otherwise.is_picture;
+        let gives_way = before.budget == Budget::Unreserved && !otherwise.is_picture;
         if !self.has_room_for(now, waiting, gives_way) {
             if otherwise.request.class != Class::RealTime {
                 self.journal.counters.excess += 1;
@@ -630,8 +630,8 @@ impl Scheduler {
                 let before = self.queue.get(slot);
                 before.request.class == Class::RealTime && waiting.deadline < before.deadline
             });
-        let excess = waiting.owner.filter(|_| waiting.part == Part::Excess);
-        let first = excess.and_then(|owner| self.queue.oldest_of(owner, Part::Excess));
+        let excess = waiting.owner.filter(|_| waiting.budget == Budget::OverLimit);
+        let first = excess.and_then(|owner| self.queue.oldest_of(owner, Budget::OverLimit));
         let is_beyond = first.is_some_and(|first| {
             let first = self.queue.get(first);
             let is_wanted_later = first.request.deadline.is_some_and(|wish| wish > waiting.deadline);
@@ -688,8 +688,8 @@ impl Scheduler {
     ) -> usize {
         let Some(owner) = self.streams.find(stream) else { return 0 };
         let mut count = 0;
-        for part in [Part::Excess, Part::Charged, Part::Other] {
-            while let Some(slot) = self.queue.oldest_of(owner, part) {
+        for budget in [Budget::OverLimit, Budget::Reserved, Budget::Unreserved] {
+            while let Some(slot) = self.queue.oldest_of(owner, budget) {
                 cancelled(self.queue.get(slot).request.id);
                 self.take_back(now, slot);
                 count += 1;
@@ -703,7 +703,7 @@ impl Scheduler {
         count
     }
 
-    /// Removes a queued request and gives its stream back what it was charged.
+    /// Removes a queued request and gives its stream back what it drew.
     fn take_back(&mut self, now: Instant, slot: Slot) {
         let waiting = self.queue.remove(slot);
         self.give_turn_back(&waiting);
@@ -713,7 +713,7 @@ impl Scheduler {
         if stream.run.is_some_and(|run| run.end == waiting.end()) {
             stream.run = None;
         }
-        if let Some(held) = stream.held.as_mut().filter(|_| waiting.part == Part::Charged) {
+        if let Some(held) = stream.held.as_mut().filter(|_| waiting.budget == Budget::Reserved) {
             held.next_release =
                 held.next_release.saturating_before(held.spec.rate.time_for(waiting.request.length));
             self.streams.place(owner, self.device.busy_since(now));
@@ -726,7 +726,7 @@ impl Scheduler {
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         let depth = self.config.queue_depth.clamp(1, 1024);
         let settled =
-            [self.device.may_lend_at(now), self.device.settled_at(now)].into_iter().find(|at| *at > now);
+            [self.device.may_defer_at(now), self.device.settled_at(now)].into_iter().find(|at| *at > now);
         if self.device.in_flight() == 0 {
             // It writes first what it has taken.
             return settled.filter(|_| self.queued() > 0);

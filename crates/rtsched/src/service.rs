@@ -5,18 +5,18 @@
 //! reads of 64 KiB to 16 MiB on a RAID5 of five SATA disks follow the line within a tenth with a = 16 ms and
 //! R = 170 MB/s. Places are learned apart, see [`zones`](crate::zones). The average and no percentile,
 //! because what is decided by it are sums over many commands; what the next few may take beyond it is the scheduler's
-//! cushion. **Excludes:** queueing. **State:** [`Lines`] for each direction, the span that is going on, what a cache has
-//! lent. **Invariants:** over any time in which the device was never idle, what its completions are said to
+//! cushion. **Excludes:** queueing. **State:** [`CostModels`] for each direction, the span that is going on, the debt of a
+//! cache. **Invariants:** over any time in which the device was never idle, what its completions are said to
 //! have taken adds up to that time; estimates are never zero and change in steps, so what is queued is priced anew
 //! rarely.
 
-use crate::bend::Bend;
 use crate::config::{Calibrated, Config};
-use crate::line::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
-use crate::loan::Loan;
+use crate::cost_model::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
+use crate::length_correction::LengthCorrection;
 use crate::request::Direction;
 use crate::stream::StreamSpec;
-use crate::zones::{Distance, Lines, Neighbours, Seen, neighbours, zone};
+use crate::writeback_debt::WritebackDebt;
+use crate::zones::{CostModels, Distance, Neighbours, Seen, neighbours, zone};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
 /// Completions that are looked at together. A device that has several commands works on all of them, and what it did for
@@ -24,7 +24,7 @@ use units::{Bytes, DeviceOffset, Duration, Instant};
 /// or for so many completions.
 const SPAN: usize = 8;
 /// The same while a write-back cache may have something to write: so many, or as many as take so many nanoseconds, beside
-/// which it is little what the cache lends and gets back.
+/// which it is little what the cache puts off and makes up for.
 const SPAN_OF_CACHE: usize = 64;
 const SPAN_OF_CACHE_NANOS: f64 = 5e9;
 
@@ -46,9 +46,9 @@ const NO_SPAN: Span =
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceModel {
-    lines: [Lines; 3],
+    models: [CostModels; 3],
     span: Span,
-    loan: Option<Loan>,
+    debt: Option<WritebackDebt>,
     device_size: Bytes,
     learning: bool,
 }
@@ -60,46 +60,46 @@ impl ServiceModel {
         let (reads, writes) =
             (confidence(calibrated >= Calibrated::Reads), confidence(calibrated == Calibrated::All));
         let ends = config.read_ends.filter(|_| device_size > Bytes::ZERO);
-        let bend = write_times.map(|times| Bend::new(write, times));
-        let lines = [
-            Lines::new(read, ends, None, reads),
-            Lines::new(write, None, bend, writes),
-            Lines::new(flush, None, None, writes),
+        let correction = write_times.map(|times| LengthCorrection::new(write, times));
+        let models = [
+            CostModels::new(read, ends, None, reads),
+            CostModels::new(write, None, correction, writes),
+            CostModels::new(flush, None, None, writes),
         ];
-        let loan = (calibrated == Calibrated::All).then(Loan::default);
-        Self { lines, span: NO_SPAN, loan, device_size, learning }
+        let debt = (calibrated == Calibrated::All).then(WritebackDebt::default);
+        Self { models, span: NO_SPAN, debt, device_size, learning }
     }
 
     fn figures(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> Figures {
-        self.lines[direction as usize].line(zone(self.device_size, offset), length).in_use
+        self.models[direction as usize].model(zone(self.device_size, offset), length).in_use
     }
 
     /// In the slowest zone that is known.
     fn worst(&self, direction: Direction, length: Bytes) -> Figures {
-        self.lines[direction as usize].worst_line(length).in_use
+        self.models[direction as usize].worst_model(length).in_use
     }
 
     /// Nanoseconds a command holds the device on average, from wherever the one before ended.
     pub(crate) fn nanos(&self, direction: Direction, offset: DeviceOffset, length: Bytes) -> u64 {
-        let lines = &self.lines[direction as usize];
-        lines.nanos(lines.line(zone(self.device_size, offset), length), length)
+        let models = &self.models[direction as usize];
+        models.nanos(models.model(zone(self.device_size, offset), length), length)
     }
 
     /// The same where it is not known which place it goes to: in the slowest zone that is known.
     pub(crate) fn nanos_anywhere(&self, direction: Direction, length: Bytes) -> u64 {
-        let lines = &self.lines[direction as usize];
-        lines.nanos(lines.worst_line(length), length)
+        let models = &self.models[direction as usize];
+        models.nanos(models.worst_model(length), length)
     }
 
     /// The same of what goes on at a place, where that is known. Between the middles of two zones, and beyond the last one, it
     /// changes evenly: what is promised for hours is not left to on which side of a border it lies.
     pub(crate) fn nanos_at(&self, direction: Direction, place: Option<DeviceOffset>, length: Bytes) -> u64 {
-        let lines = &self.lines[direction as usize];
+        let models = &self.models[direction as usize];
         // Where zones were not measured, one that nothing was read in yet is no better known than the slowest.
-        let place = place.filter(|_| lines.is_known_by_zone());
+        let place = place.filter(|_| models.is_known_by_zone());
         let around = place.and_then(|offset| neighbours(self.device_size, offset));
         let Some(Neighbours { zones, part }) = around else { return self.nanos_anywhere(direction, length) };
-        let [one, next] = zones.map(|zone| lines.nanos(lines.line(zone, length), length) as f64);
+        let [one, next] = zones.map(|zone| models.nanos(models.model(zone, length), length) as f64);
         // Neither part of a line is below zero, nor is what lies beyond two of them.
         (one + (next - one) * part).max(one.min(next) / 2.0) as u64
     }
@@ -131,8 +131,8 @@ impl ServiceModel {
         length: Bytes,
     ) -> u64 {
         let zone = zone(self.device_size, offset);
-        let lines = &self.lines[direction as usize];
-        lines.nanos(lines.line_after(distance, zone, length), length)
+        let models = &self.models[direction as usize];
+        models.nanos(models.model_after(distance, zone, length), length)
     }
 
     /// The line of the slowest zone.
@@ -160,8 +160,8 @@ impl ServiceModel {
             return false;
         }
         let nanos = took.as_nanos() as f64;
-        if let Some(loan) = &mut self.loan {
-            loan.completed(now, nanos);
+        if let Some(debt) = &mut self.debt {
+            debt.completed(now, nanos);
         }
         let span = &mut self.span;
         span.seen[span.count] =
@@ -170,7 +170,7 @@ impl ServiceModel {
         span.took += nanos;
         span.has_writes |= direction != Direction::Read;
         span.in_turn &= in_turn;
-        let has_cache = self.loan.is_some_and(|loan| span.has_writes || !loan.is_settled());
+        let has_cache = self.debt.is_some_and(|debt| span.has_writes || !debt.is_settled());
         let is_over = match has_cache {
             false => is_idle || span.count >= SPAN,
             true => span.count == SPAN_OF_CACHE || (span.count >= SPAN && span.took >= SPAN_OF_CACHE_NANOS),
@@ -181,29 +181,29 @@ impl ServiceModel {
     /// Learns from the span that is over.
     fn learn(&mut self) -> bool {
         let Span { seen, took, in_turn, .. } = core::mem::replace(&mut self.span, NO_SPAN);
-        let lines = &mut self.lines;
+        let models = &mut self.models;
         let (mut expected, mut writes) = (0.0, 0.0);
         for seen in seen.iter().flatten() {
-            let nanos = lines[seen.direction as usize].expected(seen);
+            let nanos = models[seen.direction as usize].expected(seen);
             expected += nanos;
             // A flush waits for them.
             writes += if seen.direction == Direction::Read { 0.0 } else { nanos };
         }
         let is_mixed = 0.0 < writes && writes < expected;
-        let took = match &mut self.loan {
+        let took = match &mut self.debt {
             None => took,
             // A cache writes in pieces between reads, with a seek to and fro for each: what that takes is no promise's price.
-            Some(loan) if is_mixed && !in_turn => {
-                loan.borrow_all(took, writes);
+            Some(debt) if is_mixed && !in_turn => {
+                debt.assume_all(took, writes);
                 return false;
             }
-            Some(loan) => loan.settle(took, expected, writes),
+            Some(debt) => debt.settle(took, expected, writes),
         };
         let mut ratios = [took / expected; 3];
         let mut learned = false;
         for seen in seen.iter().flatten() {
             let (moved, scale) =
-                lines[seen.direction as usize].observe(seen, ratios[seen.direction as usize]);
+                models[seen.direction as usize].observe(seen, ratios[seen.direction as usize]);
             // What is left of it when the lines were scaled.
             ratios[seen.direction as usize] /= scale;
             learned |= moved;
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_cache_lends_time_and_is_paid_back_by_later_commands() {
-        for (calibrated, is_lent) in [(Calibrated::All, true), (Calibrated::Nothing, false)] {
+        for (calibrated, is_deferred) in [(Calibrated::All, true), (Calibrated::Nothing, false)] {
             let mut model = ServiceModel::of(&Config { calibrated, ..config(DISK) });
             let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
             let mut now = Instant::ZERO;
@@ -458,12 +458,12 @@ mod tests {
             for _ in 0..200 {
                 command(&mut model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
             }
-            assert_eq!(prices(&model) == start, is_lent);
+            assert_eq!(prices(&model) == start, is_deferred);
             for _ in 0..100 {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
             }
-            assert_eq!(prices(&model) == start, is_lent);
-            // Nothing is owed any more: what is slow now is the device. It shows when the span of five seconds is over.
+            assert_eq!(prices(&model) == start, is_deferred);
+            // The debt is paid: what is slow now is the device. It shows when the span of five seconds is over.
             for _ in 0..80 {
                 command(&mut model, &mut now, Direction::Read, Duration::ZERO, cost * 2);
             }
@@ -496,7 +496,7 @@ mod tests {
                 command(model, &mut now, Direction::Write, Duration::ZERO, cost / 2);
             }
         };
-        // Each lends half its cost: as much as was written in the twenty seconds before, after some thirty.
+        // Each puts off half its cost: as much as was written in the twenty seconds before, after some thirty.
         write_for(&mut model, Duration::from_secs(25));
         assert_eq!(prices(&model), start);
         write_for(&mut model, Duration::from_secs(40));
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn a_cache_does_not_hide_that_the_device_is_slower() {
         // A tenth of the time is writes, which the cache takes at once, and everything takes half as long again as it
-        // should: the cache can owe some seconds, but not a minute.
+        // should: the debt can be some seconds, but not a minute.
         let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;
@@ -549,7 +549,7 @@ mod tests {
 
     #[test]
     fn nor_that_reads_are_faster() {
-        // What reads do not take is nobody's loan, however much a copy writes beside them.
+        // What reads do not take is nobody's debt, however much a copy writes beside them.
         let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;

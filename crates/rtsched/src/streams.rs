@@ -3,7 +3,7 @@
 //! **For:** policing, so that a stream which asks for more than its rate spends its own budget only; and the demand
 //! of the requests that are still to come, without which the device would be given away before they are there.
 //! **Excludes:** admission, queueing. **State:** a slot per stream that holds a reservation or has requests; three
-//! orders of them. **Invariants:** of an active stream the charged requests' virtual releases are at least what they
+//! orders of them. **Invariants:** of an active stream the reserved requests' virtual releases are at least what they
 //! play apart, so its demand is never more than was admitted. Steady state allocates nothing.
 //!
 //! Policing is a constant bandwidth server's deadline assignment (Abeni and Buttazzo 1998) with the virtual

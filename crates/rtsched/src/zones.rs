@@ -1,13 +1,13 @@
 //! What is known of one direction, by place and by how a command gets there.
 //!
-//! **For:** a [`Line`] for each kind of command. Zones of the device are learned apart, because a disk's outer tracks are
+//! **For:** a [`CostModel`] for each kind of command. Zones of the device are learned apart, because a disk's outer tracks are
 //! twice as fast as its inner ones; so are short commands, and those that go on where the last one ended or nearby.
-//! **Excludes:** what a completion says, which is [`service`](crate::service)'s. **State:** the lines, and which zone speaks
+//! **Excludes:** what a completion says, which is [`service`](crate::service)'s. **State:** the models, and which zone speaks
 //! for which. **Invariants:** every zone has one that speaks for it; what happens to a line that was known, happened to the
 //! device.
 
-use crate::bend::Bend;
-use crate::line::{Learned, Line, ServiceTime};
+use crate::cost_model::{CostModel, Learned, ServiceTime};
+use crate::length_correction::LengthCorrection;
 use crate::request::Direction;
 use units::{Bytes, DeviceOffset, Duration};
 
@@ -72,7 +72,7 @@ pub(crate) fn neighbours(device_size: Bytes, offset: DeviceOffset) -> Option<Nei
 
 /// Whether a cache may take a command and write it later, and how long it takes to write is known: of short ones it depends
 /// on how many others there are.
-pub(crate) fn may_be_lent(direction: Direction, length: Bytes) -> bool {
+pub(crate) fn may_be_deferred(direction: Direction, length: Bytes) -> bool {
     direction == Direction::Write && length > SHORT
 }
 
@@ -86,32 +86,32 @@ pub(crate) fn zone(device_size: Bytes, offset: DeviceOffset) -> usize {
 
 /// One direction.
 #[derive(Clone, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct CostModels {
     /// Of commands longer than [`SHORT`].
-    zones: [Line; ZONES],
+    zones: [CostModel; ZONES],
     /// For each zone the one that speaks for it: the nearest known one. Every request is priced by it.
     speakers: [usize; ZONES],
-    short: Line,
+    short: CostModel,
     /// What follows on what was there, or nearly, lies where it was fast or slow, too.
-    near: [Line; ZONES],
-    sequential: [Line; ZONES],
+    near: [CostModel; ZONES],
+    sequential: [CostModel; ZONES],
     /// The zone that takes longest, of those that are known.
     worst: usize,
     /// Start values were measured by zone: each is known.
     by_zone: bool,
     /// How commands longer than [`SHORT`] differ from their lines.
-    bend: Option<Bend>,
+    correction: Option<LengthCorrection>,
 }
 
-impl Lines {
+impl CostModels {
     /// The rate changes evenly between the `ends` of the device, if they were measured.
     pub(crate) fn new(
         start: ServiceTime,
         ends: Option<[Bytes; 2]>,
-        bend: Option<Bend>,
+        correction: Option<LengthCorrection>,
         confidence: f64,
     ) -> Self {
-        let lines = |access: Duration, rate_is_known: bool| {
+        let models = |access: Duration, rate_is_known: bool| {
             core::array::from_fn(|zone| {
                 let bytes_per_second = ends.map_or(start.bytes_per_second, |[first, last]| {
                     let (place, of) = (2 * zone as u64 + 1, 2 * ZONES as u64);
@@ -120,24 +120,24 @@ impl Lines {
                             / of,
                     )
                 });
-                Line::new(ServiceTime { access, bytes_per_second }, confidence, rate_is_known)
+                CostModel::new(ServiceTime { access, bytes_per_second }, confidence, rate_is_known)
             })
         };
         // Short ones begin with what the longest of them took.
-        let factor = bend.map_or(1.0, |bend| bend.factor(SHORT));
+        let factor = correction.map_or(1.0, |correction| correction.factor(SHORT));
         let short = ServiceTime {
             access: start.access.mul_f64(factor),
             bytes_per_second: Bytes((start.bytes_per_second.0 as f64 / factor) as u64),
         };
         let mut new = Self {
-            zones: lines(start.access, ends.is_some()),
+            zones: models(start.access, ends.is_some()),
             speakers: core::array::from_fn(|zone| zone),
-            short: Line::new(short, confidence, false),
-            near: lines(start.access / 2, false),
-            sequential: lines(start.access / 16, false),
+            short: CostModel::new(short, confidence, false),
+            near: models(start.access / 2, false),
+            sequential: models(start.access / 16, false),
             worst: 0,
             by_zone: ends.is_some(),
-            bend,
+            correction,
         };
         new.find_worst();
         new
@@ -149,7 +149,7 @@ impl Lines {
     }
 
     /// What is known of commands anywhere in a zone: an unknown zone is like its nearest known one.
-    pub(crate) fn line(&self, zone: usize, length: Bytes) -> &Line {
+    pub(crate) fn model(&self, zone: usize, length: Bytes) -> &CostModel {
         if length <= SHORT {
             return &self.short;
         }
@@ -157,28 +157,31 @@ impl Lines {
     }
 
     /// The same of those that begin so far from where the one before ended.
-    pub(crate) fn line_after(&self, distance: Distance, zone: usize, length: Bytes) -> &Line {
+    pub(crate) fn model_after(&self, distance: Distance, zone: usize, length: Bytes) -> &CostModel {
         match distance {
             Distance::Sequential => &self.sequential[zone],
             Distance::Near => &self.near[zone],
-            Distance::Far => self.line(zone, length),
+            Distance::Far => self.model(zone, length),
         }
     }
 
     /// The same in the slowest zone that is known.
-    pub(crate) fn worst_line(&self, length: Bytes) -> &Line {
-        self.line(self.worst, length)
+    pub(crate) fn worst_model(&self, length: Bytes) -> &CostModel {
+        self.model(self.worst, length)
     }
 
     /// Nanoseconds that a command of `length` takes by this line.
-    pub(crate) fn nanos(&self, line: &Line, length: Bytes) -> u64 {
-        let nanos = line.in_use.nanos(length);
-        self.bend.filter(|_| length > SHORT).map_or(nanos, |bend| bend.scale(length, nanos))
+    pub(crate) fn nanos(&self, model: &CostModel, length: Bytes) -> u64 {
+        let nanos = model.in_use.nanos(length);
+        self.correction.filter(|_| length > SHORT).map_or(nanos, |correction| correction.scale(length, nanos))
     }
 
     /// Nanoseconds that a completion was expected to take.
     pub(crate) fn expected(&mut self, seen: &Seen) -> f64 {
-        let factor = self.bend.filter(|_| seen.length > SHORT).map_or(1.0, |bend| bend.factor(seen.length));
+        let factor = self
+            .correction
+            .filter(|_| seen.length > SHORT)
+            .map_or(1.0, |correction| correction.factor(seen.length));
         self.own(seen).expected(seen.length) * factor
     }
 
@@ -194,8 +197,8 @@ impl Lines {
         });
     }
 
-    /// The line that learns from a completion.
-    pub(crate) fn own(&mut self, seen: &Seen) -> &mut Line {
+    /// The model that learns from a completion.
+    pub(crate) fn own(&mut self, seen: &Seen) -> &mut CostModel {
         match seen.distance {
             Distance::Sequential => &mut self.sequential[seen.zone],
             Distance::Near => &mut self.near[seen.zone],
@@ -206,9 +209,9 @@ impl Lines {
 
     /// Learns from a completion. Whether what is known has changed, and by which factor all lines were scaled.
     pub(crate) fn observe(&mut self, seen: &Seen, ratio: f64) -> (bool, f64) {
-        let line = self.own(seen);
-        let learned = line.observe(seen.length, ratio);
-        let (is_established, becomes_known) = (line.seen >= ESTABLISHED, line.seen == KNOWN);
+        let model = self.own(seen);
+        let learned = model.observe(seen.length, ratio);
+        let (is_established, becomes_known) = (model.seen >= ESTABLISHED, model.seen == KNOWN);
         if becomes_known {
             self.find_speakers();
         }
@@ -220,7 +223,7 @@ impl Lines {
                 let (far, near) = (self.zones.iter_mut().enumerate(), self.near.iter_mut().enumerate());
                 let far = far.filter(|(zone, _)| is_near || *zone != seen.zone);
                 let near = near.filter(|(zone, _)| !is_near || *zone != seen.zone);
-                far.chain(near).for_each(|(_, line)| line.rescale(scale));
+                far.chain(near).for_each(|(_, model)| model.rescale(scale));
                 true
             }
             Learned::Nothing => false,

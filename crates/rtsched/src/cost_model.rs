@@ -1,7 +1,7 @@
-//! One line of service times, and how it is learned.
+//! What a command costs: a line of service times, and how it is learned.
 //!
 //! **For:** C(Q) = a + Q/R by least squares of the relative error, decayed, so that a sum over many commands is right.
-//! **Excludes:** which line a command belongs to, which is [`zones`](crate::zones)'. **State:** decayed sums.
+//! **Excludes:** which model a command belongs to, which is [`zones`](crate::zones)'. **State:** decayed sums.
 //! **Invariants:** neither part is ever zero; one observation, however far off, moves them by a bounded factor; the
 //! figures in use change in steps.
 
@@ -78,7 +78,7 @@ const PROBES: [Bytes; 3] = [Bytes::from_kib(4), Bytes::from_mib(1), Bytes::from_
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct CostModel {
     pub(crate) in_use: Figures,
     /// Nanoseconds.
     access: f64,
@@ -105,14 +105,14 @@ pub(crate) enum Learned {
     Device(f64),
 }
 
-impl Line {
+impl CostModel {
     pub(crate) fn new(start: ServiceTime, confidence: f64, rate_is_known: bool) -> Self {
         let in_use = Figures::from(start);
         let (access, per_byte) = (in_use.access_nanos as f64, in_use.picos_per_byte as f64 / 1000.0);
         let (drifting, drift, sums, seen) = (0, 0.0, [0.0; 5], 0);
-        let mut line = Self { in_use, access, per_byte, drifting, drift, sums, seen, rate_is_known };
-        line.restart(1.0, confidence);
-        line
+        let mut model = Self { in_use, access, per_byte, drifting, drift, sums, seen, rate_is_known };
+        model.restart(1.0, confidence);
+        model
     }
 
     /// Nanoseconds that a command of `length` takes on average.
@@ -234,14 +234,14 @@ mod tests {
     const DISK: ServiceTime =
         ServiceTime { access: Duration::from_millis(16), bytes_per_second: Bytes(170_000_000) };
 
-    fn observe(line: &mut Line, truth: ServiceTime, length: Bytes) {
-        let ratio = truth.of(length).as_nanos() as f64 / line.expected(length);
-        line.observe(length, ratio);
+    fn observe(model: &mut CostModel, truth: ServiceTime, length: Bytes) {
+        let ratio = truth.of(length).as_nanos() as f64 / model.expected(length);
+        model.observe(length, ratio);
     }
 
     /// By what a line is off at a length.
-    fn ratio(line: &Line, truth: ServiceTime, length: Bytes) -> f64 {
-        line.in_use.nanos(length) as f64 / truth.of(length).as_nanos() as f64
+    fn ratio(model: &CostModel, truth: ServiceTime, length: Bytes) -> f64 {
+        model.in_use.nanos(length) as f64 / truth.of(length).as_nanos() as f64
     }
 
     #[test]
@@ -251,11 +251,11 @@ mod tests {
         let nearer = ServiceTime { access: Duration::from_millis(10), ..DISK };
         let length = Bytes::from_mib(4);
         for completions in [50, 400, 4000] {
-            let mut line = Line::new(DISK, CONFIDENCE_MEASURED, true);
-            (0..completions).for_each(|_| observe(&mut line, nearer, length));
-            let long = ratio(&line, nearer, Bytes::from_mib(64));
+            let mut model = CostModel::new(DISK, CONFIDENCE_MEASURED, true);
+            (0..completions).for_each(|_| observe(&mut model, nearer, length));
+            let long = ratio(&model, nearer, Bytes::from_mib(64));
             assert!((0.98..1.03).contains(&long), "{completions}: {long}");
-            let own = ratio(&line, nearer, length);
+            let own = ratio(&model, nearer, length);
             assert!(completions < 400 || (0.98..1.03).contains(&own), "{completions}: {own}");
         }
     }
@@ -264,13 +264,13 @@ mod tests {
     fn of_long_commands_alone_the_rate_is_learned_and_of_several_lengths_both_parts() {
         let slower = ServiceTime { bytes_per_second: Bytes(145_000_000), ..DISK };
         for (lengths, others) in [([64, 64], 1.15), ([1, 64], 1.03)] {
-            let mut line = Line::new(DISK, CONFIDENCE_MEASURED, true);
+            let mut model = CostModel::new(DISK, CONFIDENCE_MEASURED, true);
             for round in 0..1000 {
-                observe(&mut line, slower, Bytes::from_mib(lengths[round % 2]));
+                observe(&mut model, slower, Bytes::from_mib(lengths[round % 2]));
             }
-            let long = ratio(&line, slower, Bytes::from_mib(64));
+            let long = ratio(&model, slower, Bytes::from_mib(64));
             assert!((0.97..1.03).contains(&long), "{long}");
-            let short = ratio(&line, slower, Bytes::from_mib(8));
+            let short = ratio(&model, slower, Bytes::from_mib(8));
             assert!((1.0 / others..others).contains(&short), "{short}");
         }
     }

@@ -1,12 +1,12 @@
-//! How far a device is from a line.
+//! By how much commands of a length differ from the line.
 //!
 //! **For:** commands of the lengths that were measured take as long as they did. An array puts long writes into whole stripes
 //! and short ones not, so no line through all of them is right by 2 %, which is what the admission has to spare: the best one
 //! through a RAID5's writes says 11 % too little of 8 MiB and 5 % too much of 64 MiB. **Excludes:** the line, which learns;
-//! the bend stays. **State:** for each measured length, what it takes of what the line says. **Invariants:** what was
+//! the correction stays. **State:** for each measured length, what it takes of what the line says. **Invariants:** what was
 //! measured is said again, within 2^-16 of it.
 
-use crate::line::{Figures, ServiceTime};
+use crate::cost_model::{Figures, ServiceTime};
 use units::{Bytes, Duration};
 
 /// Lengths of writes that are measured: 256 KiB and its doubles up to 64 MiB.
@@ -23,12 +23,12 @@ const MEASURED: usize = WRITE_LENGTHS.len();
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bend {
+pub(crate) struct LengthCorrection {
     /// Parts of 2^16.
     parts: [u64; MEASURED],
 }
 
-impl Bend {
+impl LengthCorrection {
     const SHIFT: u32 = 16;
     const SHORTEST: Bytes = WRITE_LENGTHS[0];
 
@@ -79,11 +79,14 @@ mod tests {
             is_slow = !is_slow;
             if is_slow { LINE.of(length) * 3 / 2 } else { LINE.of(length) }
         });
-        let bend = Bend::new(LINE, times);
+        let correction = LengthCorrection::new(LINE, times);
         let ratio = |length: Bytes| {
             let nanos = LINE.of(length).as_nanos() as u64;
-            assert!((bend.factor(length) * nanos as f64 - bend.scale(length, nanos) as f64).abs() < 2.0);
-            bend.scale(length, nanos) as f64 / nanos as f64
+            assert!(
+                (correction.factor(length) * nanos as f64 - correction.scale(length, nanos) as f64).abs()
+                    < 2.0
+            );
+            correction.scale(length, nanos) as f64 / nanos as f64
         };
         for (length, time) in WRITE_LENGTHS.into_iter().zip(times) {
             let expected = time.as_secs_f64() / LINE.of(length).as_secs_f64();
@@ -99,9 +102,9 @@ mod tests {
 
     #[test]
     fn times_that_are_none_of_this_line_are_off_by_a_bounded_factor() {
-        let bend = Bend::new(LINE, [Duration::ZERO; MEASURED]);
-        assert!(bend.scale(Bytes::from_mib(8), 1_000_000) > 0);
-        let bend = Bend::new(LINE, [Duration::from_secs(1 << 40); MEASURED]);
-        assert_eq!(bend.scale(Bytes::from_mib(8), 1_000_000), 16_000_000);
+        let correction = LengthCorrection::new(LINE, [Duration::ZERO; MEASURED]);
+        assert!(correction.scale(Bytes::from_mib(8), 1_000_000) > 0);
+        let correction = LengthCorrection::new(LINE, [Duration::from_secs(1 << 40); MEASURED]);
+        assert_eq!(correction.scale(Bytes::from_mib(8), 1_000_000), 16_000_000);
     }
 }
