@@ -8,7 +8,7 @@ use crate::server::{Closing, RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
 use avfs_core::volume::Volume;
 use fuse_wire::abi::InitFlags;
-use fuse_wire::{Options, Session, Transport};
+use fuse_wire::{Options, Refusals, Session, Transport};
 use rustix::mount::UnmountFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -106,7 +106,10 @@ impl Mounted {
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
         let served = Arc::clone(volume);
         let counted = Arc::clone(&errors);
-        let handler = move |request| answer(&served, &counted, &kernel, device, &options, request);
+        let refusals = Arc::<Refusals>::default();
+        let of_replies = Arc::clone(&refusals);
+        let handler =
+            move |request| answer(&served, &counted, &of_replies, &kernel, device, &options, request);
         let path = control::socket_path(device);
         let control =
             Control::start(&path, Arc::new(handler)).map_err(|error| MountError::Control { path, error })?;
@@ -121,6 +124,7 @@ impl Mounted {
             required: InitFlags::empty(),
             max_background: MAX_BACKGROUND,
             overdue: volume.overdue(),
+            refusals,
             buffers: buffers.into_iter().map(RequestBuffer).collect(),
         };
         let session = Session::start(connection, &server, options).map_err(match transport {
@@ -238,6 +242,7 @@ fn unmount_everywhere(device: DeviceNumber) {
 fn answer(
     volume: &Volume,
     errors: &Errors,
+    refusals: &Refusals,
     kernel: &OwnedFd,
     device: DeviceNumber,
     options: &MountedWith,
@@ -256,7 +261,12 @@ fn answer(
                 .and_then(|places| places.into_iter().next().map(|place| place.directory)),
             options: options.clone(),
             process: std::process::id(),
-            errors: errors.counts(),
+            errors: {
+                let replies = [("late_reply", refusals.of_late()), ("refused_reply", refusals.of_refused())];
+                let refused = replies.into_iter().filter(|(_, count)| *count > 0);
+                let named = refused.map(|(cause, count)| (cause.to_owned(), count));
+                errors.counts().into_iter().chain(named).collect()
+            },
             commands: volume.commands(),
             streams: volume.streams(),
             device: volume.device_report(),

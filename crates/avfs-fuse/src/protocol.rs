@@ -20,7 +20,7 @@ pub const MAX_BACKGROUND: u16 = 1024;
 /// Left out on purpose: POSIX_LOCKS and FLOCK_LOCKS (locks of one host belong in its kernel), WRITEBACK_CACHE (the
 /// kernel's pages would hide writes from the scheduler), ATOMIC_O_TRUNC (truncation comes as SETATTR), and what
 /// the decoder does not know: SECURITY_CTX, CREATE_SUPP_GROUP.
-pub(crate) const WANTED: InitFlags = InitFlags::ASYNC_READ
+pub const WANTED: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::ASYNC_DIO)
     .union(InitFlags::BIG_WRITES)
     .union(InitFlags::MAX_PAGES)

@@ -7,7 +7,7 @@ use crate::mount::ROOT_NAME;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{
-    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
+    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, OpenFlags, Opened, ReadData, ReadSlice,
     SetAttributes, SetTime, XattrFlags,
 };
 use avfs_core::volume::{Done, Volume};
@@ -229,7 +229,10 @@ impl Filesystem for Server {
             Operation::Open { flags } => {
                 let flags = protocol::open_flags(flags);
                 match volume.open_file(caller, node, flags) {
-                    Ok(opened) => reply.value(&open_out(&opened, OpenReply::file(&opened, flags))),
+                    Ok(opened) => {
+                        let out = open_out(&opened, OpenReply::file(&opened, flags));
+                        reply.value_or(&out, || volume.release(opened.handle));
+                    }
                     Err(error) => self.refuse(reply, "open", node, error),
                 }
             }
@@ -237,25 +240,15 @@ impl Filesystem for Server {
                 let flags = protocol::open_flags(how.flags);
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
-                match volume.create(caller, node, name, permissions, umask, flags) {
-                    Ok((entry, opened)) => reply.value(&abi::CreateOut {
-                        entry: entry_out(&entry),
-                        open: open_out(&opened, OpenReply::file(&opened, flags)),
-                    }),
-                    Err(error) => self.refuse(reply, "create", node, error),
-                }
+                let result = volume.create(caller, node, name, permissions, umask, flags);
+                self.created(reply, "create", node, flags, result);
             }
             Operation::CreateUnnamed(how) => {
                 let flags = protocol::open_flags(how.flags);
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
-                match volume.create_unnamed(caller, node, permissions, umask, flags) {
-                    Ok((entry, opened)) => reply.value(&abi::CreateOut {
-                        entry: entry_out(&entry),
-                        open: open_out(&opened, OpenReply::file(&opened, flags)),
-                    }),
-                    Err(error) => self.refuse(reply, "tmpfile", node, error),
-                }
+                let result = volume.create_unnamed(caller, node, permissions, umask, flags);
+                self.created(reply, "tmpfile", node, flags, result);
             }
             Operation::Read(how) => {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
@@ -423,8 +416,32 @@ impl Server {
 
     fn entry(&self, reply: Reply, operation: &'static str, ino: Ino, result: Result<Entry, Error>) {
         match result {
-            Ok(entry) => reply.value(&entry_out(&entry)),
+            Ok(entry) => {
+                reply.value_or(&entry_out(&entry), || self.volume.forget(entry.attributes.ino, 1));
+            }
             Err(error) => self.refuse(reply, operation, ino, error),
+        }
+    }
+
+    /// A handle that its client does not hear of, and a lookup that the kernel does not count, are given back at once: nothing else
+    /// would.
+    fn created(
+        &self,
+        reply: Reply,
+        operation: &'static str,
+        directory: Ino,
+        flags: OpenFlags,
+        result: Result<(Entry, Opened), Error>,
+    ) {
+        match result {
+            Ok((entry, opened)) => {
+                let open = open_out(&opened, OpenReply::file(&opened, flags));
+                reply.value_or(&abi::CreateOut { entry: entry_out(&entry), open }, || {
+                    self.volume.release(opened.handle);
+                    self.volume.forget(entry.attributes.ino, 1);
+                });
+            }
+            Err(error) => self.refuse(reply, operation, directory, error),
         }
     }
 
@@ -476,12 +493,17 @@ impl Server {
 
     fn read_directory(&self, node: Ino, how: &abi::ReadIn, plus: bool, reply: Reply) {
         let operation = if plus { "readdirplus" } else { "readdir" };
-        reply.fill((how.size).min(MAX_REQUEST_BYTES) as usize, |room| {
+        let fill = |room: &mut [u8]| {
             let mut listing = Listing { room, used: 0 };
             self.volume
                 .read_directory(node, how.offset, plus, &mut |entry| listing.add(&entry, plus))
                 .map(|()| listing.used)
                 .map_err(|error| self.errors.answer(operation, node, error))
+        };
+        reply.fill_or((how.size).min(MAX_REQUEST_BYTES) as usize, fill, |listing| {
+            if plus {
+                looked_up(listing).for_each(|found| self.volume.forget(found, 1));
+            }
         });
     }
 
@@ -539,6 +561,17 @@ impl Listing<'_> {
         self.used += length;
         true
     }
+}
+
+/// The inodes of which a listing with attributes makes the kernel count a lookup.
+fn looked_up(mut listing: &[u8]) -> impl Iterator<Item = Ino> {
+    let entries = std::iter::from_fn(move || {
+        let (found, rest) = abi::DirentPlus::read_from_prefix(listing).ok()?;
+        listing = rest.get((found.dirent.namelen as usize).next_multiple_of(8)..).unwrap_or_default();
+        Some(found.entry.nodeid)
+    });
+    // `.` and `..` have none.
+    entries.filter(|node| *node != 0).map(ino)
 }
 
 /// Answers a read from the cache's memory.

@@ -6,10 +6,12 @@
 //! [`Filesystem`]. **State:** each thread owns the memory that it reads requests into.
 
 use crate::abi::{self, InitFlags, opcode};
+use crate::refusals::Refusals;
 use crate::reply::{Pieces, Reply, Route};
 use crate::watch::{Unanswered, Watchdog};
 use crate::{Filesystem, HUGE_PAGE, MAX_REQUEST_BYTES, NoBuffer, Options, Transport, WriteBuffer};
 use memmap2::{Advice, MmapMut, MmapOptions};
+use rustix::io::Errno;
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -103,15 +105,23 @@ impl<B: WriteBuffer> Incoming<B> {
     }
 }
 
+/// Hands a reply to the kernel.
+type Writing = dyn Fn(BorrowedFd<'_>, &[IoSlice<'_>]) -> rustix::io::Result<usize> + Send + Sync;
+
 /// A connection to the kernel.
 pub(crate) struct Device {
     connection: OwnedFd,
+    send: Box<Writing>,
     unanswered: Arc<Unanswered>,
+    refusals: Arc<Refusals>,
 }
 
 impl Device {
-    pub(crate) fn new(connection: OwnedFd, unanswered: &Arc<Unanswered>) -> Self {
-        Self { connection, unanswered: Arc::clone(unanswered) }
+    pub(crate) fn new(connection: OwnedFd, unanswered: &Arc<Unanswered>, refusals: &Arc<Refusals>) -> Self {
+        let send =
+            |connection: BorrowedFd<'_>, pieces: &[IoSlice<'_>]| rustix::io::writev(connection, pieces);
+        let (unanswered, refusals) = (Arc::clone(unanswered), Arc::clone(refusals));
+        Self { connection, send: Box::new(send), unanswered, refusals }
     }
 
     /// What has been read here or from this connection's rings, and is not answered.
@@ -119,10 +129,12 @@ impl Device {
         &self.unanswered
     }
 
-    /// Reads one request. `None`: the filesystem is unmounted.
+    /// Reads one request. `None`: the filesystem is unmounted, or the other end of a socket closed.
     fn read<'a, B: WriteBuffer>(&self, incoming: &'a mut Incoming<B>) -> io::Result<Option<Request<'a>>> {
         let length = loop {
             match incoming.receive(&self.connection).map_err(|error| (error.raw_os_error(), error)) {
+                // Never from a kernel: what plays its part has gone.
+                Ok(0) => return Ok(None),
                 Ok(length) => break length,
                 // NOENT: the request was given up while it was read.
                 Err((Some(libc::EINTR | libc::EAGAIN | libc::ENOENT), _)) => {}
@@ -191,35 +203,42 @@ impl Device {
             max_pages: (MAX_REQUEST_BYTES as usize / PAGE) as u16,
             ..Default::default()
         };
-        self.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])
+        Ok(self.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])?)
     }
 
-    fn write(&self, error: i32, unique: u64, body: &[IoSlice<'_>]) -> io::Result<()> {
+    fn write(&self, error: i32, unique: u64, body: &[IoSlice<'_>]) -> rustix::io::Result<()> {
         let length = body.iter().map(|piece| piece.len()).sum::<usize>() + size_of::<abi::OutHeader>();
         let header = abi::OutHeader { len: length as u32, error, unique };
         let header = IoSlice::new(header.as_bytes());
         if body.len() < MAX_PIECES {
             let pieces: Pieces<'_> = std::iter::once(header).chain(body.iter().copied()).collect();
-            rustix::io::writev(&self.connection, &pieces)?;
+            (self.send)(self.connection.as_fd(), &pieces)?;
         } else {
             let gathered = body.iter().map(|piece| &**piece).collect::<Vec<_>>().concat();
-            rustix::io::writev(&self.connection, &[header, IoSlice::new(&gathered)])?;
+            (self.send)(self.connection.as_fd(), &[header, IoSlice::new(&gathered)])?;
         }
         Ok(())
     }
 
-    /// Answers a request that was read here.
-    pub(crate) fn reply(&self, unique: u64, errno: i32, body: &[IoSlice<'_>]) {
-        match self.write(-errno, unique, body).map_err(|error| (error.raw_os_error(), error)) {
-            Ok(()) => {}
-            // Such a reply may not have ended the request; if it has, this one is of nothing.
-            Err((Some(libc::EINVAL), _)) if errno == 0 => {
-                tracing::error!(unique, pieces = body.len(), "the kernel refuses a reply");
-                let _ = self.write(-libc::EIO, unique, &[]);
-            }
-            // The client gave up, or the filesystem is unmounted.
-            Err((_, error)) => tracing::debug!(%error, unique, "nobody waits for this reply"),
+    /// Answers a request that was read here. False if its client does not get this reply.
+    pub(crate) fn reply(&self, unique: u64, errno: i32, body: &[IoSlice<'_>]) -> bool {
+        let sent = match self.write(-errno, unique, body) {
+            // The kernel had no memory, perhaps before it looked which request this is of.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => self.write(-errno, unique, body),
+            sent => sent,
+        };
+        let Err(error) = sent else { return true };
+        if is_gone(error) {
+            self.refusals.late(error);
+            return false;
         }
+        // Such a reply may not have ended the request; if it has, this one is of nothing.
+        let ended = match self.write(-libc::EIO, unique, &[]) {
+            Err(error) => is_gone(error),
+            Ok(()) => true,
+        };
+        self.refusals.refused(unique, error, ended);
+        false
     }
 
     /// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the filesystem's, for writes that it can
@@ -250,6 +269,11 @@ impl Device {
     }
 }
 
+/// Nothing waits for a reply: the kernel gave up its request, or the connection has ended.
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PIPE | Errno::CONNRESET)
+}
+
 /// A connection whose requests all come from `/dev/fuse`.
 pub(crate) struct Session {
     threads: Vec<JoinHandle<io::Result<()>>>,
@@ -264,7 +288,7 @@ impl Session {
         mut options: Options<F::Buffer>,
     ) -> io::Result<Self> {
         let watchdog = Watchdog::start(options.overdue)?;
-        let device = Arc::new(Device::new(connection, watchdog.requests()));
+        let device = Arc::new(Device::new(connection, watchdog.requests(), &options.refusals));
         device.handshake(&options)?;
         let count = reading_threads();
         let threads = (0..count).map(|number| {
@@ -342,6 +366,8 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::FileExt;
     use std::os::unix::net::UnixDatagram;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
     use std::time::Duration;
 
     proptest! {
@@ -424,7 +450,7 @@ mod tests {
             let (mut reader, writer) = io::pipe().unwrap();
             let bytes: Vec<u8> = (0..count).map(|number| number as u8).collect();
             let pieces: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
-            Device::new(writer.into(), &Arc::default()).write(-5, 7, &pieces).unwrap();
+            Device::new(writer.into(), &Arc::default(), &Arc::default()).write(-5, 7, &pieces).unwrap();
             let mut written = Vec::new();
             reader.read_to_end(&mut written).unwrap();
             let (header, body) = abi::OutHeader::read_from_prefix(&written).unwrap();
@@ -444,9 +470,10 @@ mod tests {
             required,
             max_background: 8,
             overdue: Duration::from_secs(20),
+            refusals: Arc::default(),
             buffers: Vec::new(),
         };
-        Device::new(connection.into(), &Arc::default()).handshake(&options)?;
+        Device::new(connection.into(), &Arc::default(), &Arc::default()).handshake(&options)?;
         let mut answer = [0; 200];
         let length = kernel.recv(&mut answer)?;
         let (out, body) = abi::OutHeader::read_from_prefix(&answer[..length]).unwrap();
@@ -561,7 +588,7 @@ mod tests {
     fn a_session_answers_what_it_reads() {
         let (kernel, connection) = UnixDatagram::pair().unwrap();
         let watch = Watchdog::start(Duration::from_secs(3600)).unwrap();
-        let device = Arc::new(Device::new(connection.into(), watch.requests()));
+        let device = Arc::new(Device::new(connection.into(), watch.requests(), &Arc::default()));
         let serving = Arc::clone(&device);
         let thread = thread::spawn(move || {
             serving.serve(&Echo, Some(Kept(MmapOptions::new().len(BUFFER_BYTES).map_anon().unwrap())))
@@ -589,6 +616,98 @@ mod tests {
         // What the kernel never sends ends the thread.
         kernel.send(&[1; 39]).unwrap();
         assert!(thread.join().unwrap().is_err());
+        assert!(watch.requests().is_empty());
+    }
+
+    /// A kernel that answers each reply with what `refuses` says of it and of how many came before, what it took, and the device.
+    fn refusing(
+        refuses: impl Fn(i32, usize) -> Option<Errno> + Send + Sync + 'static,
+    ) -> (Device, Arc<Refusals>, mpsc::Receiver<i32>) {
+        let refusals = Arc::new(Refusals::default());
+        let (took, taken) = mpsc::channel();
+        let nothing = std::fs::File::open("/dev/null").unwrap();
+        let mut device = Device::new(nothing.into(), &Arc::default(), &refusals);
+        let count = AtomicUsize::new(0);
+        device.send = Box::new(move |_, pieces| {
+            let (header, _) = abi::OutHeader::read_from_prefix(&pieces[0]).unwrap();
+            match refuses(-header.error, count.fetch_add(1, Ordering::Relaxed)) {
+                Some(error) => Err(error),
+                None => {
+                    took.send(-header.error).unwrap();
+                    Ok(header.len as usize)
+                }
+            }
+        });
+        (device, refusals, taken)
+    }
+
+    fn attempt(
+        refuses: impl Fn(i32, usize) -> Option<Errno> + Send + Sync + 'static,
+    ) -> (bool, Vec<i32>, (u64, u64)) {
+        let (device, refusals, taken) = refusing(refuses);
+        let device = Arc::new(device);
+        let (undo, undone) = mpsc::channel();
+        let header = abi::InHeader { opcode: opcode::OPEN, unique: 2, ..Default::default() };
+        let reply = Reply::new(&header, Route::Device(Arc::clone(&device)), &Arc::default());
+        reply.value_or(&abi::OpenOut::default(), || undo.send(()).unwrap());
+        drop(device);
+        (undone.try_recv().is_ok(), taken.iter().collect(), (refusals.of_late(), refusals.of_refused()))
+    }
+
+    /// What was given with a reply is taken back exactly if its client does not get it, and a client that waits is told something
+    /// where the kernel lets it be told: a handle that no client has would never be released.
+    #[test]
+    fn a_reply_that_is_refused_is_undone_and_counted_once() {
+        assert_eq!(attempt(|_, _| None), (false, vec![0], (0, 0)));
+        for gone in [Errno::NOENT, Errno::NODEV, Errno::CONNABORTED] {
+            assert_eq!(attempt(move |_, _| Some(gone)), (true, vec![], (1, 0)));
+        }
+        for passing in [Errno::AGAIN, Errno::NOMEM, Errno::INTR] {
+            let first = move |_, count| (count == 0).then_some(passing);
+            assert_eq!(attempt(first), (false, vec![0], (0, 0)), "{passing}: sent again");
+            let long = move |errno, _| (errno == 0).then_some(passing);
+            assert_eq!(attempt(long), (true, vec![libc::EIO], (0, 1)), "{passing}");
+            // The first has ended it.
+            let ended = move |_, count| Some(if count == 0 { passing } else { Errno::NOENT });
+            assert_eq!(attempt(ended), (true, vec![], (1, 0)), "{passing}");
+            assert_eq!(attempt(move |_, _| Some(passing)), (true, vec![], (0, 1)), "{passing}: for ever");
+        }
+        for wrong in [Errno::INVAL, Errno::FAULT, Errno::IO] {
+            let body = move |errno, _| (errno == 0).then_some(wrong);
+            assert_eq!(attempt(body), (true, vec![libc::EIO], (0, 1)), "{wrong}");
+            let ended = move |_, count| Some(if count == 0 { wrong } else { Errno::NOENT });
+            assert_eq!(attempt(ended), (true, vec![], (0, 1)), "{wrong}");
+        }
+    }
+
+    /// Each way to answer, and a reply that is dropped.
+    #[test]
+    fn no_answer_panics_where_all_are_refused() {
+        let (device, refusals, _taken) = refusing(|_, _| Some(Errno::INVAL));
+        let device = Arc::new(device);
+        let watch = Watchdog::start(Duration::from_secs(3600)).unwrap();
+        let reply = |unique| {
+            let header = abi::InHeader { opcode: opcode::READ, unique, ..Default::default() };
+            Reply::new(&header, Route::Device(Arc::clone(&device)), watch.requests())
+        };
+        reply(2).ok();
+        reply(4).error(libc::ENOSPC);
+        reply(6).bytes(b"data");
+        reply(8).pieces(&[IoSlice::new(b"data"), IoSlice::new(b"more")]);
+        let mut given = Vec::new();
+        reply(10).fill_or(
+            10,
+            |room| {
+                room[..3].copy_from_slice(b"abc");
+                Ok(3)
+            },
+            |body| given.extend_from_slice(body),
+        );
+        assert_eq!(given, b"abc");
+        reply(12).fill_or(10, |_| Err(libc::EIO), |_| panic!("nothing was given"));
+        drop(reply(14));
+        reply(16).none();
+        assert_eq!((refusals.of_late(), refusals.of_refused()), (0, 7));
         assert!(watch.requests().is_empty());
     }
 

@@ -27,7 +27,7 @@ pub(crate) enum Route {
     /// It was read from `/dev/fuse`.
     Device(Arc<Device>),
     /// It came from no kernel.
-    Hearer(Box<dyn FnOnce(Option<Answer>) + Send>),
+    Hearer(Box<dyn FnOnce(Option<Answer>) -> bool + Send>),
 }
 
 /// What a filesystem answered to a request that came from no kernel.
@@ -56,6 +56,14 @@ impl Reply {
     /// To a request that comes from no kernel, as in tests: `hear` is called once, with `None` if the operation has no
     /// answer.
     pub fn to(hear: impl FnOnce(Option<Answer>) + Send + 'static) -> Self {
+        Self::taken_if(move |answer| {
+            hear(answer);
+            true
+        })
+    }
+
+    /// As [`to`](Self::to), and `hear` says whether it takes the answer as a kernel does, or refuses it.
+    pub fn taken_if(hear: impl FnOnce(Option<Answer>) -> bool + Send + 'static) -> Self {
         Self { unique: 0, route: Some(Route::Hearer(Box::new(hear))), unanswered: None }
     }
 
@@ -74,6 +82,14 @@ impl Reply {
         self.bytes(value.as_bytes());
     }
 
+    /// Done, with a structure that gives the client something. `take_back` is called, on this thread and before this returns, if the
+    /// client does not get it. A ring refuses nothing as long as it lasts, and then all of the connection ends.
+    pub fn value_or(mut self, value: &(impl IntoBytes + Immutable), take_back: impl FnOnce()) {
+        if !self.finish(0, Body::Copied(value.as_bytes().into())) {
+            take_back();
+        }
+    }
+
     /// Done, with bytes, of which a copy is kept.
     pub fn bytes(mut self, bytes: &[u8]) {
         self.finish(0, Body::Copied(bytes.into()));
@@ -81,38 +97,50 @@ impl Reply {
 
     /// Done, with up to `capacity` bytes that `write` puts where the kernel takes them from, without a copy between
     /// if the request brought no payload. `write` gives back how many there are, or an errno.
-    pub fn fill(mut self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+    pub fn fill(self, capacity: usize, write: impl FnOnce(&mut [u8]) -> Result<usize, i32>) {
+        self.fill_or(capacity, write, |_| {});
+    }
+
+    /// As [`fill`](Self::fill), with bytes that give the client something: `take_back` gets them back as with
+    /// [`value_or`](Self::value_or).
+    pub fn fill_or(
+        mut self,
+        capacity: usize,
+        write: impl FnOnce(&mut [u8]) -> Result<usize, i32>,
+        take_back: impl FnOnce(&[u8]),
+    ) {
         let room = match &mut self.route {
             Some(Route::Ring(slot)) => slot.room().and_then(|room| room.get_mut(..capacity)),
             _ => None,
         };
-        let (errno, body) = match room {
-            Some(room) => match write(room) {
-                Ok(length) => (0, Body::InPlace(length.min(capacity))),
-                Err(errno) => (errno, Body::Copied(<_>::default())),
-            },
-            None => {
-                let mut room = vec![0; capacity];
-                match write(&mut room) {
-                    Ok(length) => {
-                        room.truncate(length);
-                        (0, Body::Copied(room.into()))
-                    }
-                    Err(errno) => (errno, Body::Copied(<_>::default())),
+        if let Some(room) = room {
+            match write(room) {
+                Ok(length) => self.finish(0, Body::InPlace(length.min(capacity))),
+                Err(errno) => self.finish(errno, Body::Copied(<_>::default())),
+            };
+            return;
+        }
+        let mut room = vec![0; capacity];
+        match write(&mut room) {
+            Ok(length) => {
+                room.truncate(length);
+                let taken = self
+                    .send_from(&[IoSlice::new(&room)])
+                    .unwrap_or_else(|| self.finish(0, Body::Copied(room.as_slice().into())));
+                if !taken {
+                    take_back(&room);
                 }
             }
-        };
-        self.finish(errno, body);
+            Err(errno) => {
+                self.finish(errno, Body::Copied(<_>::default()));
+            }
+        }
     }
 
     /// Done, with what lies in `pieces`. The kernel takes it from there where the request came from `/dev/fuse`; a ring
     /// has a place of its own, and needs a copy.
     pub fn pieces(mut self, pieces: &[IoSlice<'_>]) {
-        if let Some(Route::Device(device)) = &self.route {
-            let device = Arc::clone(device);
-            self.route = None;
-            self.end();
-            device.reply(self.unique, 0, pieces);
+        if self.send_from(pieces).is_some() {
             return;
         }
         self.fill(pieces.iter().map(|piece| piece.len()).sum(), |room| {
@@ -128,11 +156,22 @@ impl Reply {
         });
     }
 
+    /// Sends what lies in `pieces` from there, if the request came from `/dev/fuse`: then whether its client gets it.
+    fn send_from(&mut self, pieces: &[IoSlice<'_>]) -> Option<bool> {
+        let Some(Route::Device(device)) = &self.route else { return None };
+        let device = Arc::clone(device);
+        self.route = None;
+        self.end();
+        Some(device.reply(self.unique, 0, pieces))
+    }
+
     /// The operation has no answer.
     pub fn none(mut self) {
         match self.route.take() {
             Some(Route::Ring(slot)) => slot.commit(self.unique, 0, Body::Copied(<_>::default())),
-            Some(Route::Hearer(hear)) => hear(None),
+            Some(Route::Hearer(hear)) => {
+                hear(None);
+            }
             Some(Route::Device(_)) | None => {}
         }
         self.end();
@@ -145,12 +184,16 @@ impl Reply {
         }
     }
 
-    fn finish(&mut self, errno: i32, body: Body) {
+    /// False if the client does not get it.
+    fn finish(&mut self, errno: i32, body: Body) -> bool {
         // The kernel knows no others, and would not even end the request.
         let errno = if matches!(errno, 0..MOST_ERRNO) { errno } else { libc::EIO };
         self.end();
         match self.route.take() {
-            Some(Route::Ring(slot)) => slot.commit(self.unique, errno, body),
+            Some(Route::Ring(slot)) => {
+                slot.commit(self.unique, errno, body);
+                true
+            }
             Some(Route::Device(device)) => match &body {
                 Body::Copied(bytes) => device.reply(self.unique, errno, &[IoSlice::new(bytes)]),
                 // Only a ring has a place.
@@ -161,9 +204,9 @@ impl Reply {
                     Body::Copied(bytes) => bytes.to_vec(),
                     Body::InPlace(_) => Vec::new(),
                 };
-                hear(Some(Answer { errno, body }));
+                hear(Some(Answer { errno, body }))
             }
-            None => {}
+            None => true,
         }
     }
 }

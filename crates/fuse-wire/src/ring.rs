@@ -68,7 +68,7 @@ impl Session {
         options: &Options<F::Buffer>,
     ) -> io::Result<Self> {
         let watchdog = Watchdog::start(options.overdue)?;
-        let device = Arc::new(Device::new(connection, watchdog.requests()));
+        let device = Arc::new(Device::new(connection, watchdog.requests(), &options.refusals));
         let processors = possible_processors(&fs::read_to_string(POSSIBLE_PROCESSORS)?)
             .ok_or_else(|| io::Error::other(format!("{POSSIBLE_PROCESSORS} is not understood")))?;
         let entries = (ENTRIES / processors as usize)

@@ -1,7 +1,7 @@
 //! The life of a connection: the handshake, the threads that read, and their end.
 
 use crate::abi::InitFlags;
-use crate::{Filesystem, device, ring};
+use crate::{Filesystem, Refusals, device, ring};
 use std::fmt::{Display, Formatter};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,6 +53,8 @@ pub struct Options<B> {
     pub max_background: u16,
     /// A request that is not answered in this time is logged, once, and named: there is an error that nobody sees.
     pub overdue: Duration,
+    /// Where replies are counted that the kernel does not take.
+    pub refusals: Arc<Refusals>,
     /// One for each of the [`reading_threads`](crate::reading_threads) of the device, or fewer. Rings use none.
     pub buffers: Vec<B>,
 }

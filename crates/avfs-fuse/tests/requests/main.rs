@@ -2,7 +2,16 @@
 //!
 //! `fuzz/fuzz_targets/requests.rs` drives the same with coverage.
 
+mod client;
+mod connection;
 mod driver;
+mod kernel;
+mod recorded;
+#[expect(dead_code, reason = "recordings are written by examples/record")]
+mod recording;
+mod refused;
+mod replay;
+mod tree;
 
 use driver::Driver;
 use proptest::prelude::*;
