@@ -27,7 +27,8 @@ import time
 
 CELL = 512
 PAGE = 4096
-# After this time a file that was emptied is no longer promised whole, while another client waits for an fsync (doc/semantics.md).
+# A file that stays open for longer after it was emptied is not promised whole while another client waits for an fsync
+# (doc/semantics.md), as here one always does.
 EMPTIED_SECONDS = 0.2
 # What clients hear when their daemon has died; ECANCELED from the kernel's rings.
 ENDED = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.EIO)
@@ -420,19 +421,27 @@ def check_files(where, state, notes, wrong, counts):
 
 
 def check_projects(where, state, notes, wrong, counts):
-    lengths, late, floors, killed = {}, set(), dict(state), notes[-1][0] if notes else 0
+    lengths, late = {}, set()
     began = None
-    for at, what, *entry in notes + [[killed, "saved", None]]:
+    for at, what, *entry in notes:
         if what == "save":
             began = at, entry
             lengths[entry[0], entry[1]] = entry[2]
-        elif what == "saved" and began:
+        elif what in ("saved", "killed") and began:
             (start, (name, version, _, how)), began = began, None
             counts["saves"] += 1
-            if how == "truncate" and (at - start > EMPTIED_SECONDS or entry[0] is None):
+            if how == "truncate" and at - start > EMPTIED_SECONDS:
                 late.add((name, version))
     there = set(os.listdir(where))
     found = {}
+
+    def is_part_of(path, name):
+        """Whether the file holds a part, from none to all, of one version that was open for too long, and nothing else."""
+        with open(os.path.join(where, path), "rb") as file:
+            content = file.read()
+        have = set(versions(name, content)) - {0}
+        return any(have <= {version} and len(content) <= lengths[name, version]
+                   for project, version in late if project == name and version > state.get(name, 0))
 
     def version_of(path):
         """The version that this file is as a whole; 0 when it is none."""
@@ -464,8 +473,7 @@ def check_projects(where, state, notes, wrong, counts):
         elif best:
             wrong("%s is of version %d, which was replaced in an earlier mount by %d" % (name, best, new))
         elif new or name in there:
-            # One that was emptied, and open for longer than is promised.
-            if any(project == name for project, _ in late):
+            if name in there and is_part_of(name, name):
                 counts["late"] += 1
                 os.unlink(os.path.join(where, name))
             else:
@@ -599,9 +607,10 @@ def a_round(place, draw, counts):
     for child in children:
         if os.waitpid(child, os.WNOHANG) != (0, 0):
             place.wrong("process %d has ended before the kill" % children[child])
-    killed = time.monotonic()
+    before = time.monotonic()
     if kill_daemons() == 0:
         place.wrong("the daemon had died before it was killed")
+    killed = time.monotonic()
     counts["kills"] += 1
     until = time.monotonic() + 60
     waiting = set(children)
@@ -643,8 +652,9 @@ def a_round(place, draw, counts):
             place.wrong("%s: %s" % (name, what))
 
         for at, what, *entry in notes:
-            if what == "wrong" or what == "ended" and at < killed:
-                wrong("%s, %.3f s from the kill" % (entry, at - killed))
+            if what == "wrong" or what == "ended" and at < before:
+                wrong("%s, %.3f s from the kill" % (entry, at - before))
+        notes.append([killed, "killed"])
         found = CHECKS[make]("%s/%s" % (place.volume, name), state, notes, wrong, counts)
         with open(path, "wb") as file:
             pickle.dump(found, file)

@@ -3,14 +3,13 @@
 mod policy;
 mod samba;
 
-use crate::calibrate::{self, CalibrateError, Kept};
+use crate::calibrate::{self, CalibrateError, Found, Kept};
 use crate::claim::{Claim, ClaimError};
 use crate::fail;
 use crate::patience::within;
 use crate::vacancy::{self, VacancyError};
-use avfs_core::config::DeviceConfig;
 use avfs_core::types::{
-    CommandReport, DeviceReport, ExtentReport, ServiceFigures, ServiceOrigin, StreamReport,
+    CommandReport, DeviceReport, LayoutReport, ServiceFigures, ServiceOrigin, StreamReport,
 };
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
@@ -140,8 +139,8 @@ fn run(command: &Command) -> Result<(), CtlError> {
                 return Err(CtlError::path(file, io::Error::other(why)));
             }
             match ask(file, &metadata, &Request::Extents { ino: metadata.ino() })? {
-                Answer::Extents(extents) if *json => print_json(&mut output, &extents)?,
-                Answer::Extents(extents) => print_extents(&mut output, file, &extents)?,
+                Answer::Extents(layout) if *json => print_json(&mut output, &layout)?,
+                Answer::Extents(layout) => print_layout(&mut output, file, &layout)?,
                 _ => return Err(CtlError::OtherAnswer),
             }
         }
@@ -175,18 +174,13 @@ fn calibrate(
     claim.release();
     let measured = measured?;
     match kept {
-        Some(kept) => kept.keep(measured)?,
-        None => write!(output, "\nfor the configuration:\n\n{}", calibrate::section(measured))?,
+        Some(kept) => kept.keep(&measured)?,
+        None => write!(output, "\nfor the configuration:\n\n{}", calibrate::section(&measured))?,
     }
     Ok(())
 }
 
-fn measure_claimed(
-    claim: &Claim,
-    path: &Path,
-    writes: bool,
-    duration: Duration,
-) -> Result<DeviceConfig, CtlError> {
+fn measure_claimed(claim: &Claim, path: &Path, writes: bool, duration: Duration) -> Result<Found, CtlError> {
     let is_in_use = |error: &OpenError| matches!(error, OpenError::InUse(_));
     let device = claim.open(|| FileDevice::open(path, OpenMode::Exclusive), is_in_use)?;
     if writes {
@@ -220,10 +214,13 @@ fn print_json(output: &mut impl Write, answer: &impl Serialize) -> io::Result<()
     writeln!(output)
 }
 
-fn print_extents(output: &mut impl Write, file: &Path, extents: &[ExtentReport]) -> io::Result<()> {
+fn print_layout(output: &mut impl Write, file: &Path, layout: &LayoutReport) -> io::Result<()> {
+    let LayoutReport { extents, pending } = layout;
     let total: u64 = extents.iter().map(|extent| extent.length).sum();
-    writeln!(output, "{}: {} extents, {}", printable(file), extents.len(), Bytes(total))?;
-    if !extents.is_empty() {
+    write!(output, "{}: {} extents, {}", printable(file), extents.len(), Bytes(total))?;
+    let waits: u64 = pending.iter().map(|range| range.length).sum();
+    writeln!(output, "{}", if waits > 0 { format!("; {} pending", Bytes(waits)) } else { String::new() })?;
+    if !extents.is_empty() || !pending.is_empty() {
         writeln!(output, "{:>20} {:>20} {:>20}", "file offset", "device offset", "length")?;
     }
     for extent in extents {
@@ -233,6 +230,9 @@ fn print_extents(output: &mut impl Write, file: &Path, extents: &[ExtentReport])
             "{:>20} {:>20} {:>20}{state}",
             extent.file_offset, extent.device_offset, extent.length
         )?;
+    }
+    for range in pending {
+        writeln!(output, "{:>20} {:>20} {:>20}  pending", range.file_offset, "-", range.length)?;
     }
     Ok(())
 }
@@ -352,19 +352,22 @@ fn print_streams(output: &mut impl Write, streams: &[StreamReport]) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use avfs_core::types::{ExtentReport, PendingReport};
 
     #[test]
     fn extents_are_a_table() {
-        let extents = [
+        let extents = vec![
             ExtentReport { file_offset: 0, device_offset: 8 << 20, length: 8 << 20, unwritten: false },
             ExtentReport { file_offset: 8 << 20, device_offset: 64 << 20, length: 4096, unwritten: true },
         ];
+        let pending = vec![PendingReport { file_offset: 12 << 20, length: 1000 }];
         let mut printed = Vec::new();
-        print_extents(&mut printed, Path::new("a.mxf"), &extents).unwrap();
-        let expected = "a.mxf: 2 extents, 8196 KiB
+        print_layout(&mut printed, Path::new("a.mxf"), &LayoutReport { extents, pending }).unwrap();
+        let expected = "a.mxf: 2 extents, 8196 KiB; 1000 B pending
          file offset        device offset               length
                    0              8388608              8388608
              8388608             67108864                 4096  unwritten
+            12582912                    -                 1000  pending
 ";
         assert_eq!(String::from_utf8(printed).unwrap(), expected);
     }

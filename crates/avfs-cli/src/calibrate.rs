@@ -11,7 +11,9 @@ use avfs_io::device::FileDevice;
 use avfs_io::measure::{self, MeasureError};
 use rtsched::{Direction, ServiceTime};
 use std::fmt::Write as _;
+use std::fs::Metadata;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml_edit::{Array, DocumentMut, Item, Table, Value, value};
@@ -35,13 +37,35 @@ pub(crate) enum CalibrateError {
     Output(#[from] crate::OutputError),
 }
 
+/// What was found of a device.
+#[derive(Debug)]
+pub(crate) struct Found {
+    device: DeviceConfig,
+    /// Why it may say nothing of one; a line for the administrator.
+    doubt: Option<String>,
+}
+
+/// What there is to say against measuring this: an image file answers from this machine's memory, and its holes from nowhere.
+fn doubt(path: &Path) -> Option<String> {
+    let image = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+    let holes = image.len().saturating_sub(image.blocks() * 512);
+    let percent = (holes as f64 / image.len().max(1) as f64 * 100.0).ceil();
+    let sparse = if holes > 0 { format!(", and {percent} % of it are holes") } else { String::new() };
+    Some(format!(
+        "{} is an image file{sparse}: memory and holes were measured, not a device",
+        printable(path)
+    ))
+}
+
 /// Measures a device and shows what was found. With `writes`, what it holds is lost.
 pub(crate) fn measure(
     device: &Arc<FileDevice>,
     path: &Path,
     writes: bool,
     duration: Duration,
-) -> Result<DeviceConfig, CalibrateError> {
+) -> Result<Found, CalibrateError> {
+    // Before what is written fills its holes.
+    let doubt = doubt(path);
     let what =
         if writes { "reads, writes and flushes; what it holds is lost" } else { "reads; nothing is written" };
     eprintln!("measuring {} for about {} s: {what}", printable(path), duration.as_secs());
@@ -53,8 +77,12 @@ pub(crate) fn measure(
             "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`"
         );
     }
+    if let Some(doubt) = &doubt {
+        eprintln!("{doubt}");
+    }
     let Measured { read, read_ends, write, write_times, flush, .. } = measured;
-    Ok(DeviceConfig { read: Some(read), read_ends, write, write_times, flush }.rounded())
+    let device = DeviceConfig { read: Some(read), read_ends, write, write_times, flush }.rounded();
+    Ok(Found { device, doubt })
 }
 
 fn show(measured: &Measured) -> String {
@@ -108,10 +136,10 @@ impl Kept {
         Ok(Self { path, text })
     }
 
-    /// Puts `device` in place of what was there.
-    pub(crate) fn keep(&self, device: DeviceConfig) -> Result<(), CalibrateError> {
+    /// Puts what was found in place of what was there.
+    pub(crate) fn keep(&self, found: &Found) -> Result<(), CalibrateError> {
         let failed = |error| CalibrateError::Keep { path: self.path.clone(), error };
-        let text = with_device(&self.text, device).map_err(|error| failed(io::Error::other(error)))?;
+        let text = with_device(&self.text, found).map_err(|error| failed(io::Error::other(error)))?;
         replace(&self.path, text.as_bytes()).map_err(failed)?;
         crate::print(format_args!(
             "kept in {}; it counts from the next mount with this configuration\n",
@@ -122,9 +150,15 @@ impl Kept {
 }
 
 /// The section as text.
-pub(crate) fn section(device: DeviceConfig) -> String {
-    let lines = device.settings().into_iter().map(|(name, setting)| format!("{name} = {}\n", toml(setting)));
-    format!("[device]\n{}", lines.collect::<String>())
+pub(crate) fn section(found: &Found) -> String {
+    let settings = found.device.settings().into_iter();
+    let lines = settings.map(|(name, setting)| format!("{name} = {}\n", toml(setting)));
+    format!("[device]\n{}{}", remark(found), lines.collect::<String>())
+}
+
+/// What stands above the settings, so that it goes with them when others are found.
+fn remark(found: &Found) -> String {
+    found.doubt.iter().map(|doubt| format!("# {doubt}\n")).collect()
 }
 
 fn toml(setting: SettingValue) -> Value {
@@ -135,11 +169,14 @@ fn toml(setting: SettingValue) -> Value {
 }
 
 /// A configuration with another section `[device]`.
-fn with_device(text: &str, device: DeviceConfig) -> Result<String, toml_edit::TomlError> {
+fn with_device(text: &str, found: &Found) -> Result<String, toml_edit::TomlError> {
     let mut document: DocumentMut = text.parse()?;
     let mut table = Table::new();
-    for (name, setting) in device.settings() {
+    for (name, setting) in found.device.settings() {
         table.insert(name, value(toml(setting)));
+    }
+    if let Some((mut first, _)) = table.iter_mut().next() {
+        first.leaf_decor_mut().set_prefix(remark(found));
     }
     // In the old one's place, with the comment above it.
     if let Some(old) = document.get("device").and_then(Item::as_table) {
@@ -207,27 +244,38 @@ mod tests {
         }
     }
 
+    fn found(millis: u64) -> Found {
+        Found { device: device(millis), doubt: None }
+    }
+
     #[test]
     fn only_the_section_changes_and_comments_stay() {
-        let once = with_device(EXAMPLE, device(16)).unwrap();
+        let once = with_device(EXAMPLE, &found(16)).unwrap();
         assert_eq!(Config::parse(&once).unwrap(), Config { device: device(16), ..Config::default() });
         let lines: Vec<_> = once.lines().collect();
         assert!(EXAMPLE.lines().all(|line| lines.contains(&line)), "{once}");
 
-        let twice = with_device(&once, device(9)).unwrap();
+        let twice = with_device(&once, &found(9)).unwrap();
         assert_eq!(
             twice,
             once.replace("\"16 ms\"", "\"9 ms\"")
                 .replace("#read_access = \"9 ms\"", "#read_access = \"16 ms\"")
         );
         let reads = DeviceConfig { write: None, write_times: None, flush: None, ..device(9) };
-        assert_eq!(Config::parse(&with_device(&twice, reads).unwrap()).unwrap().device, reads);
+        let reads_alone = Found { device: reads, doubt: None };
+        assert_eq!(Config::parse(&with_device(&twice, &reads_alone).unwrap()).unwrap().device, reads);
+
+        // What there is to say against a measurement goes with it.
+        let doubt = Some("film.img is an image file".to_owned());
+        let doubted = with_device(&twice, &Found { device: device(9), doubt }).unwrap();
+        assert_eq!(doubted, twice.replace("\nread_access", "\n# film.img is an image file\nread_access"),);
+        assert_eq!(with_device(&doubted, &found(9)).unwrap(), twice);
     }
 
     #[test]
     fn what_follows_the_section_stays_what_it_was() {
         let text = "[device]\nread_access = \"1 ms\"\nread_rate = \"1 MB/s\"\n\n# proxies\n[[stream]]\npath = \"**\"\n";
-        let changed = with_device(text, device(16)).unwrap();
+        let changed = with_device(text, &found(16)).unwrap();
         let config = Config::parse(&changed).unwrap();
         assert_eq!((config.device, config.streams.len()), (device(16), 1));
         assert!(changed.contains("\n# proxies\n[[stream]]"), "{changed}");
@@ -237,9 +285,9 @@ mod tests {
     fn a_file_is_made_replaced_and_refused_when_it_is_wrong() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("avfs.toml");
-        Kept::open(&path).unwrap().keep(device(16)).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), section(device(16)));
-        Kept::open(&path).unwrap().keep(device(9)).unwrap();
+        Kept::open(&path).unwrap().keep(&found(16)).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), section(&found(16)));
+        Kept::open(&path).unwrap().keep(&found(9)).unwrap();
         assert_eq!(Config::load(&path).unwrap().device, device(9));
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
 

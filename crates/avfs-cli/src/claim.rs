@@ -4,6 +4,7 @@
 //! ends. A plain umount(8) returns before the daemon has written the last bytes; whoever comes next finds the claim
 //! of a daemon that is mounted nowhere, and waits for it instead of failing.
 
+use avfs_fuse::MountError;
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, RUN_DIRECTORY, Request};
 use avfs_fuse::mount::{self, DeviceNumber, MountEntry, printable};
 use rustix::fs::{FlockOperation, flock};
@@ -391,9 +392,10 @@ impl Server {
     }
 }
 
-/// Why the volume that is mounted as `device` is written no more, if that is so.
-pub(crate) fn failure_of(device: DeviceNumber) -> Option<String> {
-    ask(device).ok()?.volume.failure
+/// Why something that the volume mounted as `device` had accepted never comes to the device, if that is known already.
+pub(crate) fn loss_of(device: DeviceNumber) -> Option<String> {
+    let volume = ask(device).ok()?.volume;
+    volume.failure.or_else(|| (volume.losses > 0).then(|| MountError::Lost(volume.losses).to_string()))
 }
 
 fn ask(device: DeviceNumber) -> Result<Box<Info>, ClientError> {

@@ -115,7 +115,7 @@ fn make(arguments: &Arguments, claim: &Claim, created: Option<FileDevice>) -> Re
         mkfs::check_unused(&*device).map_err(failed)?;
         let kept = Kept::open(config)?;
         let measured = calibrate::measure(&device, path, true, calibrate::duration(true))?;
-        kept.keep(measured)?;
+        kept.keep(&measured)?;
     }
     let options = MkfsOptions {
         label: arguments.label.clone(),

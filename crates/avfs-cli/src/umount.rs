@@ -71,7 +71,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let entry = find(&canonical.unwrap_or_else(|| arguments.target.clone()))?;
     let directory = printable(&entry.directory);
     let watch = Watch::of(&entry);
-    let failure = is_answered.then(|| claim::failure_of(entry.device)).flatten();
+    let loss = is_answered.then(|| claim::loss_of(entry.device)).flatten();
     match unmount(&entry, arguments, watch.as_ref()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) && arguments.read_only => {
@@ -88,10 +88,17 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let Some(watch) = watch else { return Ok(()) };
     let server = watch.server();
-    // With files open, or mounted elsewhere too, in this mount namespace or another: there is no end to wait for.
-    if arguments.lazy || server.shown().is_some() {
+    // Mounted elsewhere, too: this is not its end.
+    if server.shown().is_some() {
         return Ok(());
     }
+    let incomplete =
+        |why: &str| format!("{directory} is unmounted, but not everything is on the device: {why}");
+    // Its end is not waited for: what is lost by now is all that can be told.
+    if arguments.lazy {
+        return loss.map_or(Ok(()), |why| Err(incomplete(&why)));
+    }
+    // With files open, or mounted in another mount namespace.
     if !arguments.force
         && let Some(place) = server.serves()
     {
@@ -102,8 +109,9 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     }
     watch.wait().map_err(|why| {
         // It knew before it ended.
-        let cause = failure.map(|failure| format!(" ({failure})")).unwrap_or_default();
-        format!("{directory} is unmounted, but not everything is on the device: {why}{cause}")
+        let why = why.to_string();
+        let cause = loss.filter(|loss| !why.contains(loss)).map(|loss| format!(" ({loss})"));
+        incomplete(&format!("{why}{}", cause.unwrap_or_default()))
     })
 }
 

@@ -41,6 +41,13 @@ fn what_is_found_is_kept_in_the_configuration() {
     assert!(output.status.success(), "{output:?}");
     let found = Config::load(&config).unwrap();
     assert!(found.device.read.is_some() && found.device.write.is_none(), "{found:?}");
+    // Memory and holes were measured, and taken for the device's figures by every mount with this configuration.
+    let doubt =
+        "image is an image file, and 100 % of it are holes: memory and holes were measured, not a device";
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.lines().filter(|line| line.ends_with(doubt)).count(), 1, "{said}");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains(&format!("{doubt}\nread_access = ")), "{text}");
     assert!(fs::read_to_string(&config).unwrap().starts_with("# mine\n[cache]\nsize = \"64 MiB\"\n"));
     assert_eq!(allocated(), 0, "reading writes nothing");
 

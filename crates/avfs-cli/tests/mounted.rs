@@ -410,7 +410,9 @@ fn the_control_socket_knows_the_extents_of_a_file() {
     };
     succeed(ctl(&["sync"]));
     let output = ctl(&["extents", "--json"]);
-    let extents: Vec<avfs_core::types::ExtentReport> = serde_json::from_slice(&output.stdout).unwrap();
+    let layout: avfs_core::types::LayoutReport = serde_json::from_slice(&output.stdout).unwrap();
+    let extents = layout.extents;
+    assert_eq!(layout.pending, []);
     let written: u64 = extents.iter().filter(|extent| !extent.unwritten).map(|extent| extent.length).sum();
     assert!(written >= 10 << 20, "{extents:?}");
 
@@ -423,6 +425,58 @@ fn the_control_socket_knows_the_extents_of_a_file() {
     let refused = of(rig.path("."));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(1) && said.contains("not a regular file"), "{said}");
+}
+
+/// `info` said "dirty 0 B" while all of it was on its way, and `extents` left out what is in memory alone.
+#[test]
+fn what_is_not_on_the_device_yet_is_shown() {
+    const LENGTH: u64 = 1 << 20;
+    let Some(rig) = Rig::on_a_device_that_can_be_slow() else { return };
+    let ctl = |arguments: &[&str]| {
+        let output = run(Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).arg(rig.path("file")));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let pending = || {
+        let layout: avfs_core::types::LayoutReport =
+            serde_json::from_str(&ctl(&["extents", "--json"])).unwrap();
+        layout.pending.iter().map(|range| range.length).sum::<u64>()
+    };
+    let file = File::create(rig.path("file")).unwrap();
+    let write = || file.write_all_at(&pattern(LENGTH as usize), 0).unwrap();
+    // It does not stay so for ever.
+    assert!((0..20).any(|_| {
+        write();
+        pending() == LENGTH
+    }));
+    fs::write(rig.control(), "modelled").unwrap();
+    let is_on_its_way = || {
+        let volume = rig.info()["volume"].clone();
+        volume["dirty_bytes"] == 0 && volume["writing_bytes"].as_u64() >= Some(LENGTH)
+    };
+    let was_seen = (0..20).any(|_| {
+        write();
+        std::thread::scope(|scope| {
+            let syncing = scope.spawn(|| ctl(&["sync"]));
+            while !syncing.is_finished() {
+                if is_on_its_way() {
+                    let (told, length) = (ctl(&["info"]), pending());
+                    // It still is, so it was all the time.
+                    if is_on_its_way() {
+                        let line = told.lines().find(|line| line.starts_with("dirty ")).unwrap();
+                        assert_eq!(line.split_once(' ').unwrap().1.trim(), Bytes(LENGTH).to_string());
+                        assert_eq!(length, LENGTH);
+                        return true;
+                    }
+                }
+            }
+            false
+        })
+    });
+    assert!(was_seen);
+    drop(file);
+    fs::write(rig.control(), "fast").unwrap();
+    succeed(rig.umount());
 }
 
 #[test]

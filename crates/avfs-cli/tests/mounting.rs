@@ -305,18 +305,21 @@ fn a_device_whose_dead_mount_is_still_in_use_can_be_mounted() {
 /// A second SIGTERM stopped the engine under clients: they heard EIO, what had been accepted was gone, and the exit code was 1.
 #[test]
 fn a_second_signal_takes_files_from_clients_and_loses_nothing() {
+    const BLOCKS: u64 = 64;
+    const LENGTH: usize = 256 << 10;
     let Some(rig) = Rig::mounted() else { return };
     let daemon = rig.daemon();
     let file = File::create(rig.path("file")).unwrap();
-    let block = vec![9; 256 << 10];
+    let content = |version: u64| version.to_le_bytes().repeat(LENGTH / 8);
     let (writes, has_written) = mpsc::channel();
     let client = thread::spawn(move || {
-        for accepted in 0.. {
-            // Over and over the same 16 MiB, so that it does not end by itself.
-            if let Err(error) = file.write_all_at(&block, (accepted % 64 * block.len()) as u64) {
-                return (accepted, error.raw_os_error());
+        for version in 0.. {
+            // Over and over the same 16 MiB, so that it does not end by itself; each time something else, so that no write is lost
+            // without being missed.
+            if let Err(error) = file.write_all_at(&content(version), version % BLOCKS * LENGTH as u64) {
+                return (version, error.raw_os_error());
             }
-            let _ = writes.send(accepted);
+            let _ = writes.send(version);
         }
         unreachable!()
     });
@@ -331,12 +334,20 @@ fn a_second_signal_takes_files_from_clients_and_loses_nothing() {
     kill(daemon, Signal::TERM);
     let (accepted, error) = client.join().unwrap();
     assert!(matches!(error, Some(libc::ECONNABORTED | libc::ENOTCONN)), "{error:?}");
-    assert!(accepted >= 64);
+    assert!(accepted >= BLOCKS);
     assert!(eventually(|| !is_alive(daemon)));
     assert!(!rig.said().contains("ERROR") && rig.said().contains("image unmounted"), "{}", rig.said());
     succeed(rig.mount(&rig.place(), ""));
     let found = fs::read(rig.path("file")).unwrap();
-    assert!(found.len() == 16 << 20 && found.iter().all(|byte| *byte == 9));
+    assert_eq!(found.len() as u64, BLOCKS * LENGTH as u64);
+    for (block, found) in (0..BLOCKS).zip(found.chunks(LENGTH)) {
+        let newest = (accepted - 1 - block) / BLOCKS * BLOCKS + block;
+        // What was refused may be there, as well.
+        let refused = (accepted % BLOCKS == block).then_some(accepted);
+        let is_right = [Some(newest), refused].into_iter().flatten().any(|version| found == content(version));
+        let version = u64::from_le_bytes(found[..8].try_into().unwrap());
+        assert!(is_right, "block {block} is of version {version}, and {newest} was accepted");
+    }
 }
 
 /// Exit code 0 after what was accepted could not be written; and a mount that showed "rw" when every change was refused.

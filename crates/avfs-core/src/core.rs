@@ -39,6 +39,7 @@ use crate::extent::Extent;
 use crate::format::{BLOCK, Geometry, MAX_LABEL, Superblock, UNIT};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
+use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::steps::{self, Step, has};
 use crate::types::*;
@@ -60,6 +61,7 @@ use rtsched::{Class, StreamId, StreamSpec};
 use sequence::Sequences;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use units::{DeviceOffset, Ino, Instant, Now};
 
 pub use holdings::Holding;
@@ -1157,6 +1159,23 @@ impl Core {
             unwritten: extent.unwritten,
         };
         Ok(inode.extents().into_iter().flat_map(|extents| extents.iter()).map(report).collect())
+    }
+
+    /// Where a file's bytes lie, and which of them are not on the device yet.
+    pub fn layout(&self, ino: Ino) -> Result<LayoutReport> {
+        let extents = self.extents(ino)?;
+        let mut pending = RangeSet::default();
+        let waiting = self.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id);
+        let used = self.files.get(&ino).filter(|file| file.writing > 0);
+        let on_their_way = used.into_iter().flat_map(|file| file.blocks.ids());
+        for block in waiting.chain(on_their_way).filter_map(|id| self.cache.get(id)) {
+            for range in block.dirty.iter().chain(block.in_writing.iter()) {
+                pending.insert(block.start + range.start..block.start + range.end);
+            }
+        }
+        let report =
+            |range: Range<u64>| PendingReport { file_offset: range.start, length: range.end - range.start };
+        Ok(LayoutReport { extents, pending: pending.iter().map(report).collect() })
     }
 
     /// Figures for an administrator.

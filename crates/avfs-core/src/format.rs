@@ -63,6 +63,13 @@ pub struct Features {
     pub incompatible: u64,
 }
 
+impl Features {
+    /// Whether this code knows all that it must know to write to the volume, by a mount or a repair.
+    pub fn allow_writing(&self) -> bool {
+        self.read_only_compatible & !KNOWN_FEATURES.read_only_compatible == 0
+    }
+}
+
 /// Of the incompatible features: inodes have flags (chattr). A checkpoint adds it once one has.
 pub const INODE_FLAGS: u64 = 1;
 /// Incompatible: pieces of metadata may lie in units beside file data. Set when the first does; not taken away again.

@@ -23,7 +23,7 @@ mod mutated;
 mod tests;
 
 use crate::allocator::BlockRun;
-use crate::format::{Geometry, KNOWN_FEATURES, MmpBlock, SuperblockError};
+use crate::format::{Geometry, MmpBlock, SuperblockError};
 use crate::journal::Behind;
 use crate::lease::Over;
 use crate::metadata::{Contradiction, Metadata};
@@ -473,7 +473,7 @@ pub fn examine(device: &dyn Device, mode: Mode) -> Result<Report, FsckError> {
 fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report, FsckError> {
     let superblocks = Superblocks::read(device)?;
     let best = superblocks.best();
-    if mode != Mode::Check && best.features.read_only_compatible & !KNOWN_FEATURES.read_only_compatible != 0 {
+    if mode != Mode::Check && !best.features.allow_writing() {
         return Err(SuperblockError::Newer.into());
     }
     let mut report = Report::default();

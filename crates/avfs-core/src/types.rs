@@ -371,8 +371,26 @@ pub struct ExtentReport {
     pub device_offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Reserved but never written: reads as zeros.
+    /// Reserved but never written: reads as zeros, unless something is pending there.
     pub unwritten: bool,
+}
+
+/// Bytes of a file that were accepted and are not on the device yet, for `avfsctl extents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PendingReport {
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+}
+
+/// Where a file is, for `avfsctl extents`. Both in file order.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LayoutReport {
+    /// What lies on the device, or has a place there.
+    pub extents: Vec<ExtentReport>,
+    /// What is in memory alone, whether it has a place already or not.
+    pub pending: Vec<PendingReport>,
 }
 
 /// Figures of a mounted volume, for `avfsctl info`.

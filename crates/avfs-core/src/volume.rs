@@ -119,6 +119,11 @@ pub enum OpenError {
     /// Another process has it, here or on another host.
     #[error("{0}")]
     MountedElsewhere(String),
+    /// It has a feature that must be known to write.
+    #[error(
+        "a newer version of AVFS has left something on the volume that this one does not know: it can only be read, mount it with -o ro"
+    )]
+    OnlyRead,
     /// The pool could not be pinned.
     #[error("cannot pin {size} of memory for the cache ({source}): give a smaller cache_size")]
     Memory {
@@ -267,7 +272,8 @@ pub struct Volume {
     timer_thread: Mutex<Option<JoinHandle<()>>>,
     /// Held while free space is discarded.
     trims: Arc<Mutex<Trims>>,
-    device_read_only: bool,
+    /// The device cannot be written, or this code does not know all that must be known to do so.
+    is_only_read: bool,
     /// What the log has behind a damaged place: nothing is written while it does.
     behind: Option<Behind>,
     uuid: [u8; 16],
@@ -547,7 +553,11 @@ impl Volume {
             opened => (opened?, false),
         };
         let device = Arc::new(device);
-        let uuid = find_superblock(&*device)?.uuid;
+        let superblock = find_superblock(&*device)?;
+        if !options.read_only && !superblock.features.allow_writing() {
+            return Err(OpenError::OnlyRead);
+        }
+        let uuid = superblock.uuid;
         let watch = protection::watch(&*device, uuid);
         let in_use = |over: Over| OpenError::MountedElsewhere(over.to_string());
         if options.read_only {
@@ -592,6 +602,7 @@ impl Volume {
     ) -> core::result::Result<Arc<Self>, OpenError> {
         let recovered = recover(&*device)?;
         let uuid = recovered.superblock.uuid;
+        let is_only_read = device_read_only || !recovered.superblock.features.allow_writing();
         for address in &recovered.repaired {
             tracing::warn!(%address, "damaged metadata was read from its second copy or rebuilt");
         }
@@ -654,7 +665,7 @@ impl Volume {
             device,
             timer_thread: Mutex::new(Some(timer_thread)),
             trims: Arc::default(),
-            device_read_only,
+            is_only_read,
             behind: recovered.behind,
             uuid,
             found,
@@ -1126,6 +1137,11 @@ impl Volume {
         self.with(|core| core.extents(ino))
     }
 
+    /// The same, and which of them are not on the device yet.
+    pub fn layout(&self, ino: Ino) -> Result<LayoutReport> {
+        self.with(|core| core.layout(ino))
+    }
+
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         self.with(Core::report)
@@ -1171,7 +1187,7 @@ impl Volume {
     /// [`Error::UsedElsewhere`]: meanwhile nobody held the volume, and another host may have mounted and changed it.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         if !read_only {
-            if self.device_read_only || self.behind.is_some() {
+            if self.is_only_read || self.behind.is_some() {
                 return Err(Error::ReadOnly);
             }
             if !self.is_held() {
@@ -1317,3 +1333,6 @@ impl Volume {
         receiver.recv().unwrap_or(Err(Error::Device))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,13 +3,13 @@
 //! **For:** what the kernel has no request for: extents of a file, why which policy holds for it, figures of the volume,
 //! remounting. **State:** a thread with a single-threaded runtime owns socket and connections. **Invariants:**
 //! whatever bytes arrive, the answer is a line of JSON or the end of the connection; no connection can hold more than
-//! a line in memory.
+//! a line in memory; what is answered at once, above all whether the daemon lives, waits for no request that waits for the device.
 //!
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
 use avfs_core::types::{
-    AccessTimes, CommandReport, DeviceReport, ExtentReport, PolicyReport, StreamReport, VolumeReport,
+    AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, VolumeReport,
 };
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -37,8 +37,8 @@ const MAX_REQUEST_LINE: u64 = 4096;
 /// within ten seconds.
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Connections at a time; further ones wait.
-const MAX_CONNECTIONS: usize = 32;
+/// Requests that wait for the device at a time, each on a thread; further ones wait for them.
+const MAX_WAITING: usize = 32;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,12 +67,22 @@ pub enum Request {
     Sync {},
 }
 
+impl Request {
+    /// Whether the answer comes from the device, in its time.
+    fn waits_for_device(&self) -> bool {
+        match self {
+            Self::Info {} | Self::Extents { .. } => false,
+            Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} => true,
+        }
+    }
+}
+
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Request::Extents`], in file order.
-    Extents(Vec<ExtentReport>),
+    /// To [`Request::Extents`].
+    Extents(LayoutReport),
     /// To [`Request::Info`].
     Info(Box<Info>),
     /// To [`Request::ExplainPolicy`].
@@ -151,7 +161,7 @@ impl Control {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _in_runtime = runtime.enter();
             UnixListener::bind(path)?
@@ -196,25 +206,27 @@ fn lock_directory_of(path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
+/// Takes every connection. Only root can make one, and each costs a file and a line: a bound of their number would let those that
+/// wait for the device keep out the one that asks whether the daemon lives.
 async fn accept(listener: UnixListener, handler: Arc<Handler>) {
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let room = Arc::new(Semaphore::new(MAX_WAITING));
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let handler = Arc::clone(&handler);
-                tokio::spawn(async move {
-                    // The peer hung up: nobody is left to be told.
-                    let _ = converse(stream, handler).await;
-                    drop(place);
-                });
+                let (handler, room) = (Arc::clone(&handler), Arc::clone(&room));
+                // The peer hung up: nobody is left to be told.
+                tokio::spawn(async move { converse(stream, handler, &room).await });
             }
-            Err(error) => tracing::warn!(%error, "a connection to the control socket failed"),
+            Err(error) => {
+                tracing::warn!(%error, "a connection to the control socket failed");
+                // Out of files, say: until there are some, soon enough for a client that waits.
+                tokio::time::sleep(PATIENCE / 8).await;
+            }
         }
     }
 }
 
-async fn converse(stream: UnixStream, handler: Arc<Handler>) -> io::Result<()> {
+async fn converse(stream: UnixStream, handler: Arc<Handler>, room: &Semaphore) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = tokio::io::BufReader::with_capacity(MAX_REQUEST_LINE as usize, reader);
     let mut line = Vec::new();
@@ -226,7 +238,7 @@ async fn converse(stream: UnixStream, handler: Arc<Handler>) -> io::Result<()> {
         }
         let complete = line.ends_with(b"\n");
         let answer = if complete {
-            answer(&line, Arc::clone(&handler)).await
+            answer(&line, Arc::clone(&handler), room).await
         } else {
             Answer::Error(format!("a request is one line of at most {MAX_REQUEST_LINE} bytes"))
         };
@@ -237,13 +249,16 @@ async fn converse(stream: UnixStream, handler: Arc<Handler>) -> io::Result<()> {
     }
 }
 
-async fn answer(line: &[u8], handler: Arc<Handler>) -> Answer {
-    match serde_json::from_slice::<Request>(line) {
-        Ok(request) => tokio::task::spawn_blocking(move || handler(request))
-            .await
-            .unwrap_or_else(|_| Answer::Error("the request failed inside the daemon; see its log".into())),
-        Err(error) => Answer::Error(format!("not a request: {error}")),
-    }
+async fn answer(line: &[u8], handler: Arc<Handler>, room: &Semaphore) -> Answer {
+    let request = match serde_json::from_slice::<Request>(line) {
+        Ok(request) => request,
+        Err(error) => return Answer::Error(format!("not a request: {error}")),
+    };
+    // The room is never closed.
+    let _place = if request.waits_for_device() { room.acquire().await.ok() } else { None };
+    tokio::task::spawn_blocking(move || handler(request))
+        .await
+        .unwrap_or_else(|_| Answer::Error("the request failed inside the daemon; see its log".into()))
 }
 
 fn encode(message: &impl Serialize) -> Vec<u8> {
@@ -362,7 +377,9 @@ mod tests {
 
     fn no_extents(request: Request) -> Answer {
         match request {
-            Request::Extents { ino: 2 } => Answer::Extents(Vec::new()),
+            Request::Extents { ino: 2 } => {
+                Answer::Extents(LayoutReport { extents: Vec::new(), pending: Vec::new() })
+            }
             Request::Sync {} | Request::Remount { .. } => Answer::Done {},
             _ => Answer::Error("no such file".into()),
         }
@@ -386,7 +403,10 @@ mod tests {
             &control,
             b"{\"extents\":{\"ino\":2}}\n{\"sync\":{}}\n{\"remount\":{\"read_only\":true,\"access_times\":\"never\"}}\n{\"info\":{}}\n",
         );
-        assert_eq!(heard, "{\"extents\":[]}\n{\"done\":{}}\n{\"done\":{}}\n{\"error\":\"no such file\"}\n");
+        assert_eq!(
+            heard,
+            "{\"extents\":{\"extents\":[],\"pending\":[]}}\n{\"done\":{}}\n{\"done\":{}}\n{\"error\":\"no such file\"}\n"
+        );
     }
 
     #[test]
@@ -490,14 +510,39 @@ mod tests {
         assert!(heard.starts_with("{\"error\":\"the request failed inside"), "{heard}");
     }
 
+    /// 32 of them took all places that there were for connections, and the daemon seemed to hang: `umount` told its administrator
+    /// to take the volume away by force.
     #[test]
-    fn more_connections_than_places_wait_for_one() {
-        let (_directory, control) = start(no_extents);
-        let idle: Vec<_> =
-            (0..MAX_CONNECTIONS).map(|_| BlockingStream::connect(&control.path).unwrap()).collect();
-        let mut waiting = Client::connect(&control.path).unwrap();
-        drop(idle);
-        assert_eq!(waiting.ask(&Request::Sync {}).unwrap(), Answer::Done {});
+    fn the_daemon_says_that_it_lives_however_many_requests_wait() {
+        let (device, answers) = std::sync::mpsc::channel::<()>();
+        let answers = std::sync::Mutex::new(answers);
+        let (begins, begun) = std::sync::mpsc::channel();
+        let (_directory, control) = start(move |request| match request {
+            Request::Sync {} => {
+                begins.send(()).unwrap();
+                // One at a time; all of them when the device is dropped.
+                let _ = answers.lock().unwrap().recv();
+                Answer::Done {}
+            }
+            _ => Answer::Error("alive".into()),
+        });
+        let path = &control.path;
+        let connect = |_| BlockingStream::connect(path).unwrap();
+        let _idle: Vec<_> = (0..2 * MAX_WAITING).map(connect).collect();
+        let mut waiting: Vec<_> = (0..2 * MAX_WAITING).map(connect).collect();
+        for stream in &mut waiting {
+            stream.write_all(&encode(&Request::Sync {})).unwrap();
+        }
+        begun.iter().take(MAX_WAITING).for_each(drop);
+        let asked = Client::connect(path).unwrap().ask(&Request::Info {});
+        assert!(matches!(&asked, Err(ClientError::Refused(why)) if why == "alive"), "{asked:?}");
+        assert!(begun.try_recv().is_err(), "more of them are served than there are places");
+        drop(device);
+        for stream in waiting {
+            let mut heard = String::new();
+            BufReader::new(stream).read_line(&mut heard).unwrap();
+            assert_eq!(heard, "{\"done\":{}}\n");
+        }
     }
 
     /// A daemon that hung hung all who asked it, and an administrator's commands with them.

@@ -251,7 +251,7 @@ fn answer(
     let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
     let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
     match request {
-        Request::Extents { ino } => volume.extents(Ino(ino)).map_or_else(refuse, Answer::Extents),
+        Request::Extents { ino } => volume.layout(Ino(ino)).map_or_else(refuse, Answer::Extents),
         Request::ExplainPolicy { ino } => volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy),
         Request::Info {} => Answer::Info(Box::new(Info {
             volume: volume.report(),

@@ -86,7 +86,7 @@ class Volume:
         if answer is None:
             return 1
         count, file_end, device_end = 0, None, None
-        for extent in json.loads(answer):
+        for extent in json.loads(answer)["extents"]:
             if (extent["file_offset"], extent["device_offset"]) != (file_end, device_end):
                 count += 1
             file_end = extent["file_offset"] + extent["length"]
