@@ -20,6 +20,7 @@ mod work;
 use avfs_fuse::loop_device::LoopDevice;
 use avfs_fuse::mount::{Filesystem, Kind, unmount};
 use avfs_fuse::protocol::WANTED;
+use avfs_io::device::{FileDevice, OpenMode};
 use fuse_wire::abi::{self, InitFlags, opcode};
 use recording::{Event, Recording, Request, Said};
 use rustix::io::Errno;
@@ -29,6 +30,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 use std::{fs, io, panic, thread};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -73,6 +75,11 @@ fn record(without: InitFlags) -> Recording {
     drop((between.kernel, between.server));
     served.join().unwrap().unwrap();
     drop(volume);
+    // The loop device lets go of the image a moment after it is unmounted.
+    while let Err(error) = FileDevice::open(&image, OpenMode::Exclusive) {
+        println!("waiting: {error}");
+        thread::sleep(Duration::from_millis(100));
+    }
     let volume = connection::open(&image);
     let tree = tree::of(&volume);
     volume.shutdown().unwrap();

@@ -201,11 +201,16 @@ fn rights(root: &Path) {
     fs::write(&path, "x").unwrap();
     let privileged = || fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
     privileged();
+    // Whether the bits are gone is in the next reply with attributes.
+    let is_taken = || assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o6000, 0);
     shell(root, OTHER, "echo more >>rights");
+    is_taken();
     privileged();
     shell(root, OTHER, ": >rights");
+    is_taken();
     privileged();
     std::os::unix::fs::chown(&path, Some(OTHER), Some(OTHER)).unwrap();
+    is_taken();
     fs::File::open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     shell(
         root,
