@@ -168,7 +168,8 @@ fn calibrate(
     config: Option<&Path>,
 ) -> Result<(), CtlError> {
     let kept = config.map(Kept::open).transpose()?;
-    let waiting = || eprintln!("{NAME}: waiting until {} is written completely", printable(path));
+    let waiting =
+        || crate::tell(format_args!("{NAME}: waiting until {} is written completely", printable(path)));
     let claim = Claim::take(path, NAME, waiting)?;
     let measured = measure_claimed(&claim, path, writes, duration);
     claim.release();

@@ -68,13 +68,13 @@ pub(crate) fn measure(
     let doubt = doubt(path);
     let what =
         if writes { "reads, writes and flushes; what it holds is lost" } else { "reads; nothing is written" };
-    eprintln!("measuring {} for about {} s: {what}", printable(path), duration.as_secs());
+    crate::tell(format_args!("measuring {} for about {} s: {what}", printable(path), duration.as_secs()));
     let measured = measure::measure(Arc::clone(device), writes, duration)
         .map_err(|error| CalibrateError::Measure { path: printable(path), error })?;
     crate::print(show(&measured))?;
     if measured.has_unfilled_cache() {
-        eprintln!(
-            "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`"
+        crate::tell(
+            "writes are faster than reads: the cache was not full yet; measure longer with `avfsctl calibrate --seconds`",
         );
     }
     if let Some(doubt) = &doubt {

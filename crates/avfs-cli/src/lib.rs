@@ -8,7 +8,7 @@
 //! Each command is a function here and a `main` of one line in `src/bin`.
 
 // It panics when nobody reads, or when the disk is full that the output goes to.
-#![warn(clippy::print_stdout)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod avfsctl;
 mod calibrate;

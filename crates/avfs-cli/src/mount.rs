@@ -118,10 +118,10 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cache_size = options.cache_size.unwrap_or(config.cache.size);
     memory::check(cache_size).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     let claim = Claim::take(&arguments.device, NAME, || {
-        eprintln!(
+        crate::tell(format_args!(
             "{NAME}: waiting until {} is written completely after its last mount",
             printable(&arguments.device)
-        );
+        ));
     })
     .map_err(|error| Failure::new(MOUNT_FAILED, error))?;
     if arguments.fake {
