@@ -15,6 +15,7 @@
 //! - After the time has run out nothing is resumed unless nobody can have had the volume meanwhile.
 
 use crate::format::MmpBlock;
+use crate::steps::{self, has};
 use avfs_io::{IoError, LockId};
 use units::{Duration, Instant};
 
@@ -39,6 +40,11 @@ const SETTLING: Duration = Duration::from_millis(220);
 const TRIES: u32 = 10;
 /// After an error of the device.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// For how long the holder may submit, see [`HELD`].
+fn held() -> Duration {
+    if has(steps::Step::MarginIsKept) { HELD } else { LEASE }
+}
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,7 +249,7 @@ impl Lease {
     pub(crate) fn holds_until(&self) -> Instant {
         match (&self.phase, self.held_since) {
             (Phase::Over(_), _) | (_, None) => Instant::ZERO,
-            (_, Some(since)) => since + HELD,
+            (_, Some(since)) => since + held(),
         }
     }
 
@@ -273,7 +279,7 @@ impl Lease {
             Phase::Resting { until } => Step::Wait(*until),
             Phase::Reserving { .. } => Step::Reserve { against: self.watch.predecessor() },
             Phase::Writing { read_at } => {
-                let until = self.held_since.map_or(*read_at + PROMPT, |since| since + HELD);
+                let until = self.held_since.map_or(*read_at + PROMPT, |since| since + held());
                 Step::Write { block: Box::new(self.next_block()), until }
             }
             Phase::Excluding { .. } => Step::Exclude,
@@ -288,6 +294,8 @@ impl Lease {
     /// The block, by a read that was submitted at `began`.
     pub(crate) fn read(&mut self, began: Instant, ended: Instant, found: Option<&MmpBlock>) {
         self.error = None;
+        let unread = self.written.clone().map(|(block, _)| block).filter(|_| self.was_held);
+        let found = if has(steps::Step::RenewalReads) { found } else { unread.as_ref().or(found) };
         self.phase = match self.written.clone() {
             None => match self.watch.saw(began, ended, found) {
                 Verdict::Free if self.reservation.is_some() => Phase::Writing { read_at: began },
@@ -312,6 +320,11 @@ impl Lease {
             Some(found) if found.holder == ours.holder && (1..=ours.sequence).contains(&found.sequence) => {
                 found.sequence
             }
+            _ if self.was_held && !has(steps::Step::TakenIsTheEnd) => {
+                self.lapse();
+                self.written = None;
+                return Phase::Reading;
+            }
             Some(found) if self.was_held => return Phase::Over(Over::Taken(found.clone())),
             None if self.was_held => return Phase::Over(Over::Overwritten),
             Some(found) if found.sequence != 0 => return Phase::Over(Over::InUse(found.clone())),
@@ -323,13 +336,14 @@ impl Lease {
         };
         let is_read_back = sequence == ours.sequence;
         if is_read_back && began >= self.counts_from {
-            if self.held_since.is_none() && self.reservation == Some(true) {
+            let has_others = self.reservation == Some(true) && has(steps::Step::OthersAreExcluded);
+            if self.held_since.is_none() && has_others {
                 return Phase::Excluding { submitted };
             }
             self.hold(submitted);
         }
         match self.held_since {
-            Some(since) if ended >= since + HELD => {
+            Some(since) if ended >= since + held() => {
                 // Nobody has had it yet, but from now on others may find it free, as we do.
                 self.lapse();
                 Phase::Reading
@@ -380,9 +394,11 @@ impl Lease {
         let Phase::Writing { read_at } = self.phase else { return };
         let block = self.next_block();
         self.sequence = block.sequence;
-        let is_late = ended > read_at + PROMPT;
+        let is_late = ended > read_at + PROMPT && has(steps::Step::LateNameIsWatched);
         self.phase = match self.held_since {
-            Some(since) if ended > since + LEASE => Phase::Over(Over::Halted),
+            Some(since) if ended > since + LEASE && has(steps::Step::HaltInRenewalIsTheEnd) => {
+                Phase::Over(Over::Halted)
+            }
             Some(_) => Phase::Resting { until: submitted + RENEWAL },
             None if is_late && self.was_held => Phase::Over(Over::Halted),
             None if is_late => {
@@ -391,7 +407,7 @@ impl Lease {
                 return;
             }
             None => {
-                self.counts_from = ended + SETTLING;
+                self.counts_from = if has(steps::Step::NameSettles) { ended + SETTLING } else { ended };
                 Phase::Resting { until: self.counts_from }
             }
         };
@@ -490,5 +506,11 @@ fn host_name() -> String {
     name.trim().chars().filter(char::is_ascii).take(63).collect()
 }
 
+#[cfg(test)]
+mod hosts;
+#[cfg(test)]
+mod loss;
+#[cfg(all(test, feature = "protocol-steps"))]
+mod mutations;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@
 
 use crate::format::{BLOCK, MMP, MmpBlock};
 use crate::lease::{Lease, Over, Step, Verdict, Watch, contender, key};
+use crate::steps::{self, has};
 use avfs_io::device::{Device, FileDevice, ReservationError, Reservations};
 use avfs_io::{Gate, Geometry, IoError, LockId, engine};
 use std::sync::Arc;
@@ -168,24 +169,49 @@ pub(crate) fn take(device: &dyn Device, watch: Watch, clock: &dyn Clock) -> Resu
     }
 }
 
-/// Renews the lease until `ended` says so, and holds the gate open meanwhile. When it is lost, the gate is closed. The caller says so
-/// before it revokes the gate: what fails then has to be known for what it is, and not as an error of the device.
+/// Opens the gate for as long as the lease says; closes it for good when that is over, and then gives back why. `lost` is called
+/// before what waits ends.
+pub(crate) fn pass_on(lease: &Lease, gate: &Gate, lost: impl FnOnce(&Over)) -> Result<(), Over> {
+    let Some(over) = lease.over() else {
+        let until =
+            if has(steps::Step::GateClosesInTime) { lease.holds_until() } else { Instant::FAR_FUTURE };
+        gate.permit(until);
+        return Ok(());
+    };
+    if !has(steps::Step::LossRevokesTheGate) {
+        gate.permit(Instant::ZERO);
+        lost(over);
+    } else if has(steps::Step::LossIsToldFirst) {
+        gate.revoke_after(|| lost(over));
+    } else {
+        gate.revoke();
+        lost(over);
+    }
+    Err(over.clone())
+}
+
+/// Renews the lease until `ended` says so, and holds the gate open meanwhile. When it is lost, `lost` is called: after the gate was
+/// closed, before it is revoked.
 fn keep(
     device: &dyn Device,
     lease: &mut Lease,
     gate: &Gate,
     ended: &Receiver<()>,
     clock: &dyn Clock,
-) -> Result<(), Over> {
+    lost: impl FnOnce(&Over),
+) {
     let mut held = true;
+    let mut lost = Some(lost);
     loop {
-        if let Some(over) = lease.over() {
-            gate.permit(Instant::ZERO);
-            return Err(over.clone());
+        let lose = |over: &Over| {
+            if let Some(lost) = lost.take() {
+                lost(over);
+            }
+        };
+        if pass_on(lease, gate, lose).is_err() {
+            return;
         }
-        let until = lease.holds_until();
-        gate.permit(until);
-        let holds = until > clock.now();
+        let holds = lease.holds_until() > clock.now();
         match (held, holds) {
             (true, false) => {
                 tracing::warn!(
@@ -203,7 +229,7 @@ fn keep(
             Ok(Some(until)) => {
                 let time = until.saturating_since(clock.now());
                 if ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected) {
-                    return Ok(());
+                    return;
                 }
             }
             Err((began, error)) => {
@@ -263,10 +289,7 @@ impl Holding {
         let renewed = Arc::clone(&device);
         let thread = std::thread::Builder::new().name("avfs-lease".into()).spawn(move || {
             let mut lease = lease;
-            if let Err(over) = keep(&*renewed, &mut lease, &gate, &ended, &Machine) {
-                lost(&over);
-                gate.revoke();
-            }
+            keep(&*renewed, &mut lease, &gate, &ended, &Machine, lost);
             lease
         })?;
         Ok(Self { device, end, thread })
@@ -359,10 +382,7 @@ pub(crate) fn held<T, E: From<IoError>>(
         let (end, ended) = channel::<()>();
         let (gate, lease) = (&gate, &mut lease);
         let keeper = scope.spawn(move || {
-            if let Err(over) = keep(device, lease, gate, &ended, &Machine) {
-                tracing::error!("{over}");
-                gate.revoke();
-            }
+            keep(device, lease, gate, &ended, &Machine, |over| tracing::error!("{over}"));
         });
         let done = work(&Guarded { device, gate });
         drop(end);

@@ -15,12 +15,15 @@ use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, SimEngine, Timing};
-use avfs_io::{Device, Geometry};
+use avfs_io::{Device, Gate, Geometry};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
+
+/// When a volume is mounted.
+const EPOCH: Instant = Instant::from_nanos(1_000_000_000);
 
 /// A mounted volume whose time passes only when somebody waits.
 pub struct SimVolume {
@@ -60,7 +63,7 @@ impl SimVolume {
         // Of the configuration only what no device has a part in: this one takes no time.
         let scheduler = with_shares(&config, rtsched::Config::default());
         let engine = SimEngine::new(disk, scheduler);
-        Self::mount_on(engine, pool, config, seed)
+        Self::mount_on(engine, pool, config, seed, EPOCH)
     }
 
     /// Mounts what is on `disk`, which says that it is of this geometry and takes as long as `timing` says.
@@ -76,7 +79,25 @@ impl SimVolume {
     ) -> core::result::Result<Self, RecoveryError> {
         let scheduler = scheduler_config(&config, geometry, disk.size(), pool.capacity());
         let engine = SimEngine::timed(disk, scheduler, timing);
-        Self::mount_on(engine, pool, config, 1)
+        Self::mount_on(engine, pool, config, 1, EPOCH)
+    }
+
+    /// Mounts what is on `disk` at this moment, behind a gate, as the holder of a lease does. Time passes by [`run_at`](Self::run_at)
+    /// alone.
+    ///
+    /// # Errors
+    /// When it cannot be recovered.
+    pub fn mount_behind(
+        gate: Arc<Gate>,
+        disk: Arc<SimDisk>,
+        pool: &Pool,
+        config: Config,
+        timing: Box<dyn Timing>,
+        clock: Instant,
+    ) -> core::result::Result<Self, RecoveryError> {
+        let scheduler = scheduler_config(&config, disk.geometry(), disk.size(), pool.capacity());
+        let engine = SimEngine::timed(disk, scheduler, timing).behind(gate);
+        Self::mount_on(engine, pool, config, 1, clock)
     }
 
     fn mount_on(
@@ -84,9 +105,9 @@ impl SimVolume {
         pool: &Pool,
         config: Config,
         seed: u64,
+        clock: Instant,
     ) -> core::result::Result<Self, RecoveryError> {
         let recovered = recover(&**engine.disk())?;
-        let clock = Instant::from_nanos(1_000_000_000);
         let read_only = recovered.behind.is_some();
         let options = CoreOptions { config, read_only, ..CoreOptions::default() };
         let core = Core::new(
@@ -181,6 +202,21 @@ impl SimVolume {
             self.with(|core, now| core.tick(now));
         }
         self.complete_due();
+    }
+
+    /// On a device that takes its time: the process runs at this moment, and hears what the device has done meanwhile.
+    pub fn run_at(&mut self, now: Instant) {
+        self.clock = self.clock.max(now);
+        self.complete_due();
+        if self.core.next_wakeup() <= self.clock {
+            self.with(|core, now| core.tick(now));
+        }
+        self.complete_due();
+    }
+
+    /// The process sleeps at this moment, and a device that takes its time works.
+    pub fn sleep_at(&mut self, now: Instant) {
+        self.engine.let_device_work(now, &mut self.random);
     }
 
     fn next_event(&self) -> Instant {

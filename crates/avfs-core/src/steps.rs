@@ -1,6 +1,6 @@
-//! The steps of the protocol between data, log, checkpoint and device, by name, so that each can be taken out.
+//! The steps of the protocol between data, log, checkpoint and device, and of the lease, by name, so that each can be taken out.
 //!
-//! **For:** the proof that the crash tests notice when one is missing (`./prove protocol-steps`). **Excludes:** what a step
+//! **For:** the proof that a test notices when one is missing (`./prove protocol-steps`). **Excludes:** what a step
 //! does, which stands where it is asked for. **State:** with the feature `protocol-steps`, which tests alone enable, the one
 //! step that is out on this thread; without it there is none, and [`has`] is a constant. **Invariants:** the filesystem
 //! only asks.
@@ -20,6 +20,11 @@ macro_rules! steps {
             /// What it says, in one line.
             pub fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// Whether it is one of the lease's, which tests of its own look after.
+            pub fn is_of_the_lease(self) -> bool {
+                self as usize >= Self::NameSettles as usize
             }
         }
     };
@@ -62,6 +67,18 @@ steps! {
     BehindIsFound: "a log that goes on behind damage is not written to",
     ReplaySkipsWhatImagesHave: "a record is left out if the shard's image has it",
     BehindTheEndIsCleared: "bytes behind a file's end that a crash left are cleared",
+    // Lease.
+    NameSettles: "a name counts only after it has stood for the settling time",
+    LateNameIsWatched: "a name that was written late is watched before it counts",
+    OthersAreExcluded: "where the device has reservations, it counts only after all others' are gone",
+    RenewalReads: "a renewal reads before it writes",
+    TakenIsTheEnd: "a holder that finds another name stops for good",
+    HaltInRenewalIsTheEnd: "a holder that halted in a renewal for longer than the lease stops for good",
+    MarginIsKept: "a holder submits nothing in the margin before the lease's end",
+    GateClosesInTime: "the gate closes when the lease has run out",
+    LossRevokesTheGate: "what waits before the gate ends when the lease is lost",
+    LossIsToldFirst: "a loss is told before what waits ends",
+    DiscardAsksTheGate: "a discard, which goes past the engine, asks the gate itself",
 }
 
 #[cfg(feature = "protocol-steps")]

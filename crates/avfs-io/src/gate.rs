@@ -50,6 +50,14 @@ impl Gate {
         self.wake();
     }
 
+    /// Closed at once, and for good when `tell` has returned: what waits before the gate ends then, and has to be known for what it is,
+    /// not as an error of the device.
+    pub fn revoke_after(&self, tell: impl FnOnce()) {
+        self.permit(Instant::ZERO);
+        tell();
+        self.revoke();
+    }
+
     /// When it closes, unless it is told something else before.
     pub fn until(&self) -> Instant {
         if self.is_revoked() {

@@ -3,6 +3,7 @@
 use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
+use crate::gate::Gate;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use crate::streams::{DeclaredStream, Evidence, Promise, Streams};
 use rand::Rng;
@@ -25,6 +26,7 @@ pub struct SimEngine {
     /// Those that went to the device, if anybody wants to know.
     commands: Option<Vec<SimCommand>>,
     timing: Option<Box<dyn Timing>>,
+    gate: Arc<Gate>,
 }
 
 /// A command that went to the device.
@@ -84,7 +86,13 @@ impl SimEngine {
             ready: VecDeque::new(),
             commands: None,
             timing: None,
+            gate: Arc::new(Gate::open()),
         }
+    }
+
+    /// The same, behind a gate: see [`Engine::start_behind`](crate::engine::Engine::start_behind).
+    pub fn behind(self, gate: Arc<Gate>) -> Self {
+        Self { gate, ..self }
     }
 
     /// An idle engine whose device takes its time: [`step`](Self::step) completes what is complete by then, and nothing
@@ -177,12 +185,30 @@ impl SimEngine {
     pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
         if self.ready.is_empty() {
             self.let_complete(now, rng);
-            self.dispatch(now);
+            if self.gate.is_revoked() {
+                self.refuse_all(now);
+            }
+            if self.gate.is_open(now) {
+                self.dispatch(now);
+            }
             if !self.is_timed() && !self.in_flight.is_empty() {
                 self.complete(now, rng.random_range(0..self.in_flight.len()), rng);
             }
         }
         self.ready.pop_front()
+    }
+
+    /// Ends everything that is not at the device.
+    fn refuse_all(&mut self, now: Instant) {
+        for id in std::mem::take(&mut self.queued).into_keys() {
+            self.scheduler.cancel(now, id);
+            self.ready.push_back(Completion { tag: IoTag(id.0), result: Err(IoError::Fenced) });
+        }
+    }
+
+    /// The process sleeps, and a device that takes its time gets on: what it has done by now, [`step`](Self::step) tells later.
+    pub fn let_device_work(&mut self, now: Instant, rng: &mut impl Rng) {
+        self.let_complete(now, rng);
     }
 
     fn dispatch(&mut self, now: Instant) {
