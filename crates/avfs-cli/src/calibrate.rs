@@ -78,7 +78,7 @@ pub(crate) fn measure(
         );
     }
     if let Some(doubt) = &doubt {
-        eprintln!("{doubt}");
+        crate::tell(doubt);
     }
     let Measured { read, read_ends, write, write_times, flush, .. } = measured;
     let device = DeviceConfig { read: Some(read), read_ends, write, write_times, flush }.rounded();
