@@ -1,6 +1,6 @@
 //! What a request costs: enqueue, dispatch and complete, with so many queued that it stays at that.
 //!
-//! `cargo bench -p rtsched`. Besides it, a device with admitted streams, where dispatch reckons with what they may
+//! `cargo bench -p avfs-rtsched`. Besides it, a device with admitted streams, where dispatch reckons with what they may
 //! still ask for.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};

@@ -6,32 +6,11 @@
 //! device, owned by the owner of the device's queue. **Invariants:** a request that was enqueued is dispatched
 //! exactly once or cancelled, never both; two schedulers given the same calls make the same decisions.
 //!
-//! ```
-//! use rtsched::{Class, Config, Direction, Request, RequestId, Scheduler};
-//! use units::{Bytes, DeviceOffset, Duration, Instant};
-//!
-//! let mut scheduler = Scheduler::new(Config::default());
-//! let now = Instant::ZERO;
-//! let read = |id, class, deadline| Request {
-//!     id: RequestId(id),
-//!     class,
-//!     stream: None,
-//!     direction: Direction::Read,
-//!     offset: DeviceOffset(id << 30),
-//!     length: Bytes::from_mib(8),
-//!     deadline,
-//! };
-//! scheduler.enqueue(now, read(1, Class::RealTime, Some(now + Duration::from_millis(671))));
-//! scheduler.enqueue(now, read(2, Class::BestEffort, None));
-//! // The frame is not due for a while, so the copy goes first; then the frame, in time.
-//! for expected in [2, 1] {
-//!     let command = scheduler.dispatch(now).unwrap();
-//!     assert_eq!(command.requests[..], [RequestId(expected)]);
-//!     scheduler.complete(now, command.id);
-//! }
-//! ```
+//! `now` must not go back from one call to the next.
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 extern crate alloc;
 
 mod admission;
@@ -72,4 +51,5 @@ pub use scheduler::Scheduler;
 pub use stream::{
     Account, Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline,
 };
+pub use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 pub use unpromised::Beside;
