@@ -141,13 +141,14 @@ pub struct SchedulerConfig {
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
+        let scheduler = rtsched::Config::default();
         Self {
             queue_depth: None,
-            metadata_latency: Duration::from_millis(50),
-            best_effort_latency: Duration::from_secs(2),
+            metadata_latency: scheduler.metadata_latency,
+            best_effort_latency: scheduler.best_effort_latency,
             longest_start: Duration::from_millis(2500),
-            best_effort_floor_percent: 10,
-            idle_floor_percent: 1,
+            best_effort_floor_percent: scheduler.best_effort_floor_percent,
+            idle_floor_percent: scheduler.idle_floor_percent,
             // An operator's targets: two users at their share leave half of the device to the administrator's policies.
             user_share_percent: 25,
             users_share_percent: 50,

@@ -12,7 +12,7 @@ use units::{Bytes, Duration};
 pub enum FloorBase {
     /// The device's time: floors take streams away.
     Device,
-    /// The time that the admitted streams leave: floors take away no stream, and share what is left among the
+    /// The time that the admitted streams leave: floors refuse no stream, and share what is left among the
     /// classes when metadata alone could take all of it.
     Remainder,
 }
@@ -20,73 +20,79 @@ pub enum FloorBase {
 /// What was measured of a device under sustained load, and is trusted for longer than what was guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Calibrated {
-    /// Neither.
+    /// Nothing: the values are guesses.
     Nothing,
-    /// What reads take.
+    /// What reads take; writes and flushes are guesses.
     Reads,
-    /// Writes and flushes, too. What writes are faster than that is taken for the debt of a cache, which has to be paid.
+    /// What reads, writes and flushes take. What writes are faster than that is taken for the debt of a cache, which has to be paid.
     All,
 }
 
 /// What an administrator may set. Values out of range count as the nearest one in range.
+///
+/// The defaults are for a disk array, and are what [`Config::default`] says; nothing else states them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Commands at the device at once, 1..=1024.
     pub queue_depth: u32,
-    /// Deadline of a metadata request that names none, counted from its arrival; also of a real-time one.
+    /// Deadline of a metadata request that names none, counted from its arrival. Also of a real-time request that names
+    /// none and has no reservation.
     pub metadata_latency: Duration,
-    /// Deadline of a best-effort request that names none.
+    /// Deadline of a best-effort request that names none, counted from its arrival.
     pub best_effort_latency: Duration,
-    /// Deadline of an idle request that names none: after that, it is served although other requests wait.
+    /// Deadline of an idle request that names none, counted from its arrival. After that, it is served although other
+    /// requests wait.
     pub idle_latency: Duration,
     /// What the floors are a part of.
     pub floor_base: FloorBase,
-    /// Percent of it that metadata gets before real time if it needs it, 0..=30; 0: none.
+    /// Percent of the [base](Self::floor_base) that metadata gets before real time if it needs it, 0..=30; 0: none.
     pub metadata_floor_percent: u32,
-    /// The same for best effort: what a copy gets while streams take all they can. With 0 it may starve.
+    /// The same for best effort, 0..=30: what a copy gets while streams take all they can. With 0 it may starve.
     pub best_effort_floor_percent: u32,
-    /// The same for idle work that is older than its deadline.
+    /// The same for idle work that is older than its deadline, 0..=30.
     pub idle_floor_percent: u32,
     /// Thousandths of the device's time that admitted streams may take together, 10..=999.
     pub streams_max_permille: u32,
-    /// The same while none of them writes and next to nothing without a guarantee uses the device. Reads take what they
-    /// are reckoned to take, and less when they are served in sweeps; what a write takes, a cache may have to be paid
-    /// later. What is left has only to outweigh that some accesses take longer than others, and a measurement is off by
-    /// some thousandths. Beside others it has to let players that begin be served before they are promised to be, too.
-    /// Streams that were admitted without such load stay admitted.
+    /// The same, 10..=999, while no stream writes and next to nothing without a guarantee uses the device
+    /// ([`Beside::Nobody`](crate::Beside::Nobody)). Reads take what they are reckoned to take, and less when they are
+    /// served in sweeps; what a write takes, a cache may have to be paid later. What is left has only to outweigh that
+    /// some accesses take longer than others, and that a measurement is off by some thousandths. Streams that were
+    /// admitted so stay admitted beside others.
     pub readers_max_permille: u32,
-    /// The same while a client searches, as with random reads or jumps: each place that it looks at is a seek before
-    /// whatever players that begin wait for. Streams that were admitted without a search stay admitted.
+    /// The same, 10..=999, while a client searches, as with random reads or jumps
+    /// ([`Beside::Searches`](crate::Beside::Searches)): each place that it looks at is a seek before whatever players
+    /// that begin wait for. Streams that were admitted without a search stay admitted.
     pub searched_max_permille: u32,
-    /// Thousandths of the device's time that the streams of one account may take together, 0..=1000. What is admitted stays
-    /// admitted when the device turns out slower.
+    /// Thousandths of the device's time that the streams of one [`Account`](crate::Account) may take together, 0..=1000.
+    /// What is admitted stays admitted when the device turns out slower.
     pub account_max_permille: u32,
-    /// The same of all streams that are on an account.
+    /// The same of all streams that are on an account, 0..=1000.
     pub accounts_max_permille: u32,
     /// Memory for the buffers of all admitted streams, see [`Terms::buffer`](crate::Terms::buffer).
     pub buffer_memory: Bytes,
-    /// The memory of a stream's buffer is used and given back in pieces of this length: what has been played of one is held
-    /// until the rest has been, and counts as memory of the stream's beside its buffer.
+    /// The memory of a stream's buffer is used and given back in pieces of this length. What has been played of a piece
+    /// is held until the rest has been, so a stream needs one piece beside its buffer. 0: memory is given back by the
+    /// byte.
     pub buffer_piece: Bytes,
     /// What a stream's request plays for at least, where its length is left to the admission and no short deadline
-    /// is in its way. It is longer on a device that seeks and where there is memory,...
+    /// is in its way. It is longer on a device that seeks and where there is memory.
     pub request_time: Duration,
-    /// ...but no longer than this. What a stream asks for first comes after as much at the latest, so this is how
-    /// long a player may have to wait on a full device.
+    /// What such a request plays for at most. What a stream asks for first comes after as much at the latest, so this
+    /// is how long a player may have to wait on a full device.
     pub request_time_max: Duration,
-    /// The shortest request that is chosen for a stream.
+    /// The shortest request that is chosen for a stream; at least 1 byte.
     pub request_min: Bytes,
-    /// The longest request that is chosen for a stream.
+    /// The longest request that is chosen for a stream; not less than [`request_min`](Self::request_min).
     pub request_max: Bytes,
     /// Chosen requests are whole multiples of this, or this divided by a power of two: files lie in pieces of this
-    /// length.
+    /// length. At least 1 byte.
     pub request_unit: Bytes,
-    /// After so long without a request, a reservation's time is given to others; or after two of its periods, if that is
-    /// longer.
+    /// After so long without a request, or after two of its periods if that is longer, a reservation's time is given to
+    /// others ([`StreamState::Paused`](crate::StreamState::Paused)).
     pub reservation_timeout: Duration,
-    /// A demoted stream stays so at least for this time, and is restored only...
+    /// A demoted stream stays so at least for this time.
     pub restore_after: Duration,
-    /// ...when so many percent of the device's time are free beside it.
+    /// A demoted stream is restored only when so many percent of the device's time are free beside it, 0..=50.
     pub restore_margin_percent: u32,
     /// Bytes on the device, for a service model by zones and seeks; 0: it takes the same everywhere, as flash does.
     pub device_size: Bytes,
@@ -101,9 +107,10 @@ pub struct Config {
     /// are reckoned, and to notice in time that the device has become slower.
     pub cushion_percent: u32,
     /// The longest single request that the classes without guarantees make: what a stream's request may find at
-    /// the device, for admission.
+    /// the device, for admission. A longer one is accepted, but may make a stream late.
     pub largest_request: Bytes,
-    /// How long after the last tight real-time request the device is kept that shallow.
+    /// How long after the last tight real-time request the queue of the device is kept as short as
+    /// [`blocking_percent`](Self::blocking_percent) says.
     pub real_time_memory: Duration,
     /// What the device is reckoned to take for a read until it has shown.
     pub read: ServiceTime,
@@ -115,14 +122,15 @@ pub struct Config {
     /// What writes of the [`WRITE_LENGTHS`] took, where each was measured: `write` is the line through them, and arrays do
     /// not keep to it. `None`: they do until the device has shown.
     pub write_times: Option<[Duration; WRITE_LENGTHS.len()]>,
-    /// The same for a flush, whose length is zero.
+    /// What the device is reckoned to take for a flush, whose length is zero, until it has shown.
     pub flush: ServiceTime,
     /// Which of the values above were measured under sustained load.
     pub calibrated: Calibrated,
     /// Learn service times from completions. Without, the values above hold for good: for a device whose worst
     /// case is known.
     pub learning: bool,
-    /// Events kept for the reader; the oldest give way.
+    /// Events kept for [`pop_event`](crate::Scheduler::pop_event), for which memory is taken at the start; the oldest
+    /// give way. 0: events are counted only.
     pub event_capacity: usize,
 }
 
@@ -137,7 +145,7 @@ impl Default for Config {
             idle_latency: Duration::from_secs(60),
             floor_base: FloorBase::Remainder,
             metadata_floor_percent: 10,
-            best_effort_floor_percent: 5,
+            best_effort_floor_percent: 10,
             idle_floor_percent: 1,
             streams_max_permille: 980,
             readers_max_permille: 995,

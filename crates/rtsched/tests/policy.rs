@@ -367,7 +367,10 @@ fn nine_streams_are_clean_and_ten_leave_a_copier_its_floor() {
 #[test]
 fn best_effort_and_metadata_get_their_floors_under_any_real_time_load() {
     let config = Config { floor_base: FloorBase::Device, learning: false, ..Config::default() };
-    let floors = [(Class::Metadata, 0.10), (Class::BestEffort, 0.05)];
+    let floors = [
+        (Class::Metadata, config.metadata_floor_percent),
+        (Class::BestEffort, config.best_effort_floor_percent),
+    ];
     let length = Bytes::from_mib(1);
     let mut lab = Lab::new(config);
     let mut busy: BTreeMap<Class, Duration> = BTreeMap::new();
@@ -384,7 +387,8 @@ fn best_effort_and_metadata_get_their_floors_under_any_real_time_load() {
         let dispatch = lab.complete().expect("there is always something");
         *busy.entry(classes[&dispatch.requests[0]]).or_default() += DISK.of(dispatch.length);
     }
-    for (class, floor) in floors {
+    for (class, percent) in floors {
+        let floor = f64::from(percent) / 100.0;
         let share = busy[&class].as_secs_f64() / lab.now.saturating_since(Instant::ZERO).as_secs_f64();
         assert!((floor * 0.95..floor * 1.1).contains(&share), "{class:?}: {share}");
     }
@@ -392,7 +396,7 @@ fn best_effort_and_metadata_get_their_floors_under_any_real_time_load() {
 
 #[test]
 fn a_flood_of_metadata_takes_no_frame() {
-    // Feasible beside the floors: 4 streams of 8 MiB in 671 ms take 39 %, floors 16 %.
+    // Feasible beside the floors: 4 streams of 8 MiB in 671 ms take 39 %, floors 21 %.
     let length = Bytes::from_mib(8);
     let period = Duration::from_millis(671);
     let mut lab = Lab::new(Config { learning: false, ..Config::default() });

@@ -683,7 +683,9 @@ fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
 fn nobody_gives_way_because_a_small_write_is_answered_while_a_long_read_goes_on() {
     // A controller answers a write of the log at once. What it had read by then was reckoned as still to be read, and by that
     // alone a deadline was in danger.
-    let config = Config { queue_depth: 4, blocking_percent: 40, cushion_percent: 0, ..known() };
+    // Three such streams fit beside floors of 16 %.
+    let floors = Config { best_effort_floor_percent: 5, ..known() };
+    let config = Config { queue_depth: 4, blocking_percent: 40, cushion_percent: 0, ..floors };
     let mut lab = Lab::new(config);
     let spec = StreamSpec { deadline: Some(Duration::from_millis(420)), ..fixed(HD) };
     let _ = [1, 2, 3].map(|stream| admit(&mut lab, stream, spec));

@@ -2,7 +2,7 @@
 
 mod lab;
 
-use lab::{Lab, request};
+use lab::{Lab, known, request};
 use rtsched::{Class, Config, Reason, Request, RequestId, Reservation, StreamId, StreamSpec};
 use units::{Bitrate, Bytes, Duration, Instant};
 
@@ -10,7 +10,7 @@ const HD: Bitrate = Bitrate::from_megabits(100);
 const UNIT: Bytes = Bytes::from_mib(8);
 
 fn lab() -> Lab {
-    Lab::new(Config { learning: false, ..Config::default() })
+    Lab::new(known())
 }
 
 fn wanted(stream: u64, id: u64, offset: u64, within: Duration) -> Request {
@@ -545,12 +545,12 @@ fn a_picture_that_is_hastened_again_does_not_take_its_part_again() {
 /// show it. The last of six to begin waited for 1.9 s behind that, and had a frame late in one of sixteen runs.
 #[test]
 fn what_is_given_within_its_streams_grace_leaves_room_for_who_wants_something_sooner() {
-    // It takes 65 ms, and so does what another one wants sooner.
+    // It takes 65 ms, and so does what another one wants sooner. By the millisecond, beside floors of 16 %.
     let wish = Duration::from_millis(160);
     for (grace, first) in
         [(Duration::ZERO, 1), (Duration::from_millis(13), 1), (Duration::from_millis(20), 3)]
     {
-        let mut lab = lab();
+        let mut lab = Lab::new(Config { best_effort_floor_percent: 5, ..known() });
         let spec = StreamSpec {
             request: Some(UNIT),
             deadline: Some(HD.time_for(UNIT)),
