@@ -1,17 +1,32 @@
-//! What a request costs: enqueue, dispatch and complete, with so many queued that it stays at that.
+//! What a request costs: enqueue, dispatch and complete, together and each call by itself, with so many queued that it
+//! stays at that.
 //!
-//! `cargo bench -p avfs-rtsched`. Besides it, a device with admitted streams, where dispatch reckons with what they may
-//! still ask for.
+//! `cargo bench -p avfs-rtsched`. The loads are real time and best effort by halves, best effort alone, and a device with
+//! admitted streams, where dispatch reckons with what they may still ask for.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{Bencher, BenchmarkId, Criterion, criterion_group, criterion_main};
 use rtsched::{
     Class, Config, Direction, Dispatch, Request, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec,
 };
 use std::hint::black_box;
+use std::time;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
 const FLASH: ServiceTime =
     ServiceTime { access: Duration::from_micros(20), bytes_per_second: Bytes(3_000_000_000) };
+
+/// By name: how many streams are admitted, and how many of sixteen requests are real time.
+const LOADS: [(&str, u64, u64); 3] = [("mixed", 0, 8), ("best_effort", 0, 0), ("streams", 100, 8)];
+const QUEUED: [u64; 2] = [1_000, 100_000];
+/// So many calls are timed together, because a look at the clock takes as long as some of them.
+const BATCH: usize = 16;
+
+#[derive(Clone, Copy)]
+enum Call {
+    Enqueue,
+    Dispatch,
+    Complete,
+}
 
 struct Load {
     scheduler: Scheduler,
@@ -77,27 +92,71 @@ impl Load {
             }
         }
     }
+
+    /// What one of the calls takes for so many requests.
+    fn time_of(&mut self, call: Call, requests: u64) -> Duration {
+        let mut commands: [Dispatch; BATCH] = std::array::from_fn(|_| Dispatch::empty());
+        let (mut took, mut served) = ([Duration::ZERO; 3], 0);
+        while served < requests {
+            let (mut sent, start) = (0, time::Instant::now());
+            while sent < BATCH && self.scheduler.dispatch_into(self.now, &mut commands[sent]) {
+                sent += 1;
+            }
+            took[Call::Dispatch as usize] += start.elapsed();
+            let start = time::Instant::now();
+            for command in &commands[..sent] {
+                self.now += FLASH.of(command.length);
+                self.scheduler.complete(self.now, command.id);
+            }
+            took[Call::Complete as usize] += start.elapsed();
+            let asked: usize = commands[..sent].iter().map(|command| command.requests.len()).sum();
+            let start = time::Instant::now();
+            (0..asked).for_each(|_| self.enqueue());
+            took[Call::Enqueue as usize] += start.elapsed();
+            served += asked as u64;
+        }
+        // The last batch may have been longer than was asked for.
+        took[call as usize].mul_f64(requests as f64 / served as f64)
+    }
+
+    /// Pools have their size and the queue its steady shape.
+    fn settled(queued: u64, streams: u64, real_time: u64) -> Self {
+        let mut load = Self::new(queued, streams, real_time);
+        (0..2 * queued).for_each(|_| load.step());
+        load
+    }
 }
 
-fn request(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("enqueue_dispatch_complete");
-    for (name, streams, real_time) in [("mixed", 0, 8), ("best_effort", 0, 0), ("streams", 100, 8)] {
-        for queued in [1_000, 100_000] {
-            // Made when it is measured, so that one load can be looked at alone.
+/// Each load, made when it is measured, so that one can be looked at alone.
+fn loads(criterion: &mut Criterion, group: &str, measure: impl Fn(&mut Bencher, &mut Load)) {
+    let mut group = criterion.benchmark_group(group);
+    for (name, streams, real_time) in LOADS {
+        for queued in QUEUED {
             let mut load = None;
             group.bench_function(BenchmarkId::new(name, queued), |bencher| {
-                let load = load.get_or_insert_with(|| {
-                    let mut load = Load::new(queued, streams, real_time);
-                    // Until pools have their size and the queue its steady shape.
-                    (0..2 * queued).for_each(|_| load.step());
-                    load
-                });
-                bencher.iter(|| black_box(&mut *load).step());
+                let load = load.get_or_insert_with(|| Load::settled(queued, streams, real_time));
+                measure(bencher, load);
             });
         }
     }
     group.finish();
 }
 
-criterion_group!(benches, request);
+fn request(criterion: &mut Criterion) {
+    loads(criterion, "enqueue_dispatch_complete", |bencher, load| {
+        bencher.iter(|| black_box(&mut *load).step());
+    });
+}
+
+fn calls(criterion: &mut Criterion) {
+    for (name, call) in
+        [("enqueue", Call::Enqueue), ("dispatch", Call::Dispatch), ("complete", Call::Complete)]
+    {
+        loads(criterion, name, |bencher, load| {
+            bencher.iter_custom(|requests| load.time_of(call, requests));
+        });
+    }
+}
+
+criterion_group!(benches, request, calls);
 criterion_main!(benches);

@@ -7,7 +7,7 @@
 
 use units::{Bytes, Duration, nanos};
 
-/// The time one command holds the device: `access` plus its length at `bytes_per_second`.
+/// The time one command holds the device: C(Q) = a + Q/R, `access` plus its length at `bytes_per_second`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceTime {
     /// Before the first byte: seek, rotation, the command itself. At least 1 ns is reckoned with.

@@ -45,7 +45,7 @@ impl ServiceTime {
         })
     }
 
-    /// The same if the rate is known: of the lines with this rate, the one with the least relative errors, whose access is not
+    /// As [`through`](Self::through) if the rate is known: of the lines with this rate, the one with the least relative errors, whose access is not
     /// below zero. `None` without a command that took time, or without a rate.
     pub fn with_rate(points: &[(Bytes, Duration)], bytes_per_second: Bytes) -> Option<Self> {
         let mut access = (0.0, 0.0);

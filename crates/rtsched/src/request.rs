@@ -54,11 +54,11 @@ pub struct Request {
     pub stream: Option<StreamId>,
     /// What to do.
     pub direction: Direction,
-    /// First byte on the device.
+    /// First byte on the device; 0 for [`Direction::Flush`].
     pub offset: DeviceOffset,
-    /// Length; zero only for [`Direction::Flush`].
+    /// Length in bytes, which end before 2^64; zero only for [`Direction::Flush`].
     pub length: Bytes,
-    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config), or
+    /// The instant by which it must **complete**. `None`: by its class's own bound, see [`Config`](crate::Config) (`metadata_latency`, `best_effort_latency`, `idle_latency`), or
     /// for an admitted stream by its terms. Those also bound how early a stream's deadline can be. Best effort of no
     /// stream that has one may be played, at a rate not known: it goes before what streams want more than a second
     /// later, where their promises bear it.
@@ -91,7 +91,7 @@ pub struct Dispatch {
     pub direction: Direction,
     /// First byte.
     pub offset: DeviceOffset,
-    /// Sum of the requests' lengths.
+    /// Sum of the requests' lengths, in bytes.
     pub length: Bytes,
     /// Why it was chosen.
     pub reason: Reason,

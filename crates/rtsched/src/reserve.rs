@@ -169,7 +169,7 @@ impl Scheduler {
         (rate.0 > 0).then_some(rate)
     }
 
-    /// Gives an admitted stream another rate. The terms of the reservation follow; they hold for what is asked for
+    /// Gives an admitted stream another rate, above zero. The terms of the reservation follow; they hold for what is asked for
     /// from now on.
     ///
     /// # Errors

@@ -30,7 +30,9 @@ const SEARCH: Duration = Duration::from_secs(2);
 /// So long before the device is through it is given the next command then.
 const JOINS: Duration = Duration::from_millis(30);
 
-/// The state machine. See the crate's documentation.
+/// The state machine: one for each device. See the crate's documentation.
+///
+/// Calls take `now`, which must not go back from one call to the next. None of them waits for anything.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(crate) config: Config,
@@ -70,7 +72,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// An idle scheduler.
+    /// An idle scheduler, which knows of the device what `config` says.
     pub fn new(config: Config) -> Self {
         let floors = Floors::new(&config);
         let usable = Usable::holding_back(floors.total());
@@ -111,7 +113,7 @@ impl Scheduler {
     /// for beyond its rate.
     ///
     /// # Panics
-    /// When a request of the same name is queued already.
+    /// When a request of the same name is queued already. One that is in flight is not noticed.
     pub fn enqueue(&mut self, now: Instant, request: Request) {
         let deadline = request.deadline.unwrap_or(now + self.latency(request.class));
         let mut waiting = Waiting::new(request, deadline, self.next_sequence, now, self.device.newest());
@@ -768,22 +770,24 @@ impl Scheduler {
             .min()
     }
 
-    /// Requests accepted and not dispatched.
+    /// Requests accepted and not dispatched. O(1).
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// Requests of one class accepted and not dispatched.
+    /// Requests of one class accepted and not dispatched, each in the class in which it is served now: real time beyond
+    /// a stream's rate counts as best effort. O(1).
     pub fn queued_of(&self, class: Class) -> usize {
         self.queue.count(class)
     }
 
-    /// Commands at the device.
+    /// Commands dispatched and not completed. O(1).
     pub fn in_flight(&self) -> u32 {
         self.device.in_flight()
     }
 
-    /// What a command is reckoned to hold the device for, as learned by now.
+    /// What a command is reckoned to hold the device for, as learned by now: in the slowest zone that is known, and for a
+    /// command that is not short.
     pub fn service_time(&self, direction: Direction) -> ServiceTime {
         self.service.service_time(direction)
     }
@@ -793,7 +797,7 @@ impl Scheduler {
         self.journal.counters
     }
 
-    /// The oldest event that was not read or dropped yet.
+    /// The oldest event that was not read or dropped yet; `None`: there is none. O(1).
     pub fn pop_event(&mut self) -> Option<Event> {
         self.journal.pop()
     }

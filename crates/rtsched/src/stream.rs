@@ -17,24 +17,25 @@ pub struct Account(pub u64);
 pub struct StreamSpec {
     /// What it does; [`Direction::Flush`] is no stream.
     pub direction: Direction,
-    /// What it plays or records, above zero.
+    /// What it plays or records, in bits per second, above zero.
     pub rate: Bitrate,
-    /// Length of each of its requests, above zero. `None`: the admission chooses, and may choose anew whenever
+    /// Length of each of its requests in bytes, above zero. `None`: the admission chooses, and may choose anew whenever
     /// another stream comes.
     pub request: Option<Bytes>,
-    /// Length that one access brings on average, above zero, where what it reads lies in pieces: a request longer than that
+    /// Bytes that one access brings on average, above zero, where what it reads lies in pieces: a request longer than that
     /// costs an access for each of them. `None`: every request lies in one piece.
     pub piece: Option<Bytes>,
     /// The time each request has from its arrival to its deadline, above zero. Longer than the period where the
     /// stream reads ahead: such streams are cheaper to admit. `None`: chosen by the admission, one to two times
     /// what a request of the length plays that it would choose.
     pub deadline: Option<Duration>,
-    /// So long after something is wanted it is due, where it is given sooner than by its terms: its client keeps as much itself. It is
-    /// served in the order in which it is wanted all the same, but leaves room for others until then.
+    /// So long after something is wanted it is due, where it is given sooner than by its terms: the client has a buffer of its own
+    /// that plays for as long. It is served in the order in which it is wanted all the same, but leaves room for others
+    /// until then. Zero: it is due when it is wanted.
     pub grace: Duration,
     /// Where it lies on the device, about: disks are faster outside. `None`: not known, or all over it.
     pub place: Option<DeviceOffset>,
-    /// Which stream is kept when the device carries less than was admitted: the higher, the longer.
+    /// Which stream is kept when the device carries less than was admitted, 0..=255: the higher, the longer.
     pub priority: u8,
     /// The account whose limits hold for it, [`Config::account_max_permille`](crate::Config::account_max_permille) and
     /// [`Config::accounts_max_permille`](crate::Config::accounts_max_permille). `None`: it has no limit of its own.
@@ -73,7 +74,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Memory that the stream's owner must have for it: what plays during deadline and period, because a request
+    /// Bytes of memory that the stream's owner must have for it: what plays during deadline and period, because a request
     /// may be complete as soon as it is asked for and is played until a period after its deadline.
     pub fn buffer(&self) -> Bytes {
         let period = self.period.as_nanos().max(1);
@@ -257,7 +258,7 @@ pub struct StreamStatus {
 
 /// By when a recorder's request must be written: it was complete in memory at `full_at`, and the recorder goes on
 /// filling the rest of its `buffer` at `rate`. t_full + (W − Q)/r. A buffer that holds no more than the request gives
-/// no time.
+/// no time; a rate of zero gives all of it, [`Instant::FAR_FUTURE`].
 pub fn flush_deadline(full_at: Instant, buffer: Bytes, request: Bytes, rate: Bitrate) -> Instant {
     full_at + rate.time_for(buffer.saturating_sub(request))
 }
