@@ -3,7 +3,7 @@
 use crate::connection;
 use fuse_wire::Answer;
 use fuse_wire::abi::{self, opcode};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -17,6 +17,8 @@ pub(crate) struct Kernel {
     replies: mpsc::Receiver<Vec<u8>>,
     /// Requests that wait for a reply, and their operations.
     asked: HashMap<u64, u32>,
+    /// Requests that have no reply, unless there is something wrong with them: a kernel looks for none and says ENOENT.
+    mute: HashSet<u64>,
     /// Replies that came before they were wanted.
     early: HashMap<u64, Answer>,
 }
@@ -35,13 +37,15 @@ impl Kernel {
                 }
             }
         });
-        Self { socket, replies, asked: HashMap::new(), early: HashMap::new() }
+        Self { socket, replies, asked: HashMap::new(), mute: HashSet::new(), early: HashMap::new() }
     }
 
     pub(crate) fn send(&mut self, header: &abi::InHeader, body: &[u8]) {
         let len = (size_of::<abi::InHeader>() + body.len()) as u32;
         let bytes = [abi::InHeader { len, ..*header }.as_bytes(), body].concat();
-        if !matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
+        if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT) {
+            self.mute.insert(header.unique);
+        } else {
             self.asked.insert(header.unique, header.opcode);
         }
         assert_eq!(rustix::io::write(&*self.socket, &bytes), Ok(bytes.len()));
@@ -59,6 +63,10 @@ impl Kernel {
             });
             let (header, body) = abi::OutHeader::read_from_prefix(&bytes).expect("a header");
             assert_eq!(header.len as usize, bytes.len(), "the length of a reply");
+            if self.mute.remove(&header.unique) {
+                assert_ne!(header.error, 0, "{:x} is answered", header.unique);
+                continue;
+            }
             assert!(
                 self.asked.contains_key(&header.unique),
                 "a reply to {:x}, which waits for none",
