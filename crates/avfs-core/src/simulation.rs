@@ -36,6 +36,7 @@ pub struct SimVolume {
     events: u64,
     largest_turn: usize,
     finished: BTreeMap<Ticket, Outcome>,
+    hollow: bool,
 }
 
 /// A disk of `size` with an empty volume on it.
@@ -129,9 +130,16 @@ impl SimVolume {
             events: 0,
             largest_turn: 0,
             finished: BTreeMap::new(),
+            hollow: false,
         };
         volume.with(|core, now| core.tick(now));
         Ok(volume)
+    }
+
+    /// From now on contents of files are neither written nor read, see [`SimEngine::without_contents`].
+    pub fn without_contents(&mut self) {
+        self.hollow = true;
+        self.engine.without_contents();
     }
 
     /// The device.
@@ -405,10 +413,12 @@ impl SimVolume {
     pub fn fill(&self, plan: &mut WritePlan, data: &[u8]) {
         let buffer = if data.len() == HANDED_OVER_BYTES { self.core.request_buffers(1).pop() } else { None };
         let is_handed_over = buffer.is_some_and(|buffer| {
-            buffer.copy_in(0, data);
+            if !self.hollow {
+                buffer.copy_in(0, data);
+            }
             plan.hand_over(buffer).is_ok()
         });
-        if !is_handed_over {
+        if !is_handed_over && !self.hollow {
             plan.copy(data);
         }
     }

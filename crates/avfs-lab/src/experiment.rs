@@ -260,6 +260,31 @@ impl Declaration {
         Ok(declaration)
     }
 
+    /// One of AVFS alone, for rehearsals: nothing of it is to fit into a machine's memory.
+    pub(crate) fn rehearsed(
+        name: &str,
+        device: &str,
+        size_gib: u64,
+        seconds: u64,
+        contenders: Vec<Contender>,
+        experiment: Experiment,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            device: device.to_owned(),
+            size_gib,
+            seconds,
+            recorded_seconds: None,
+            repeats: 1,
+            clip_mib: 1,
+            curves: false,
+            take_turns: false,
+            compare: Vec::new(),
+            contenders,
+            experiments: vec![experiment],
+        }
+    }
+
     /// The numbers of all pairs of a contender and an experiment. A pair has another number as soon as anything changes that
     /// bears upon what is measured: device, times, lengths, the contender's tuning, what clients do.
     ///

@@ -6,7 +6,7 @@
 //! [`figure`]).
 //! **Excludes:** the model of the device, which is `rtsched_sim::device`, and AVFS: to the laboratory it is one
 //! filesystem among others, but for its engine, which is compared with the simulator ([`agree`]),
-//! and for experiments in virtual time ([`rehearsal`]). **State:** each room owns its own. **Invariants:** what waits, when it is late and which
+//! and for experiments in virtual time ([`rehearsal`]), of which a fixed set says what a change changes ([`golden`]). **State:** each room owns its own. **Invariants:** what waits, when it is late and which
 //! point is measured next are decided by code without clock or I/O; time comes in from outside.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod clock;
 pub mod experiment;
 pub mod facts;
 pub mod figure;
+pub mod golden;
 pub mod histogram;
 pub mod load;
 pub mod local;

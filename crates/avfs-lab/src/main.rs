@@ -5,6 +5,7 @@ use avfs_lab::calibrate;
 use avfs_lab::experiment::{DECLARED, Declaration};
 use avfs_lab::facts;
 use avfs_lab::figure;
+use avfs_lab::golden;
 use avfs_lab::load::{self, Client, ClientSpec, Pattern, Transport};
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
@@ -86,6 +87,40 @@ enum Command {
         /// Show each command that the device is given, too.
         #[arg(long)]
         commands: bool,
+    },
+    /// The golden set: experiments on six devices with many seeds in virtual time, beside the table that was kept. Ends with 0 when all
+    /// commands of all devices are the same.
+    Golden {
+        /// Only the first seed, and only the hashes of what the devices are told.
+        #[arg(long)]
+        short: bool,
+        /// Seeds of each cell.
+        #[arg(long, default_value_t = 100)]
+        seeds: u32,
+        /// Only cells whose names contain this.
+        #[arg(long)]
+        only: Option<String>,
+        /// Threads. Default: as many as there are processors.
+        #[arg(long)]
+        workers: Option<usize>,
+        /// Compare with what was kept instead of keeping the result there: equal, or which cells differ and whether any is worse.
+        #[arg(long)]
+        compare: bool,
+        /// With --short: keep the hashes instead of comparing them.
+        #[arg(long)]
+        keep: bool,
+        /// A change of policy is compared: end with 0 also when commands differ and nothing is worse.
+        #[arg(long)]
+        policy: bool,
+        /// Take this table instead of running anything, and compare it.
+        #[arg(long)]
+        table: Option<PathBuf>,
+        /// Where table.txt and hashes.txt are kept.
+        #[arg(long, default_value = "crates/avfs-lab/golden")]
+        kept: PathBuf,
+        /// With --compare: where the table of this run goes.
+        #[arg(long)]
+        out: Option<PathBuf>,
     },
     /// What streams hold of the memory, beside what they may, with 1 to 200 players and recorders, in virtual time.
     Memory {
@@ -205,6 +240,37 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
         Command::Rehearse { declaration, clients, commands } => rehearse(&declaration, clients, commands),
+        Command::Golden { short, seeds, only, workers, compare, keep, policy, table, kept, out } => {
+            let workers = workers
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+            let request = golden::Request { seeds: if short { 1 } else { seeds }, only, workers };
+            match (short, table) {
+                (true, _) => golden_hashes(&request, keep, &kept.join("hashes.txt")),
+                (false, Some(table)) => {
+                    let rows = golden::parse(&read(&table)?)?;
+                    compare_golden(&rows, request.only.as_deref(), policy, &kept.join("table.txt"))
+                }
+                (false, None) if compare => {
+                    let rows = golden_rows(&request)?;
+                    if let Some(out) = out {
+                        std::fs::write(out, golden::text(&rows, &made(request.seeds)))?;
+                    }
+                    compare_golden(&rows, request.only.as_deref(), policy, &kept.join("table.txt"))
+                }
+                (false, None) => {
+                    let rows = golden_rows(&request)?;
+                    let text = golden::text(&rows, &made(request.seeds));
+                    print!("{text}");
+                    // A part of the set is looked at, not kept.
+                    if request.only.is_none() {
+                        std::fs::create_dir_all(&kept)?;
+                        std::fs::write(kept.join("table.txt"), text)?;
+                        std::fs::write(kept.join("hashes.txt"), golden::hashes(&rows))?;
+                    }
+                    Ok(())
+                }
+            }
+        }
         Command::Memory { clients, devices, memory_mib, out } => {
             memory(&clients, &devices, Bytes::from_mib(memory_mib), &out)
         }
@@ -230,6 +296,74 @@ fn rehearse(declaration: &str, clients: Option<u32>, commands: bool) -> Result<(
         }
     })?;
     Ok(())
+}
+
+fn read(path: &Path) -> Result<String, Box<dyn Error>> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+/// Of which program a table is, and of how many seeds.
+fn made(seeds: u32) -> String {
+    format!("{seeds} seeds, at commit {}", facts::commit().unwrap_or_default())
+}
+
+fn golden_rows(request: &golden::Request) -> Result<Vec<golden::Row>, Box<dyn Error>> {
+    let start = std::time::Instant::now();
+    let rows = golden::run(request, &|done, of| {
+        if done.is_multiple_of(8) || done == of {
+            eprintln!("{done} of {of} parts, {:.0} s", start.elapsed().as_secs_f64());
+        }
+    })?;
+    if rows.is_empty() { Err("no cell has such a name".into()) } else { Ok(rows) }
+}
+
+fn golden_hashes(request: &golden::Request, keep: bool, kept: &Path) -> Result<(), Box<dyn Error>> {
+    let rows = golden_rows(request)?;
+    if keep {
+        return Ok(std::fs::write(kept, golden::hashes(&rows))?);
+    }
+    let known = golden::parse_hashes(&read(kept)?)?;
+    let differing: Vec<&str> = rows
+        .iter()
+        .filter(|row| known.get(&row.cell) != Some(&row.first_hash))
+        .map(|row| row.cell.as_str())
+        .collect();
+    println!("{} of {} cells are equal", rows.len() - differing.len(), rows.len());
+    match differing[..] {
+        [] => Ok(()),
+        _ => Err(format!(
+            "devices are told something else in {}: if that is meant, see doc/golden.md",
+            differing.join(", ")
+        )
+        .into()),
+    }
+}
+
+fn compare_golden(
+    rows: &[golden::Row],
+    only: Option<&str>,
+    policy: bool,
+    kept: &Path,
+) -> Result<(), Box<dyn Error>> {
+    let mut before = golden::parse(&read(kept)?)?;
+    before.retain(|row| only.is_none_or(|only| row.cell.contains(only)));
+    let verdicts = golden::judge(&before, rows);
+    for (cell, verdict) in verdicts.iter().filter(|(_, verdict)| *verdict != golden::Verdict::Equal) {
+        println!("{cell}: {verdict}");
+    }
+    let count = |is: fn(&golden::Verdict) -> bool| verdicts.iter().filter(|(_, one)| is(one)).count();
+    let equal = count(|one| *one == golden::Verdict::Equal);
+    let worse = count(|one| matches!(one, golden::Verdict::Worse(_)));
+    let incomparable = count(|one| *one == golden::Verdict::NotComparable);
+    for (name, ([before, after], p)) in golden::pooled(&before, rows) {
+        let verdict = if p < golden::ALPHA { "WORSE" } else { "not worse" };
+        let (before, after) =
+            (format!("{} of {}", before.0, before.1), format!("{} of {}", after.0, after.1));
+        println!("{name}: {before} -> {after} points with late units (p = {p:.3}): {verdict}");
+    }
+    println!("{} cells: {equal} equal, {worse} worse, {incomparable} not comparable", verdicts.len());
+    let holds = incomparable == 0 && if policy { worse == 0 } else { equal == verdicts.len() };
+    if holds { Ok(()) } else { Err("the golden set is not what it was".into()) }
 }
 
 fn memory(numbers: &[u32], devices: &[String], memory: Bytes, out: &Path) -> Result<(), Box<dyn Error>> {

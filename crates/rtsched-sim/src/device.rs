@@ -192,11 +192,12 @@ pub enum DeviceError {
 }
 
 /// The declarations this crate comes with: name and text.
-const DECLARED: [(&str, &str); 8] = [
+const DECLARED: [(&str, &str); 9] = [
     ("raid5-table5", include_str!("../devices/raid5-table5.toml")),
     ("raid5-hiccups", include_str!("../devices/raid5-hiccups.toml")),
     ("raid5-degrading", include_str!("../devices/raid5-degrading.toml")),
     ("raid5-zoned", include_str!("../devices/raid5-zoned.toml")),
+    ("raid5-fast-seeks", include_str!("../devices/raid5-fast-seeks.toml")),
     ("raid6-8", include_str!("../devices/raid6-8.toml")),
     ("disk-ncq", include_str!("../devices/disk-ncq.toml")),
     ("ssd-sata", include_str!("../devices/ssd-sata.toml")),

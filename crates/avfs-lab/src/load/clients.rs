@@ -190,6 +190,11 @@ impl Pattern {
         self.stream().map(|spec| spec.megabits)
     }
 
+    /// What it buffers, milliseconds, if it has a rate.
+    pub fn buffer_ms(&self) -> Option<u64> {
+        self.stream().map(|spec| spec.buffer_ms)
+    }
+
     /// How much later than its turn it starts.
     pub fn delay(&self) -> Duration {
         match self {
@@ -361,6 +366,9 @@ pub struct ClientReport {
     /// Of a player: from its first request to its full buffer, once.
     #[serde(default)]
     pub start: Histogram,
+    /// Of a player: from its first request, also that after a jump, to the first unit that it shows.
+    #[serde(default)]
+    pub first: Histogram,
     /// Of who searches: from each jump to its picture.
     #[serde(default)]
     pub jumps: Histogram,

@@ -3,7 +3,7 @@
 //! **State:** a [`Watch`] for each run. **Invariants:** looked at whenever something happened, a millisecond after the last
 //! look at the earliest.
 
-use super::transport::VirtualTransport;
+use super::transport::{Draws, VirtualTransport};
 use super::{RehearsalError, laid, pool};
 use crate::load::{self, Client, ClientSpec, Pattern, StreamSpec};
 use avfs_core::config::Config;
@@ -154,7 +154,10 @@ impl Stage {
         let device = DeviceSpec::named(device)?.of_size(Self::SIZE);
         let config = Config::parse("[[stream]]\npath = \"**/*.mov\"\nbitrate = \"100 Mbit/s\"")?;
         let pool = pool(memory)?;
-        let mut transport = VirtualTransport::on(Arc::new(self.disk.crash(1)), &pool, config, &device, 1)?;
+        let draws = Draws { order: 1, device: 1 };
+        let mut transport =
+            VirtualTransport::on(Arc::new(self.disk.crash(1)), &pool, config, &device, draws)?;
+        transport.without_contents();
         transport.watch();
         let mut machines: Vec<Client> = clients(records, number).iter().map(Client::new).collect();
         let duration = stagger(number) * number + MEASURED;

@@ -44,6 +44,21 @@ pub struct DeviceCommand {
     pub command: SimCommand,
 }
 
+impl DeviceCommand {
+    /// What the device saw of it, in numbers: neither class nor stream, which it does not know, and which a refactoring may name
+    /// otherwise.
+    pub(crate) fn words(&self) -> [u64; 5] {
+        let SimCommand { direction, offset, length, .. } = self.command;
+        let direction = match direction {
+            Direction::Read => 1,
+            Direction::Write => 2,
+            Direction::Flush => 3,
+        };
+        let completed = self.completed.map_or(0, Instant::as_nanos);
+        [self.at.as_nanos(), completed, direction, offset.as_u64(), length.as_u64()]
+    }
+}
+
 impl fmt::Display for DeviceCommand {
     fn fmt(&self, output: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |at: Instant| at.as_nanos() as f64 / 1e9;
@@ -74,8 +89,8 @@ struct Model {
 pub(super) struct Modelled(Arc<Mutex<Model>>);
 
 impl Modelled {
-    fn new(spec: &DeviceSpec) -> Self {
-        let (device, reached) = (Device::new(spec, 1), Instant::ZERO);
+    fn new(spec: &DeviceSpec, seed: u64) -> Self {
+        let (device, reached) = (Device::new(spec, seed), Instant::ZERO);
         let counters = Counters::default();
         Self(Arc::new(Mutex::new(Model { device, reached, counters, commands: Vec::new() })))
     }
@@ -132,6 +147,15 @@ impl Timing for Modelled {
     }
 }
 
+/// Of what is drawn in a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draws {
+    /// In which order comes what clients ask for at the same moment.
+    pub(super) order: u64,
+    /// What the device draws.
+    pub(super) device: u64,
+}
+
 /// What takes time, or comes otherwise than it was sent.
 #[derive(Debug)]
 struct Timed {
@@ -160,15 +184,15 @@ impl VirtualTransport {
         Ok(Self::with(SimVolume::mount(disk, pool, Config::default(), 1)?, None))
     }
 
-    /// To a volume on a modelled disk; `seed` decides in which order comes what clients ask for at the same moment.
+    /// To a volume on a modelled disk.
     pub(super) fn on(
         disk: Arc<SimDisk>,
         pool: &Pool,
         config: Config,
         spec: &DeviceSpec,
-        seed: u64,
+        draws: Draws,
     ) -> Result<Self, RehearsalError> {
-        let device = Modelled::new(spec);
+        let device = Modelled::new(spec, draws.device);
         let block = Bytes(4096);
         let geometry = Geometry {
             logical_block: block,
@@ -177,7 +201,7 @@ impl VirtualTransport {
             rotational: matches!(spec.model, ModelSpec::Disk(_)),
         };
         let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
-        Ok(Self::with(volume, Some(Timed { device, disorder: SmallRng::seed_from_u64(seed) })))
+        Ok(Self::with(volume, Some(Timed { device, disorder: SmallRng::seed_from_u64(draws.order) })))
     }
 
     fn with(volume: SimVolume, timed: Option<Timed>) -> Self {
@@ -191,6 +215,11 @@ impl VirtualTransport {
             outcomes: Vec::new(),
             watch: None,
         }
+    }
+
+    /// Nobody looks at what is in the files, and it is neither written nor read.
+    pub(super) fn without_contents(&mut self) {
+        self.volume.without_contents();
     }
 
     /// From now on looks at what streams hold.

@@ -114,6 +114,10 @@ impl Editing {
     }
 
     pub(super) fn next_event(&self) -> Option<Instant> {
+        if self.closing.is_some() {
+            // Nothing, however long it has rested, until what is on its way is there.
+            return None;
+        }
         self.until.into_iter().chain(self.rests_until).min()
     }
 }
@@ -164,6 +168,19 @@ mod tests {
         pauses.next(start, Some(start), 0, 12);
         assert_eq!(pauses.next(end, Some(start), 24, 36), Some(Next { is_elsewhere: false, closes: false }));
         assert_eq!(pauses.place(36), 46);
+    }
+
+    /// What it had asked for came after more than its pause: it wanted to act in the past, and virtual time stood still.
+    #[test]
+    fn who_cannot_close_yet_waits_for_no_moment() {
+        let (start, end) = (Instant::ZERO, Instant::ZERO + Duration::from_secs(2));
+        let mut stops = editing(Then::Stop);
+        stops.next(start, Some(start), 0, 12);
+        stops.next(end, Some(start), 24, 36);
+        stops.close(Some(7));
+        assert_eq!((stops.next_event(), stops.rests(end + Duration::from_secs(9))), (None, true));
+        assert_eq!(stops.closing(), Some(7));
+        assert_eq!(stops.next_event(), Some(end + Duration::from_millis(500)));
     }
 
     #[test]

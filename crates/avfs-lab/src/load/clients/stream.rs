@@ -59,6 +59,8 @@ pub(super) struct Stream {
     chasing: Option<Chasing>,
     /// When it began to ask.
     begun: Option<Instant>,
+    /// The same until it has what it shows first.
+    waits_for_first: Option<Instant>,
     file: Option<u64>,
     next: u64,
     units: BTreeMap<u64, Unit>,
@@ -81,6 +83,7 @@ impl Stream {
             editing: None,
             chasing: None,
             begun: None,
+            waits_for_first: None,
             file: None,
             next: 0,
             units: BTreeMap::new(),
@@ -125,7 +128,7 @@ impl Stream {
 
     pub(super) fn act(&mut self, now: Instant, desk: &mut Desk) {
         if self.begun.is_none() {
-            self.begun = Some(now);
+            (self.begun, self.waits_for_first) = (Some(now), Some(now));
             if self.writes() {
                 let operation = Operation::MakeDirectory { name: self.directory.clone() };
                 self.ask(Step::Directory, operation, desk);
@@ -223,7 +226,7 @@ impl Stream {
         }
         let rests = editing.rests(now);
         if !rests && editing.begins_again() {
-            self.begun = Some(now);
+            (self.begun, self.waits_for_first) = (Some(now), Some(now));
             if self.file.is_none() {
                 self.open_clip(desk);
                 return true;
@@ -336,6 +339,11 @@ impl Stream {
         match &mut self.turn {
             Turn::Player { ready, next_play, play_at, stalled } => {
                 ready.insert(number);
+                if number == *next_play
+                    && let Some(begun) = self.waits_for_first.take()
+                {
+                    desk.report.first.record(now.saturating_since(begun));
+                }
                 if *stalled && number == *next_play {
                     let late = play_at.map_or(Duration::ZERO, |at| now.saturating_since(at));
                     desk.report.latest_ms = desk.report.latest_ms.max(late.as_secs_f64() * 1e3);
@@ -367,6 +375,9 @@ impl Stream {
             // It never filled its buffer.
             report.late += 1;
             report.start.record(now.saturating_since(begun));
+        }
+        if let Some(begun) = self.waits_for_first.filter(|_| !self.writes()) {
+            report.first.record(now.saturating_since(begun));
         }
     }
 
