@@ -42,18 +42,18 @@ pub(crate) struct View {
 /// The request to go next. `None`: nothing waits.
 pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     let waits = |class| queue.count(class) > 0;
-    // Who leaves all promises whole need not be asked which ones are in front of it, and mostly it is seen at once.
+    // A request that leaves all promises whole mostly shows it at once, without a look at which ones are in front of it.
     let at_least = view.slack_at_least(queue);
     let bears = |slot| signed(queue.get(slot).whole) <= at_least || view.bears(queue, slot);
 
-    // 1. Inside the slack: whose floor has a claim, what somebody waits for, what has no guarantee.
+    // 1. Inside the slack: a class whose floor has a claim, what a client waits for, what has no guarantee.
     let claim = view.turns.iter().filter(|turn| turn.claim <= view.start).min_by_key(|turn| turn.claim);
     if let Some(turn) = claim.filter(|turn| bears(turn.slot)) {
         return Some((turn.slot, Reason::Floor));
     }
     let in_slack = if waits(Class::RealTime) { Reason::Slack } else { Reason::OnlyWork };
     for class in [Class::Metadata, Class::BestEffort] {
-        // Before a copy goes on, somebody has what he waits for. Of the cushion it has to leave an eighth, so that advances, which
+        // Before a copy goes on, a client has what it waits for. Of the cushion that has to leave an eighth, so that advances, which
         // leave a quarter, do not keep it from being served.
         if let Some(slot) = first_wanted(queue, view.soon).filter(|_| class == Class::BestEffort)
             && (View { cushion: view.cushion / 8, ..*view }).bears(queue, slot)
@@ -81,7 +81,7 @@ pub(crate) fn choose(queue: &Queue, view: &View) -> Option<(Slot, Reason)> {
     {
         return Some((slot, Reason::Sweep));
     }
-    // 4. No choice: the earliest deadline, where a floor whose turn comes has one like anybody.
+    // 4. No choice: the earliest deadline, where a floor whose turn comes has one like any request.
     //    A deadline that is lost is due as soon as it can be.
     let earliest = earliest.map(|slot| {
         let Waiting { deadline, cost, .. } = queue.get(slot);

@@ -85,7 +85,7 @@ impl Run {
                 }
                 let piece = limits.keep_pieces && !ending && neighbour.continues;
                 if !(piece && neighbour.budget == Budget::Reserved) {
-                    // What somebody wants is not put off by what is wanted later.
+                    // What a client wants is not put off by what is wanted later.
                     let others = queue.first_wish().and_then(|slot| queue.get(slot).wish());
                     if neighbour.request.class == Class::RealTime
                         && others.is_some_and(|wish| wish < neighbour.wanted_by())

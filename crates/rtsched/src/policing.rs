@@ -15,9 +15,9 @@ use units::{Bytes, Duration, Instant};
 /// How often a stream that cannot have a request as early as it wants is tried with half of that.
 const ADVANCES: u32 = 4;
 
-/// What a person looks at, and waits for, is no longer than this: a request over a network,...
+/// A picture that a person waits for is no longer than this, a request over a network,...
 pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
-/// ...and he wants it as soon as this.
+/// ...and is wanted as soon as this.
 const PICTURE_WITHIN: Duration = Duration::from_millis(500);
 /// Pictures have at most one of so many parts of the device's time before others,...
 const PICTURES_PART: u32 = 5;
@@ -148,7 +148,7 @@ impl Scheduler {
         }
         self.streams.place(owner, self.device.busy_since(now));
         self.price(&mut waiting);
-        // Who reads ahead, as of numbered frames, asks for several pictures at once, and looks at none of them yet.
+        // A client that reads ahead, as of numbered frames, asks for several pictures at once, and looks at none of them yet.
         let is_soon = |wish: &Instant| *wish <= now + PICTURE_WITHIN;
         let is_looked_at = is_elsewhere && queued == 0 && request.length <= PICTURE;
         if let Some(wish) = wish.filter(is_soon).filter(|_| is_looked_at && !waiting.is_at_once) {

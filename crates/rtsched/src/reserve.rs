@@ -454,7 +454,7 @@ impl Scheduler {
         self.reprice();
     }
 
-    /// Demotes streams until the real-time requests that wait can be served in time: robust earliest deadline (Buttazzo
+    /// Takes advances back and demotes streams until the real-time requests that wait can be served in time: robust earliest deadline (Buttazzo
     /// and Stankovic 1993), because plain EDF under overload makes every stream late in turn. Of those whose requests
     /// stand before the deadline that is in danger (without others it would be as late) the lowest priority goes first,
     /// and of these the newest.
@@ -472,8 +472,8 @@ impl Scheduler {
                     slack < self.queue.slack(Some((due, sequence + 1)), start, None)
                 })
             };
-            // What was given early was to spare. It is taken back before anybody loses what was promised: of twelve players who
-            // began on an aged volume, the last lost his reservation, and never began, because others were to be served early.
+            // What was given early was to spare. It is taken back before a stream loses what was promised: of twelve players
+            // that began on an aged volume, the last lost its reservation, and never began, because others were to be served early.
             let advanced =
                 self.active().filter(|(slot, held)| held.advanced > Duration::ZERO && stands_before(*slot));
             if let Some((slot, _)) = advanced.max_by_key(|(_, held)| held.advanced) {
@@ -562,7 +562,7 @@ impl Scheduler {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot) else { continue };
             let stream = self.streams.get(slot);
-            // Who asks for much at a time asks seldom, and who has taken ahead of its rate, as one that jumps does, waits until
+            // A stream that asks for much at a time asks seldom, and one that has taken ahead of its rate, as after a jump, waits until
             // it is its turn again: no request for a while is silence only if one was to come.
             let turn = held.next_release.saturating_before(held.terms.period);
             let used = stream.last_used.max(held.since).max(held.terms.since).max(turn);

@@ -422,7 +422,7 @@ impl Scheduler {
             if let Some(owner) = waiting.owner {
                 let entry = self.streams.get_mut(owner);
                 entry.in_flight += 1;
-                // Who has a reservation may only begin to play: he waits as well, and looks at more than two places where a file
+                // A client with a reservation may only begin to play: it waits as well, and looks at more than two places where a file
                 // lies in pieces.
                 let may_search = (waiting.is_picture || waiting.is_at_once) && entry.held.is_none();
                 if let Some(stream) = waiting.request.stream.filter(|_| may_search) {
@@ -609,7 +609,7 @@ impl Scheduler {
             return true;
         }
         self.give_turn_back(&before);
-        // Whoever is given excess early has less of his rate left.
+        // A stream that is given excess early has less of its rate left.
         if let Some(owner) = waiting.owner.filter(|_| is_excess) {
             if let Some(held) = self.streams.held_of_mut(owner) {
                 held.next_release = held.release(now) + held.spec.rate.time_for(waiting.request.length);

@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_device_that_becomes_slower_shows_in_short_seeks_too() {
         // Streams that lie close together make short seeks only, and are priced by long ones. While each kind was learned
-        // by itself, they were half as fast again and nobody knew.
+        // by itself, they were half as fast again, and that was not noticed.
         let mut model = model(DISK);
         let length = SIZES[2];
         for (slower, completions) in [(2, 200), (3, 20)] {
@@ -549,7 +549,7 @@ mod tests {
 
     #[test]
     fn nor_that_reads_are_faster() {
-        // What reads do not take is nobody's debt, however much a copy writes beside them.
+        // What reads do not take is no debt, however much a copy writes beside them.
         let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
         let (start, cost) = (prices(&model), DISK.of(SIZES[2]));
         let mut now = Instant::ZERO;

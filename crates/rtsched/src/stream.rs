@@ -8,7 +8,7 @@ use crate::request::{Direction, StreamId};
 use core::fmt;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
-/// On whose account a stream is promised time: one that has a limit, such as a user of the device.
+/// The account on which a stream is promised time: one that has a limit, such as a user of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Account(pub u64);
 
@@ -92,7 +92,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Whose it is.
+    /// The stream that has it.
     pub fn stream(&self) -> StreamId {
         self.stream
     }

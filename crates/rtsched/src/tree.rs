@@ -115,7 +115,7 @@ impl<S: Summary> Tree<S> {
             return None;
         }
         if rank == FANOUT {
-            // Whoever appends gets full nodes.
+            // Appending fills nodes.
             return Some(self.make(Node::of(key, link, sum)));
         }
         let mut right = Node::NEW;

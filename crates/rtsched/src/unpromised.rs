@@ -144,7 +144,7 @@ mod tests {
         unpromised.asked(at(0), 160_000_000, false);
         assert!(is_noticed(&unpromised, at(1_999), false) && !is_noticed(&unpromised, at(2_001), false));
         assert!(is_noticed(&unpromised, at(60_000), true));
-        // Somebody else asks meanwhile.
+        // Another client asks meanwhile.
         unpromised.asked(at(60_000), 0, true);
         assert!(is_noticed(&unpromised, at(60_001), false) && !is_noticed(&unpromised, at(62_001), false));
     }
