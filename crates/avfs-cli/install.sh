@@ -7,16 +7,19 @@ binaries=$1
 root=${2:-}
 manual=$(dirname "$0")/../../doc/man
 include=$(dirname "$0")/../../include
-install -d "$root/sbin" "$root/usr/bin" "$root/usr/include" "$root/usr/share/man/man8"
+# mount(8) looks into /sbin, which is /usr/sbin on every system whose /usr is merged.
+if [ -z "$root" ] && [ "$(readlink -f /sbin)" != /usr/sbin ]; then sbin=/sbin; else sbin=/usr/sbin; fi
+install -d "$root$sbin" "$root/usr/bin" "$root/usr/include/avfs" "$root/usr/share/man/man8"
 for tool in mkfs mount umount fsck; do
-    install -m 755 "$binaries/$tool-avfs" "$root/sbin/$tool.avfs"
+    install -m 755 "$binaries/$tool-avfs" "$root$sbin/$tool.avfs"
 done
 install -m 755 "$binaries/avfsctl" "$root/usr/bin/avfsctl"
-install -m 644 "$include/avfs.h" "$root/usr/include/avfs.h"
+# /usr/include/avfs.h is another project's, of the same name (Debian's package avfs).
+install -m 644 "$include/avfs/avfs.h" "$root/usr/include/avfs/avfs.h"
 # The kernel knows the filesystem as "fuseblk.avfs", or "fuse.avfs"; remounting and unmounting look for helpers by these names.
 for kind in fuseblk fuse; do
-    ln -sf mount.avfs "$root/sbin/mount.$kind.avfs"
-    ln -sf umount.avfs "$root/sbin/umount.$kind.avfs"
+    ln -sf mount.avfs "$root$sbin/mount.$kind.avfs"
+    ln -sf umount.avfs "$root$sbin/umount.$kind.avfs"
 done
 for page in "$manual"/*.8; do
     install -m 644 "$page" "$root/usr/share/man/man8/"

@@ -28,7 +28,7 @@ const NAME: &str = "avfsctl";
 
 /// Ask the daemon of a mounted AVFS volume, and set policies of its files.
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, max_term_width = 100)]
+#[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -112,6 +112,12 @@ impl CtlError {
     fn path(path: &Path, error: impl Into<io::Error>) -> Self {
         Self::Path { path: printable(path), error: error.into() }
     }
+}
+
+/// What this command understands, for the completion of shells.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    Arguments::command()
 }
 
 /// Runs the command. Exit codes: 0 done, 1 not done, 2 wrong usage.

@@ -21,7 +21,7 @@ const WRONG_USAGE: u8 = 16;
 
 /// Check an AVFS volume that is not mounted. Usually called by fsck(8).
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, max_term_width = 100)]
+#[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
     /// Block device or image file
     device: PathBuf,
@@ -52,6 +52,12 @@ enum FsckError {
     Check { path: String, error: fsck::FsckError },
     #[error(transparent)]
     Output(#[from] OutputError),
+}
+
+/// What this command understands, for the completion of shells.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    Arguments::command()
 }
 
 /// Runs the command. Exit codes are those of fsck(8).

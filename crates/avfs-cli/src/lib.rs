@@ -5,7 +5,8 @@
 //! device's lock, which the daemon holds as long as it has the device. **Invariant:** no command writes to a
 //! device that another AVFS process has open.
 //!
-//! Each command is a function here and a `main` of one line in `src/bin`.
+//! Each command is a function here and a `main` of one line in `src/bin`; `avfs-completions`, which packages are made with,
+//! writes what shells complete.
 
 // It panics when nobody reads, or when the disk is full that the output goes to.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -28,6 +29,9 @@ mod vacancy;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+/// What `--version` says: with the commit, where it is known.
+const VERSION: &str = env!("AVFS_VERSION");
 
 /// Prints `name: error` on standard error and gives back `code`.
 fn fail(name: &str, error: impl Display, code: u8) -> ExitCode {

@@ -19,7 +19,7 @@ const NAME: &str = "mkfs.avfs";
 
 /// Make an AVFS volume on a block device or in an image file. Everything on it is lost.
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, max_term_width = 100)]
+#[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
     /// Do it even if the device holds a filesystem or a partition table
     #[arg(short, long)]
@@ -57,6 +57,12 @@ enum MkfsError {
     Make { path: PathBuf, error: mkfs::MkfsError },
     #[error("the volume was made, but {0}")]
     Output(#[from] OutputError),
+}
+
+/// What this command understands, for the completion of shells.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    Arguments::command()
 }
 
 /// Runs the command. Exit codes: 0 made, 1 not made, 2 wrong usage.

@@ -38,7 +38,7 @@ const FIRST: i32 = -20;
 
 /// Mount an AVFS volume. Usually called by mount(8) for `mount -t avfs DEVICE DIR`.
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, max_term_width = 100)]
+#[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
     /// Block device or image file
     device: PathBuf,
@@ -77,6 +77,12 @@ impl Failure {
     fn new(code: u8, message: impl ToString) -> Self {
         Self { code, message: message.to_string() }
     }
+}
+
+/// What this command understands, for the completion of shells.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    Arguments::command()
 }
 
 /// Runs the command. Exit codes are those of mount(8).

@@ -23,7 +23,7 @@ const ASK_AFTER: Duration = Duration::from_secs(1);
 
 /// Unmount an AVFS volume and wait until it is written completely. Usually called by umount(8).
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, max_term_width = 100)]
+#[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
     /// Directory, or device
     target: PathBuf,
@@ -45,6 +45,12 @@ struct Arguments {
     /// Ignored: the type umount(8) was called with
     #[arg(short = 't', value_name = "TYPE")]
     filesystem: Option<String>,
+}
+
+/// What this command understands, for the completion of shells.
+pub fn command() -> clap::Command {
+    use clap::CommandFactory;
+    Arguments::command()
 }
 
 /// Runs the command. Exit codes are those of mount(8).

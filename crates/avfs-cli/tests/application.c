@@ -1,11 +1,11 @@
 /*
- * An application that uses include/avfs.h on a mounted volume, one check after the other.
+ * An application that uses include/avfs/avfs.h on a mounted volume, one check after the other.
  * usage: application PLAYED LATE IDLE DIRECTORY CONTROL
  * PLAYED, LATE: files of 32 MiB of which nothing is cached and no policy speaks; IDLE: one whose policy says idle; CONTROL:
  * where "modelled" makes every request to the device take 0.3 s, and "fast" none.
  */
 #define _GNU_SOURCE
-#include "avfs.h"
+#include <avfs/avfs.h>
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1209,7 +1209,7 @@ fn who_refuses_more_than_the_device_carries_refuses_at_open() {
     assert_eq!(rig.info()["streams"][0]["state"], "admitted");
 }
 
-/// `include/avfs.h` as a C program uses it. Its miss was to come from stopping the daemon while a request was at the device, which
+/// `include/avfs/avfs.h` as a C program uses it. Its miss was to come from stopping the daemon while a request was at the device, which
 /// of 128 attempts none met where the device was quick.
 #[test]
 fn applications_declare_streams_and_hear_how_they_do() {

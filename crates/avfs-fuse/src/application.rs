@@ -1,4 +1,4 @@
-//! What applications say of their open files and ask of them: the ioctls of `include/avfs.h`.
+//! What applications say of their open files and ask of them: the ioctls of `include/avfs/avfs.h`.
 //!
 //! **For:** bytes to calls of the volume and back. **Excludes:** what a declaration does. **State:** none.
 //! **Invariants:** structures, numbers and names are those of the header; no bytes make it panic; what is not known to
