@@ -20,6 +20,8 @@ check() {
 
 # package_into DIRECTORY
 package_into() {
+	# Symbols take long to compress, and nothing is asked of them here.
+	local -x DEB_BUILD_OPTIONS=noautodbgsym
 	mkdir -p "$1/release"
 	ln -sf "$AVFS_BIN"/* "$1/release/"
 	CARGO_TARGET_DIR=$1 AVFS_BIN=$1/release/. "$ROOT/package" >"$1/log" || {

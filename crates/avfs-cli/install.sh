@@ -24,3 +24,7 @@ done
 for page in "$manual"/*.8; do
     install -m 644 "$page" "$root/usr/share/man/man8/"
 done
+# Where there is systemd: a service for each volume of fstab, with its daemon.
+units=$(dirname "$0")/../../packaging/systemd
+install -D -m 644 "$units/avfs@.service" "$root/usr/lib/systemd/system/avfs@.service"
+install -D -m 755 "$units/avfs-generator" "$root/usr/lib/systemd/system-generators/avfs-generator"

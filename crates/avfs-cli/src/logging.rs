@@ -6,14 +6,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
@@ -69,21 +70,47 @@ pub(crate) fn start(target: &Target, filter: Targets) -> io::Result<()> {
         Target::StandardError => tracing_subscriber::fmt::layer()
             .with_ansi(io::stderr().is_terminal())
             .event_format(Seldom::new(format))
+            .fmt_fields(Named::default())
             .with_writer(io::stderr)
             .boxed(),
         Target::File(path) => tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .event_format(Seldom::new(format))
+            .fmt_fields(Named::default())
             .with_writer(Arc::new(open(path)?))
             .boxed(),
         Target::System => tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .event_format(Seldom::new(format.without_time().with_level(false)))
+            .fmt_fields(Named::default())
             .with_writer(SystemLog::connect()?)
             .boxed(),
     };
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     Ok(())
+}
+
+/// The volume that this process serves, as its messages name it.
+static VOLUME: RwLock<String> = RwLock::new(String::new());
+
+/// From now on every message begins with this: a host has several volumes, and one log.
+pub(crate) fn name(volume: String) {
+    *VOLUME.write().unwrap_or_else(PoisonError::into_inner) = volume;
+}
+
+/// Messages that begin with the volume.
+#[derive(Default)]
+struct Named(DefaultFields);
+
+impl<'writer> FormatFields<'writer> for Named {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let volume = VOLUME.read().unwrap_or_else(PoisonError::into_inner);
+        if !volume.is_empty() {
+            // A label may hold a line's end, and would forge a message.
+            write!(writer, "{}: ", volume.replace(char::is_control, "?"))?;
+        }
+        self.0.format_fields(writer, fields)
+    }
 }
 
 /// Messages of one kind that are logged within [`SPAN`]; the rest are counted. An operator's figures: so many can be read, and more

@@ -8,6 +8,7 @@ use crate::logging::{self, Target};
 use crate::memory;
 use crate::mount_options::MountOptions;
 use crate::patience::within;
+use crate::service::Service;
 use avfs_core::config::Config;
 use avfs_core::types::AccessTimes;
 use avfs_core::volume::{OpenError, OpenOptions, Volume};
@@ -157,13 +158,22 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         tree.attach(&directory, read_only)
             .map_err(|error| format!("cannot mount on {}: {error}", printable(&directory)))
     };
-    if arguments.foreground {
-        logging::start(&Target::StandardError, filter).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
+    let service = Service::of_environment().transpose().map_err(|error| {
+        Failure::new(SYSTEM_ERROR, format!("systemd cannot be told how it goes: {error}"))
+    })?;
+    // systemd needs no process in between: it waits for the daemon's own word.
+    if arguments.foreground || service.is_some() {
+        let target = match (&service, &job.options.log) {
+            (None, _) => Target::StandardError,
+            (Some(_), Some(path)) => Target::File(path.clone()),
+            (Some(_), None) => Target::System,
+        };
+        logging::start(&target, filter).map_err(|error| Failure::new(SYSTEM_ERROR, error))?;
         let ready = |read_only| {
             show(tree, read_only)?;
             announce(&directory);
             tracing::info!("{} mounted on {}", printable(&source), printable(&directory));
-            Ok(())
+            service.map_or(Ok(()), |service| service.serves(device)).map_err(|error| error.to_string())
         };
         return job.serve(ready).map_err(|why| Failure::new(MOUNT_FAILED, why));
     }
@@ -318,6 +328,7 @@ impl Job {
     /// back.
     fn serve(self, ready: impl FnOnce(bool) -> Result<(), String>) -> Result<(), String> {
         let Self { mut claim, connection, device, holds_device, remark, options, config } = self;
+        logging::name(printable(claim.device()));
         let open = OpenOptions {
             read_only: options.read_only(),
             access_times: access_times(options.set),
@@ -385,6 +396,10 @@ fn serve(
             |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
         )
         .map_err(|error| error.to_string())?;
+    let label = volume.report().label;
+    if !label.is_empty() {
+        logging::name(format!("{label} on {}", printable(&path)));
+    }
     let refusal = volume.refusal().filter(|_| !options.read_only());
     if let Some(why) = &refusal {
         crate::tell(format_args!("{NAME}: {}: {why}", printable(&path)));

@@ -19,6 +19,9 @@ pub(super) struct Arguments {
     /// Let nobody write
     #[arg(long)]
     read_only: bool,
+    /// Print, instead, what lets smbd wait for the volume: for /etc/systemd/system/smbd.service.d/NAME.conf
+    #[arg(long)]
+    systemd: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -78,6 +81,9 @@ pub(super) fn print(output: &mut impl Write, arguments: &Arguments) -> Result<()
         Ok(_) => return Err(CtlError::Share(format!("--path: {path} is not a directory"))),
         Err(error) => return Err(CtlError::path(&arguments.path, error)),
     }
+    if arguments.systemd {
+        return Ok(write_drop_in(output, path)?);
+    }
     let macos = arguments.clients == Clients::All;
     write_share(output, share, path, macos, arguments.read_only)?;
     Ok(())
@@ -103,6 +109,11 @@ fn write_share(
     macos: bool,
     read_only: bool,
 ) -> io::Result<()> {
+    comment(
+        output,
+        "smbd must not begin before the volume is mounted, or clients find an empty directory: the same command with --systemd\n\
+         prints what makes it wait, for /etc/systemd/system/smbd.service.d/.",
+    )?;
     writeln!(output, "[{share}]")?;
     writeln!(output, "    path = {path}")?;
     writeln!(output, "    read only = {}", if read_only { "yes" } else { "no" })?;
@@ -129,6 +140,17 @@ fn write_share(
     Ok(())
 }
 
+/// smbd waits for what `path` lies on, and is stopped before that is unmounted.
+fn write_drop_in(output: &mut impl Write, path: &str) -> io::Result<()> {
+    let quoted = path.replace('\\', "\\\\").replace('"', "\\\"");
+    comment(
+        output,
+        "smbd begins when the volume is mounted, and ends before it is unmounted. A daemon that died is started again meanwhile:\n\
+         smbd goes on then.",
+    )?;
+    writeln!(output, "[Unit]\nRequiresMountsFor=\"{quoted}\"")
+}
+
 fn comment(output: &mut impl Write, text: &str) -> io::Result<()> {
     text.lines().try_for_each(|line| writeln!(output, "    # {line}"))
 }
@@ -136,6 +158,15 @@ fn comment(output: &mut impl Write, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smbd_waits_for_the_mount() {
+        let mut printed = Vec::new();
+        write_drop_in(&mut printed, "/mnt/a \"b\" \\c").unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        let lines: Vec<_> = printed.lines().map(str::trim).filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(lines, ["[Unit]", r#"RequiresMountsFor="/mnt/a \"b\" \\c""#]);
+    }
 
     #[test]
     fn a_name_that_would_be_another_section_is_refused() {

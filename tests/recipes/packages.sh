@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# The package in a fresh Debian 12 under systemd: install, mount at boot, share, play, a daemon killed and one that hangs, upgrade, purge.
+# usage: ./prove packages
+#
+# Root alone, no virtual machine: the fresh root is booted with systemd-nspawn, which has this machine's kernel and its FUSE.
+# The volume is in an image file: systemd in there has no units for devices, which an entry of fstab for one would wait for.
+# Environment: FRESH_ROOT  a root that debootstrap has made before, to be copied (default: it is made)
+. "$(dirname "$0")/../lib.sh"
+
+need_packages debootstrap systemd-container debhelper dpkg-dev binutils file
+[ -e /dev/fuse ] || die "this machine has no /dev/fuse"
+build_avfs
+isolate "$@"
+scratch
+root=$SCRATCH/root
+
+say "== A fresh Debian 12"
+# The mirrors that this machine uses.
+sources() {
+	# shellcheck disable=SC2016  # apt's own variables
+	apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+		awk '$2 ~ /^bookworm/ && $3 == "main" && !seen[$0]++'
+}
+mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
+[ -n "$mirror" ] || die "apt knows no mirror of Debian 12: apt-get update"
+if [ -n "${FRESH_ROOT:-}" ]; then
+	cp -a "$FRESH_ROOT" "$root"
+else
+	debootstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,kmod bookworm "$root" "$mirror" \
+		>"$SCRATCH/debootstrap.log" 2>&1 || {
+		tail -20 "$SCRATCH/debootstrap.log"
+		die "debootstrap failed"
+	}
+fi
+sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
+rm -f "$root/etc/resolv.conf"
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+mkdir -p "$root/etc/ssl/certs"
+if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/trusted-here.crt"
+	echo 'Acquire::https::CaInfo "/etc/ssl/trusted-here.crt";' >"$root/etc/apt/apt.conf.d/90trusted-here"
+fi
+
+say "== The package, and the one before it"
+# One build serves both: what differs is what dpkg looks at, the version and the configuration's example.
+packages=$root/root
+for version in 0.1.0-0before 0.1.0+later-1; do
+	DEB_BUILD_OPTIONS=noautodbgsym CARGO_TARGET_DIR=$SCRATCH/$version AVFS_BIN=$AVFS_BIN/. \
+		"$ROOT/package" --version "$version" | tail -1
+	cp "$SCRATCH/$version/package/avfsprogs_${version}_"*.deb "$packages/"
+done
+
+say "== samba, as an administrator installs it"
+chroot "$root" sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	apt-get install -y -qq --no-install-recommends samba samba-vfs-modules smbclient' >"$SCRATCH/apt.log" 2>&1 || {
+	tail -20 "$SCRATCH/apt.log"
+	die "samba cannot be installed in the fresh root"
+}
+# Debian's avfs beside ours shows whether a file is in the way.
+chroot "$root" apt-get install -y -qq --no-install-recommends avfs >>"$SCRATCH/apt.log" 2>&1 || die "Debian's avfs cannot be installed"
+
+# What the machine does after its boot: one script for each, whose lines "pass CASE" and "fail CASE" are counted.
+cat >"$root/root/lib" <<'EOF'
+IMAGE=/srv/footage.img V=/mnt/footage S=avfs@mnt-footage.service M=mnt-footage.mount
+check() { name=$1; shift; if "$@"; then echo "pass $name"; else echo "fail $name"; systemctl status --no-pager "$S" "$M" smbd 2>&1; fi; } >>/root/results
+# until_so COMMAND…: waits for that, 60 s at the most.
+until_so() { i=0; while ! "$@" >/dev/null 2>&1; do i=$((i + 1)); [ $i -lt 600 ] || return 1; sleep 0.1; done; }
+mounted() { findmnt -t fuse.avfs,fuseblk.avfs "$V"; }
+daemon() { systemctl show --value -p MainPID $S; }
+whole() { [ "$(sha256sum <"$V/clip.mov")" = "$(cat /root/sum)" ]; }
+# Through smbd, as a client has it.
+through_smb() { smbclient //localhost/media -N -c "get clip.mov /root/clip" >/dev/null 2>&1 && [ "$(sha256sum </root/clip)" = "$(cat /root/sum)" ]; }
+serving() { mounted && systemctl is-active $S && whole; }
+EOF
+cat >"$root/root/first" <<'EOF'
+. /root/lib
+export DEBIAN_FRONTEND=noninteractive
+check "apt install" apt-get install -y -qq /root/avfsprogs_0.1.0-0before_*.deb
+check "Debian's avfs keeps its header" dpkg --verify avfs
+cp /etc/avfs/example.toml /etc/avfs/footage.toml
+check "mkfs" mkfs.avfs --size 2G --label footage $IMAGE
+mkdir -p $V
+echo "$IMAGE $V avfs config=/etc/avfs/footage.toml,cache_size=256M,nofail 0 0" >>/etc/fstab
+systemctl daemon-reload
+check "mount by fstab" mount $V
+chmod 1777 $V
+head -c 64M /dev/urandom >$V/clip.mov
+sha256sum <$V/clip.mov >/root/sum
+check "umount" umount $V
+mkdir -p /etc/systemd/system/smbd.service.d
+printf '[global]\n map to guest = bad user\n' >/etc/samba/smb.conf
+mount $V
+avfsctl samba-config --share media --path $V >>/etc/samba/smb.conf && sed -i 's/^\[media\]/&\n    guest ok = yes/' /etc/samba/smb.conf
+avfsctl samba-config --share media --path $V --systemd >/etc/systemd/system/smbd.service.d/media.conf
+check "samba-config" testparm -s /etc/samba/smb.conf
+umount $V
+EOF
+cat >"$root/root/second" <<'EOF'
+. /root/lib
+export DEBIAN_FRONTEND=noninteractive
+check "mounted at boot by its service" until_so serving
+check "smbd waits for the mount" sh -c "systemctl show -p Requires -p After smbd | grep -c '[= ]$M' | grep -qx 2"
+check "share" until_so through_smb
+check "systemctl status says how the volume is" until_so sh -c "systemctl status --no-pager $S | grep -q 'Status: \"footage: serving; .* free'"
+systemctl status --no-pager $S >>/root/log 2>&1
+check "log lines have volume and label" sh -c "journalctl -u $S --no-pager | tee -a /root/log | grep -q 'footage on $IMAGE: '"
+avfsctl policy set $V/clip.mov --bitrate "80 Mbit/s"
+# 1 MiB each 100 ms: 84 Mbit/s at the most.
+play() { exec 3<$V/clip.mov; for i in $(seq 40); do dd bs=1M count=1 iflag=fullblock status=none <&3 >/dev/null || return; sleep 0.1; done
+	avfsctl info $V >>/root/log; avfsctl info $V | grep -q played; }
+check "play at rate" play
+smbd=$(systemctl show --value -p MainPID smbd) old=$(daemon)
+kill -KILL "$old"
+other() { [ "$(daemon)" -gt 0 ] && [ "$(daemon)" != "$old" ] && serving; }
+check "a daemon that is killed is started again" until_so other
+check "smbd goes on meanwhile" [ "$(systemctl show --value -p MainPID smbd)" = "$smbd" ]
+check "share after that" until_so through_smb
+old=$(daemon)
+kill -STOP "$old"
+check "a daemon that hangs is noticed by its watchdog" until_so other
+check "share after that, too" until_so through_smb
+echo mine >>/etc/avfs/footage.toml.mine
+old=$(daemon)
+check "upgrade" apt-get install -y -qq /root/avfsprogs_0.1.0+later-1_*.deb
+check "the volume is served through it" sh -c "[ '$(daemon)' = $old ]"
+check "whole after it" whole
+check "systemctl stop unmounts" sh -c "systemctl stop smbd && systemctl stop $M && ! findmnt $V && [ \"\$(systemctl is-active $S)\" = inactive ]"
+check "fsck" fsck.avfs $IMAGE
+check "systemctl start mounts" sh -c "systemctl start $M"
+check "whole with the later version" until_so serving
+old=$(daemon)
+check "remove" apt-get remove -y -qq avfsprogs
+check "mounted volumes go on" sh -c "kill -0 $old && sha256sum <$V/clip.mov | cmp - /root/sum"
+check "purge" apt-get purge -y -qq avfsprogs
+check "the volume's configuration stays" test -e /etc/avfs/footage.toml -a ! -e /etc/avfs/example.toml
+check "umount without the package" sh -c "umount $V && until [ ! -e /proc/$old ]; do sleep 0.1; done"
+check "install again" apt-get install -y -qq /root/avfsprogs_0.1.0+later-1_*.deb
+check "the volume is still there" sh -c "mount $V && sha256sum <$V/clip.mov | cmp - /root/sum"
+check "umount for the last time" umount $V
+EOF
+cat >"$root/etc/systemd/system/proof.service" <<'EOF'
+[Unit]
+After=basic.target
+[Service]
+Type=oneshot
+ExecStart=-/bin/sh -c '. /root/now >>/root/log 2>&1'
+ExecStopPost=systemctl --no-block poweroff
+TimeoutSec=infinity
+EOF
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -sf ../proof.service "$root/etc/systemd/system/multi-user.target.wants/proof.service"
+
+# boot SCRIPT: starts the machine, which runs it and ends.
+boot() {
+	local device binds=()
+	for device in /dev/fuse /dev/loop-control /dev/loop[0-9]*; do [ ! -e "$device" ] || binds+=("--bind=$device"); done
+	cp "$root/root/$1" "$root/root/now"
+	SYSTEMD_SECCOMP=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 timeout --kill-after=10 900 \
+		systemd-nspawn --quiet --boot --register=no --keep-unit --capability=all --console=pipe \
+		--directory="$root" "${binds[@]}" </dev/null >"$SCRATCH/boot-$1.log" 2>&1 || true
+}
+show_log() { tail -n 60 "$root/root/log" "$SCRATCH"/boot-*.log || true; }
+
+started=$SECONDS
+for script in first second; do
+	say "== Boot: $script"
+	boot "$script"
+	[ -s "$root/root/results" ] || {
+		show_log
+		say "VERDICT: FAILED: the fresh root did not boot, or its script did not run"
+		exit 1
+	}
+done
+grep -v '^ ' "$root/root/results" || true
+[ -z "${KEEP_SCRATCH:-}" ] || show_log
+passed=$(grep -c '^pass ' "$root/root/results" || true)
+failed=$(grep -c '^fail ' "$root/root/results" || true)
+cases=$(cat "$root/root/first" "$root/root/second" | grep -c '^check ')
+say "packages: $passed passed, $failed failed, of $cases"
+if ((failed == 0 && passed == cases)); then
+	say "VERDICT: PASSED: a fresh Debian 12 installs, boots, shares, upgrades and lets go of it, $((SECONDS - started)) s"
+else
+	show_log
+	say "VERDICT: FAILED"
+	exit 1
+fi
