@@ -1,7 +1,7 @@
 //! What callers and the filesystem say to each other.
 
-use avfs_io::engine::tally::{self, Commands, SIZE_BOUNDS, Tally};
 use avfs_io::pool::Buffer;
+use avfs_io::tally::{self, Commands, SIZE_BOUNDS, Tally};
 use bitflags::bitflags;
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;

@@ -1,40 +1,35 @@
 //! The engine of a mounted volume: one thread between everybody's requests and the device.
 //!
-//! **For:** accepting requests from any thread, giving them to the device in the scheduler's order, and reporting
-//! their ends. **Excludes:** the order itself (`rtsched`), and filesystem code, which runs on the completion threads.
-//! **State:** the engine thread owns scheduler, ring and the table of outstanding requests; submitters share with it
-//! only a queue of messages. **Invariants:** every request that is submitted before [`Engine::shutdown`] returns
-//! completes exactly once, whatever ends the thread; the engine thread blocks in one place, the ring.
+//! **For:** accepting requests from any thread, moving the bytes of the commands that [`EngineCore`] has for the device, and
+//! reporting the ends of requests. **Excludes:** the books, which are the core's, the order, which is `rtsched`'s, and filesystem
+//! code, which runs on the completion threads. **State:** the engine thread owns core and ring; submitters share with it only a queue
+//! of messages. **Invariants:** every request that is submitted before [`Engine::shutdown`] returns completes exactly once, whatever
+//! ends the thread; the engine thread blocks in one place, the ring.
 
-mod command;
 mod delivery;
 mod ring;
-pub mod tally;
+mod runs;
 #[cfg(test)]
 mod tests;
 
 use crate::device::{Device, FileDevice};
+use crate::engine_core::{
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Promise, Statistics,
+};
 use crate::gate::Gate;
 use crate::pool::Pool;
-use crate::request::{
-    Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion,
-};
-use crate::streams::{DeclaredStream, Evidence, Promise, Streams};
-use command::Command;
+use crate::request::{Accepted, Completion, CompletionSink, IoError, IoRequest, IoTag, Promotion};
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
+use rtsched::{Config, ServiceTime, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
-use smallvec::SmallVec;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use tally::Tally;
-use units::{Bytes, Instant};
+use units::Instant;
 
 /// The clock of the machine since it started, the same for every thread. It counts the time for which the machine was suspended: a
 /// lease runs out meanwhile.
@@ -69,35 +64,6 @@ impl StartError {
             _ => Self::Other(error),
         }
     }
-}
-
-/// What an engine has done since it started, and what it holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Requests accepted.
-    pub submitted: u64,
-    /// Requests that ended, in whatever way.
-    pub completed: u64,
-    /// Of these: with an error other than cancellation.
-    pub failed: u64,
-    /// Of these: cancelled.
-    pub cancelled: u64,
-    /// Of these: served, but after the deadline that their submitter gave.
-    pub late: u64,
-    /// Commands given to the device; less than requests where some were merged.
-    pub commands: u64,
-    /// The same by what they are, flushes aside.
-    pub tally: Tally,
-    /// Flushes that succeeded.
-    pub flushes: u64,
-    /// Moved from the device for requests that succeeded.
-    pub read: Bytes,
-    /// Moved to the device for requests that succeeded.
-    pub written: Bytes,
-    /// Requests that wait for the device now.
-    pub queued: usize,
-    /// Commands at the device now.
-    pub in_flight: u32,
 }
 
 /// A running engine. Shared by reference; all methods may be called from any thread, also from
@@ -175,7 +141,8 @@ impl Engine {
                 let ring = Ring::new(Arc::clone(&device), pool, wake, Arc::clone(&gate), config.queue_depth);
                 match ring {
                     Ok(ring) => {
-                        let worker = Worker::new(ring, gate, shared, config, device.size());
+                        let core = EngineCore::new(config, facts(&device));
+                        let worker = Worker::new(ring, gate, shared, core);
                         // The starter waits for this, so it is there.
                         let _ = report.send(Ok(()));
                         worker.run();
@@ -210,8 +177,9 @@ impl Engine {
         if requests.peek().is_none() || self.shared.post(requests.by_ref().map(Message::Submit)) {
             return;
         }
-        let mut refused = requests.map(|request| ended(request.tag, IoError::Stopped)).collect();
-        self.shared.delivery.push(&mut refused, &mut Vec::new());
+        let stopped = |request: IoRequest| Completion { tag: request.tag, result: Err(IoError::Stopped) };
+        let refused: Vec<_> = requests.map(stopped).collect();
+        self.shared.delivery.push(refused.into_iter(), &mut Vec::new());
     }
 
     /// Somebody now waits for a request.
@@ -314,44 +282,32 @@ impl Shared {
     }
 }
 
-fn ended(tag: IoTag, error: IoError) -> Completion {
-    Completion { tag, result: Err(error) }
+/// What the books have to know of it.
+fn facts(device: &FileDevice) -> DeviceFacts {
+    DeviceFacts {
+        size: device.size(),
+        logical_block: device.geometry().logical_block,
+        durability: if device.forces_writes() { Durability::OfItself } else { Durability::ByFlush },
+    }
 }
 
 /// What the engine thread owns.
 struct Worker {
     shared: Arc<Shared>,
+    core: EngineCore,
     ring: Ring,
     gate: Arc<Gate>,
     /// The gate has closed since, and what the kernel had not given to the device was taken back.
     is_recalled: bool,
-    scheduler: Scheduler,
-    streams: Streams,
-    size: Bytes,
-    /// Every request accepted and not ended: itself while it waits, `None` while it is at the device.
-    outstanding: HashMap<RequestId, Option<IoRequest>>,
+    /// Kept for their memory.
     finished: Vec<Command>,
-    completions: Vec<Completion>,
     promises: Vec<Promise>,
-    statistics: Statistics,
 }
 
 impl Worker {
-    fn new(ring: Ring, gate: Arc<Gate>, shared: Arc<Shared>, config: Config, size: Bytes) -> Self {
-        Self {
-            shared,
-            ring,
-            gate,
-            is_recalled: false,
-            scheduler: Scheduler::new(config),
-            streams: Streams::default(),
-            size,
-            outstanding: HashMap::new(),
-            finished: Vec::new(),
-            completions: Vec::new(),
-            promises: Vec::new(),
-            statistics: Statistics::default(),
-        }
+    fn new(ring: Ring, gate: Arc<Gate>, shared: Arc<Shared>, core: EngineCore) -> Self {
+        let (finished, promises) = (Vec::new(), Vec::new());
+        Self { shared, core, ring, gate, is_recalled: false, finished, promises }
     }
 
     fn run(mut self) {
@@ -368,9 +324,10 @@ impl Worker {
             }
             let wakeup = self.pass_gate(now);
             self.deliver();
-            if !stopping || (!self.gate.is_open(now) && !self.outstanding.is_empty()) {
+            let is_idle = self.core.outstanding() == 0;
+            if !stopping || (!self.gate.is_open(now) && !is_idle) {
                 self.ring.arm_wake();
-            } else if self.outstanding.is_empty() {
+            } else if is_idle {
                 if !self.ring.wake_is_armed() {
                     return;
                 }
@@ -381,73 +338,42 @@ impl Worker {
                 return;
             }
             self.ring.reap(&mut self.finished);
-            self.account();
+            self.complete_finished();
             self.deliver();
         }
     }
 
     fn take(&mut self, now: Instant, message: Message) {
         match message {
-            Message::Submit(request) => self.accept(now, request),
-            Message::Promote(promotion) => promotion.apply(&mut self.scheduler, now),
-            Message::Declare(stream, wanted) => {
-                self.streams.declare(&mut self.scheduler, now, stream, wanted);
+            Message::Submit(request) => {
+                self.core.submit(now, request);
             }
-            Message::Accepted(accepted) => accepted.apply(&mut self.scheduler, now),
-            Message::Report(sender) => {
-                // Whoever asked may have gone.
-                let _ = sender.send(self.streams.report(&self.scheduler));
-            }
-            Message::ReportService(sender) => {
-                let of = |direction| self.scheduler.service_time(direction);
-                let _ = sender.send([Direction::Read, Direction::Write, Direction::Flush].map(of));
-            }
-            Message::Cancel(tag) => {
-                if self.scheduler.cancel(now, tag.into()) {
-                    self.cancelled(tag);
-                }
-            }
-            Message::CancelStream(stream) => {
-                let mut cancelled = Vec::new();
-                self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
-                cancelled.into_iter().for_each(|tag| self.cancelled(tag));
-            }
-        }
-    }
-
-    fn cancelled(&mut self, tag: IoTag) {
-        self.outstanding.remove(&tag.into());
-        self.end(ended(tag, IoError::Cancelled));
-    }
-
-    fn accept(&mut self, now: Instant, request: IoRequest) {
-        self.statistics.submitted += 1;
-        let id = request.tag.into();
-        let checked = match self.outstanding.contains_key(&id) {
-            true => Err(IoError::Device(libc::EEXIST)),
-            false => request.check(self.size),
-        };
-        match checked {
-            Ok(()) => {
-                self.scheduler.enqueue(now, request.describe());
-                self.outstanding.insert(id, Some(request));
-            }
-            Err(error) => self.end(ended(request.tag, error)),
+            Message::Promote(promotion) => self.core.promote(now, promotion),
+            Message::Cancel(tag) => self.core.cancel(now, tag),
+            Message::CancelStream(stream) => self.core.cancel_stream(now, stream),
+            Message::Declare(stream, wanted) => self.core.declare(now, stream, wanted),
+            Message::Accepted(accepted) => self.core.note_accepted(now, accepted),
+            // Whoever asked may have gone.
+            Message::Report(sender) => drop(sender.send(self.core.streams())),
+            Message::ReportService(sender) => drop(sender.send(self.core.service_times())),
         }
     }
 
     /// Fills the device if the gate is open, and says when this is to be done next.
     fn pass_gate(&mut self, now: Instant) -> Option<Instant> {
+        let closes = self.gate.until();
+        self.core.permit(closes);
         if self.gate.is_revoked() {
-            self.refuse_all(now);
+            self.core.fence(now);
+            self.ring.refuse_staged(IoError::Fenced, &mut self.finished);
+            self.complete_finished();
         }
-        if self.gate.is_open(now) {
+        if now < closes {
             self.is_recalled = false;
             self.fill_device(now);
-            let closes = self.gate.until();
             let is_watched = closes < Instant::FAR_FUTURE && self.ring.is_busy();
             let closes = is_watched.then_some(closes);
-            return [self.scheduler.next_wakeup(now), closes].into_iter().flatten().min();
+            return [self.core.next_wakeup(now), closes].into_iter().flatten().min();
         }
         if !std::mem::replace(&mut self.is_recalled, true) && self.ring.is_busy() {
             self.ring.recall();
@@ -456,83 +382,27 @@ impl Worker {
         None
     }
 
-    /// Ends everything that is not at the device.
-    fn refuse_all(&mut self, now: Instant) {
-        let waiting = self.outstanding.iter().filter(|(_, request)| request.is_some()).map(|(&id, _)| id);
-        for id in waiting.collect::<Vec<_>>() {
-            self.scheduler.cancel(now, id);
-            self.outstanding.remove(&id);
-            self.end(ended(IoTag(id.0), IoError::Fenced));
-        }
-        self.ring.refuse_staged(IoError::Fenced, &mut self.finished);
-        self.account();
-    }
-
     fn fill_device(&mut self, now: Instant) {
-        while let Some(dispatch) = self.scheduler.dispatch(now) {
-            self.start(&dispatch);
-            // The ring may refuse at once, and then there is room for another.
-            self.account();
+        while let Some(command) = self.core.next_command(now) {
+            self.ring.start(command);
         }
     }
 
-    fn start(&mut self, dispatch: &Dispatch) {
-        let requests: SmallVec<[IoRequest; 2]> = dispatch
-            .requests
-            .iter()
-            .map(|id| {
-                let waiting = self.outstanding.get_mut(id).and_then(Option::take);
-                waiting.expect("the scheduler dispatches what was enqueued, once")
-            })
-            .collect();
-        self.statistics.commands += 1;
-        tally::count(&mut self.statistics.tally, &requests);
-        let command = Command::new(dispatch.id, requests, self.ring.durability());
-        self.ring.start(command, &mut self.finished);
-    }
-
-    /// Tells scheduler and statistics of the commands that are finished.
-    fn account(&mut self) {
+    /// Gives back the commands that are finished.
+    fn complete_finished(&mut self) {
         if self.finished.is_empty() {
             return;
         }
         let now = now();
-        let mut finished = std::mem::take(&mut self.finished);
-        for command in finished.drain(..) {
-            self.scheduler.complete(now, command.dispatch);
-            for (request, completion) in command.completions() {
-                self.outstanding.remove(&request.tag.into());
-                if completion.result.is_ok() {
-                    match request.operation {
-                        IoOperation::Read => self.statistics.read += request.length(),
-                        IoOperation::Write { .. } => self.statistics.written += request.length(),
-                        IoOperation::Flush => self.statistics.flushes += 1,
-                    }
-                    self.statistics.late +=
-                        u64::from(request.deadline.is_some_and(|deadline| deadline < now));
-                }
-                self.end(completion);
-            }
+        for command in self.finished.drain(..) {
+            self.core.complete(now, command);
         }
-        self.finished = finished;
-    }
-
-    fn end(&mut self, completion: Completion) {
-        self.statistics.completed += 1;
-        match completion.result {
-            Ok(()) => {}
-            Err(IoError::Cancelled) => self.statistics.cancelled += 1,
-            Err(_) => self.statistics.failed += 1,
-        }
-        self.completions.push(completion);
     }
 
     fn deliver(&mut self) {
-        self.statistics.queued = self.scheduler.queued();
-        self.statistics.in_flight = self.scheduler.in_flight();
-        *self.shared.statistics.lock() = self.statistics;
-        self.streams.promises(&mut self.scheduler, now(), &mut self.promises);
-        self.shared.delivery.push(&mut self.completions, &mut self.promises);
+        *self.shared.statistics.lock() = self.core.statistics();
+        self.core.promises(now(), &mut self.promises);
+        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises);
     }
 }
 
@@ -545,19 +415,13 @@ impl Drop for Worker {
             inbox.stopping = true;
             std::mem::take(&mut inbox.messages)
         };
-        let unheard = messages.into_iter().filter_map(|message| match message {
-            Message::Submit(request) => Some(RequestId::from(request.tag)),
-            Message::Promote(..)
-            | Message::Cancel(_)
-            | Message::CancelStream(_)
-            | Message::Declare(..)
-            | Message::Accepted(_)
-            | Message::Report(_)
-            | Message::ReportService(_) => None,
-        });
-        for RequestId(tag) in self.outstanding.drain().map(|(id, _)| id).chain(unheard) {
-            self.completions.push(ended(IoTag(tag), IoError::Stopped));
+        self.core.stop();
+        for message in messages {
+            // All others are of no use to a core that has stopped.
+            if let Message::Submit(request) = message {
+                self.core.submit(now(), request);
+            }
         }
-        self.shared.delivery.push(&mut self.completions, &mut self.promises);
+        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises);
     }
 }

@@ -1,8 +1,8 @@
 //! The seam between the filesystem and the engine.
 
+use crate::engine_core::Promise;
 use crate::pool::Buffer;
-use crate::streams::Promise;
-use rtsched::{Class, Direction, RequestId, Scheduler, StreamId};
+use rtsched::{Class, Direction, RequestId, StreamId};
 use smallvec::SmallVec;
 use units::{Bytes, DeviceOffset, Instant};
 
@@ -71,16 +71,6 @@ pub struct Promotion {
     pub deadline: Instant,
 }
 
-impl Promotion {
-    pub(crate) fn apply(self, scheduler: &mut Scheduler, now: Instant) {
-        let id = RequestId::from(self.tag);
-        let stream = self.stream.filter(|_| self.class == Class::RealTime);
-        if !stream.is_some_and(|stream| scheduler.assign(now, id, stream, self.deadline)) {
-            scheduler.promote(now, id, self.class, self.deadline);
-        }
-    }
-}
-
 /// What is in memory without a promise, and will be submitted later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
@@ -100,10 +90,6 @@ impl Accepted {
     /// There is none.
     pub fn is_nothing(&self) -> bool {
         self.requests == 0
-    }
-
-    pub(crate) fn apply(self, scheduler: &mut Scheduler, now: Instant) {
-        scheduler.note_accepted(now, self.requests, self.bytes);
     }
 }
 

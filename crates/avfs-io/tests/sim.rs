@@ -3,11 +3,11 @@
 use avfs_io::device::Device;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{Fault, SimDisk, SimEngine, TraceEvent};
-use avfs_io::{Completion, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_io::{Completion, Gate, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::{Class, Config};
+use rtsched::{Class, Config, Direction};
 use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,11 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let disk = Arc::new(SimDisk::new(Bytes::from_mib(1)));
+        Self::on(SimDisk::new(Bytes::from_mib(1)), seed)
+    }
+
+    fn on(disk: SimDisk, seed: u64) -> Self {
+        let disk = Arc::new(disk);
         disk.record();
         Self {
             engine: SimEngine::new(disk, Config::default()),
@@ -137,6 +141,55 @@ fn a_durable_write_persists_itself_alone_and_hides_older_ones() {
     bench.finish();
     let after = bench.disk().crash(0);
     assert!(holds(&after, 5, 0x33) && holds(&after, 6, 0x22));
+}
+
+/// The simulated engine called a durable write durable whatever the disk did, so no crash test could see the flush that production
+/// sends behind one.
+#[test]
+fn where_the_disk_forces_nothing_a_flush_follows_a_durable_write() {
+    let mut bench = Bench::on(SimDisk::new(Bytes::from_mib(1)).forcing_nothing(), 1);
+    bench.engine.take_commands();
+    bench.submit(1, DURABLE, 5, 0x33);
+    assert_eq!(bench.finish(), [Completion { tag: IoTag(1), result: Ok(()) }]);
+    let directions: Vec<_> = bench.engine.take_commands().iter().map(|command| command.direction).collect();
+    assert_eq!(directions, [Direction::Write, Direction::Flush]);
+    assert!((0..100).all(|seed| holds(&bench.disk().crash(seed), 5, 0x33)));
+    let again = bench.disk().crash(0);
+    assert!(!again.forces_writes(), "it is the same disk when power returns");
+}
+
+/// The simulated engine served each request of a command by itself, so no test of the filesystem met what production does when one of
+/// several fails.
+#[test]
+fn requests_of_a_command_that_fails_are_tried_alone() {
+    for seed in 0..20 {
+        let mut bench = Bench::new(seed);
+        bench.engine.take_commands();
+        for page in [4, 5, 6] {
+            bench.submit(page, WRITE, page, page as u8);
+        }
+        bench.disk().inject(Some(Fault::after(0).writes_only().within(at(5), Bytes(PAGE))));
+        let ends: Vec<_> = bench.finish().into_iter().map(|end| (end.tag.0, end.result)).collect();
+        assert_eq!(ends, [(4, Ok(())), (5, Err(IoError::Device(libc::EIO))), (6, Ok(()))]);
+        let commands = bench.engine.take_commands();
+        let places: Vec<_> = commands.iter().map(|one| (one.offset.0 / PAGE, one.length.0 / PAGE)).collect();
+        assert_eq!(places, [(4, 3), (4, 1), (5, 1), (6, 1)]);
+        assert!(holds(bench.disk(), 4, 4) && holds(bench.disk(), 6, 6));
+        assert_eq!((bench.engine.outstanding(), bench.engine.statistics().in_flight), (0, 0));
+    }
+}
+
+#[test]
+fn what_waits_when_the_volume_is_lost_never_reaches_the_disk() {
+    let mut bench = Bench::new(0);
+    let gate = Arc::new(Gate::open());
+    bench.engine = bench.engine.behind(Arc::clone(&gate));
+    bench.submit(1, WRITE, 1, 1);
+    gate.revoke();
+    bench.submit(2, WRITE, 2, 2);
+    let fenced = |tag| Completion { tag: IoTag(tag), result: Err(IoError::Fenced) };
+    assert_eq!(bench.finish(), [fenced(1), fenced(2)]);
+    assert!(holds(bench.disk(), 1, 0) && holds(bench.disk(), 2, 0));
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! [`Delivery::close`] is delivered, once; promises in their order.
 
 use super::now;
+use crate::engine_core::Promise;
 use crate::request::{Completion, CompletionSink};
-use crate::streams::Promise;
+
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -57,20 +58,23 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Hands over `completions`, which are ready together, and `promises`; leaves both empty.
-    pub(super) fn push(&self, completions: &mut Vec<Completion>, promises: &mut Vec<Promise>) {
-        if completions.is_empty() && promises.is_empty() {
+    /// Hands over `completions`, which are ready together, and `promises`, which are empty then.
+    pub(super) fn push(
+        &self,
+        completions: impl ExactSizeIterator<Item = Completion>,
+        promises: &mut Vec<Promise>,
+    ) {
+        if completions.len() == 0 && promises.is_empty() {
             return;
         }
         let mut state = self.queue.state.lock();
         if state.closed {
             tracing::debug!(count = completions.len(), "nobody is left to hear of completions");
         } else {
-            state.ready.extend_from_slice(completions);
+            state.ready.extend(completions);
             state.promises.extend_from_slice(promises);
         }
         drop(state);
-        completions.clear();
         promises.clear();
         self.queue.changed.notify_one();
     }

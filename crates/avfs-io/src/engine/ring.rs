@@ -1,12 +1,14 @@
 //! The ring: the one place where the kernel is given addresses.
 //!
-//! **State:** the commands at the device, with the memory they move. **Invariant:** a command and its memory leave
+//! **For:** bringing commands to the device and their answers back. **Excludes:** which command, and what an error means for its
+//! requests. **State:** the commands at the device, with the memory they move. **Invariant:** a command and its memory leave
 //! the table only after the kernel has answered for it; whatever ends the ring earlier leaks them instead.
 
 use super::StartError;
-use super::command::{Command, Durability, Run, Transfer};
 use super::now;
-use crate::device::{Device, FileDevice, Geometry};
+use super::runs::{self, Run, Runs};
+use crate::device::{Device, FileDevice};
+use crate::engine_core::{Command, Transfer};
 use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::request::IoError;
@@ -26,7 +28,6 @@ pub(super) struct Ring {
     uring: IoUring,
     device: Arc<FileDevice>,
     device_registered: bool,
-    geometry: Geometry,
     pool: Pool,
     pool_registered: bool,
     wake: Arc<OwnedFd>,
@@ -44,8 +45,39 @@ pub(super) struct Ring {
 
 struct AtDevice {
     command: Command,
-    /// The pieces of its memory, while a transfer names several.
+    /// The kernel asked to be asked again, where it may wait.
+    again: bool,
+    /// The runs of its memory, while a system call names several.
     vectors: Vec<libc::iovec>,
+}
+
+/// What the kernel is to do next for a command.
+enum Call {
+    Move { write: bool, durable: bool, offset: u64, memory: Runs },
+    Flush,
+}
+
+impl Call {
+    fn of(command: &Command) -> Self {
+        match command.next_transfer() {
+            Transfer::Move(next) => Self::Move {
+                write: next.write,
+                durable: next.durable,
+                offset: next.offset.as_u64(),
+                memory: runs::of(&next),
+            },
+            Transfer::Flush => Self::Flush,
+        }
+    }
+}
+
+/// What the kernel says of a call: the bytes moved, or a negative error number. `None`: to be asked again.
+fn outcome(answer: i32) -> Option<Result<usize, IoError>> {
+    match -answer {
+        // Cancelled: taken back by the ring before the device had it.
+        libc::EAGAIN | libc::EINTR | libc::ECANCELED => None,
+        errno => Some(usize::try_from(answer).map_err(|_| IoError::Device(errno))),
+    }
 }
 
 impl Ring {
@@ -83,7 +115,6 @@ impl Ring {
         Ok(Self {
             uring,
             device_registered,
-            geometry: device.geometry(),
             device,
             pool,
             pool_registered,
@@ -96,11 +127,6 @@ impl Ring {
             free: Vec::new(),
             answers: Vec::new(),
         })
-    }
-
-    /// What makes a durable write of its device durable.
-    pub(super) fn durability(&self) -> Durability {
-        if self.device.forces_writes() { Durability::OfItself } else { Durability::ByFlush }
     }
 
     /// Makes the next [`wait`](Self::wait) return when somebody writes to the eventfd.
@@ -120,20 +146,20 @@ impl Ring {
         self.wake_armed
     }
 
-    /// Gives a command to the device with the next [`wait`](Self::wait) before which the gate is open.
-    pub(super) fn start(&mut self, command: Command, finished: &mut Vec<Command>) {
-        let at_device = AtDevice { command, vectors: Vec::new() };
+    /// Gives a command, which is not finished, to the device with the next [`wait`](Self::wait) before which the gate is open.
+    pub(super) fn start(&mut self, command: Command) {
+        let at_device = Some(AtDevice { command, again: false, vectors: Vec::new() });
         let index = match self.free.pop() {
             Some(index) => {
-                self.at_device[index] = Some(at_device);
+                self.at_device[index] = at_device;
                 index
             }
             None => {
-                self.at_device.push(Some(at_device));
+                self.at_device.push(at_device);
                 self.at_device.len() - 1
             }
         };
-        self.proceed(index, finished);
+        self.staged.push_back(index);
     }
 
     /// Submits what was started and blocks until there is an answer, or `timeout` has passed. The gate is asked here and not
@@ -173,7 +199,11 @@ impl Ring {
             let index = name as usize;
             let at_device =
                 self.at_device[index].as_mut().expect("the kernel answers for what is at the device");
-            at_device.command.answered(answer, &self.geometry);
+            let outcome = outcome(answer);
+            at_device.again = outcome.is_none();
+            if let Some(outcome) = outcome {
+                at_device.command.answered(outcome);
+            }
             self.proceed(index, finished);
         }
         self.answers = answers;
@@ -197,7 +227,7 @@ impl Ring {
         for index in std::mem::take(&mut self.staged) {
             let Some(AtDevice { mut command, .. }) = self.at_device[index].take() else { continue };
             while !command.is_finished() {
-                command.fail(error);
+                command.answered(Err(error));
             }
             self.free.push(index);
             finished.push(command);
@@ -220,18 +250,20 @@ impl Ring {
     fn submit_staged(&mut self) -> bool {
         while let Some(&index) = self.staged.front() {
             let at_device = self.at_device[index].as_mut().expect("what is staged is in the table");
-            let transfer = at_device.command.next_transfer();
+            let call = Call::of(&at_device.command);
             at_device.vectors.clear();
-            if let Transfer::Move { memory, .. } = &transfer {
+            if let Call::Move { memory, .. } = &call
+                && memory.len() > 1
+            {
                 let vectors = memory
                     .iter()
                     .map(|run| libc::iovec { iov_base: run.address.cast(), iov_len: run.length });
                 at_device.vectors.extend(vectors);
             }
             let mut flags = squeue::Flags::empty();
-            flags.set(squeue::Flags::ASYNC, at_device.command.must_not_be_inline());
+            flags.set(squeue::Flags::ASYNC, at_device.again);
             flags.set(squeue::Flags::FIXED_FILE, self.device_registered);
-            let entry = self.entry(index, &transfer).user_data(index as u64).flags(flags);
+            let entry = self.entry(index, &call).user_data(index as u64).flags(flags);
             // SAFETY: the memory belongs to buffers that the command holds, the vectors to the table's slot; both
             // stay where they are until the answer to this entry was taken (`drop` leaks them otherwise). The
             // filesystem and the device share the bytes as `Buffer::bytes` explains.
@@ -243,12 +275,12 @@ impl Ring {
         true
     }
 
-    fn entry(&self, index: usize, transfer: &Transfer) -> squeue::Entry {
+    fn entry(&self, index: usize, call: &Call) -> squeue::Entry {
         // With FIXED_FILE, set by the caller, descriptor 0 is the first registered file.
         let fd = types::Fd(if self.device_registered { 0 } else { self.device.as_fd().as_raw_fd() });
-        let (write, durable, offset, memory) = match transfer {
-            Transfer::Flush => return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-            Transfer::Move { write, durable, offset, memory } => (*write, *durable, *offset, memory),
+        let (write, durable, offset, memory) = match call {
+            Call::Flush => return opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Call::Move { write, durable, offset, memory } => (*write, *durable, *offset, memory),
         };
         let rw_flags = if durable { libc::RWF_DSYNC } else { 0 };
         if let [run] = memory[..] {
@@ -356,4 +388,18 @@ fn register(uring: &IoUring, pool: &Pool) -> io::Result<()> {
         .collect();
     // SAFETY: the chunks are the pool's mapping, which the ring's handle to the pool keeps mapped.
     unsafe { uring.submitter().register_buffers(&chunks) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_interrupted_is_asked_again_and_what_failed_is_not() {
+        for answer in [-libc::EINTR, -libc::EAGAIN, -libc::ECANCELED] {
+            assert_eq!(outcome(answer), None);
+        }
+        assert_eq!(outcome(-libc::EIO), Some(Err(IoError::Device(libc::EIO))));
+        assert_eq!([0, 4096].map(outcome), [Some(Ok(0)), Some(Ok(4096))]);
+    }
 }

@@ -2,10 +2,14 @@
 
 use super::*;
 use crate::device::OpenMode;
-use crate::request::Segment;
-use rtsched::{Class, DispatchId};
-use smallvec::smallvec;
-use units::DeviceOffset;
+use crate::request::{IoOperation, Segment};
+use rtsched::Class;
+use smallvec::{SmallVec, smallvec};
+use units::{Bytes, DeviceOffset};
+
+fn ended(tag: IoTag, error: IoError) -> Completion {
+    Completion { tag, result: Err(error) }
+}
 
 struct Fixture {
     image: tempfile::NamedTempFile,
@@ -28,7 +32,7 @@ impl Fixture {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(1 << 20).unwrap();
         let device = Arc::new(FileDevice::open(image.path(), OpenMode::Exclusive).unwrap());
-        let size = device.size();
+        let facts = facts(&device);
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let gate = Arc::new(Gate::open());
@@ -42,7 +46,8 @@ impl Fixture {
             statistics: Mutex::default(),
         });
         let config = Config { queue_depth, ..Config::default() };
-        Self { image, pool, worker: Worker::new(ring, gate, shared, config, size), heard }
+        let core = EngineCore::new(config, facts);
+        Self { image, pool, worker: Worker::new(ring, gate, shared, core), heard }
     }
 
     fn request(&self, tag: u64, class: Class, operation: IoOperation) -> IoRequest {
@@ -66,13 +71,14 @@ impl Fixture {
 
     /// Lets the device end something, and returns the tags in the order of their ends.
     fn work(&mut self) -> Vec<(u64, Result<(), IoError>)> {
-        self.worker.fill_device(now());
-        while self.worker.completions.is_empty() {
+        self.worker.pass_gate(now());
+        while self.worker.core.ended_count() == 0 {
             self.worker.ring.wait(None).unwrap();
             self.worker.ring.reap(&mut self.worker.finished);
-            self.worker.account();
+            self.worker.complete_finished();
         }
-        self.worker.completions.drain(..).map(|completion| (completion.tag.0, completion.result)).collect()
+        let ended = self.worker.core.ended().drain(..);
+        ended.map(|completion| (completion.tag.0, completion.result)).collect()
     }
 }
 
@@ -84,13 +90,13 @@ fn what_is_cancelled_in_time_never_reaches_the_device() {
     fixture.worker.take(now(), Message::Cancel(IoTag(99)));
     assert_eq!(fixture.work(), [(1, Err(IoError::Cancelled))]);
     fixture.write(1, Class::Metadata);
-    fixture.worker.fill_device(now());
+    fixture.worker.pass_gate(now());
     fixture.worker.take(now(), Message::Cancel(IoTag(1)));
     assert_eq!(fixture.work(), [(1, Ok(()))], "it was at the device already");
-    let statistics = fixture.worker.statistics;
+    let statistics = fixture.worker.core.statistics();
     assert_eq!((statistics.submitted, statistics.completed), (2, 2));
     assert_eq!((statistics.cancelled, statistics.commands, statistics.written), (1, 1, Bytes(4096)));
-    assert!(fixture.worker.outstanding.is_empty());
+    assert_eq!(fixture.worker.core.outstanding(), 0);
 }
 
 #[test]
@@ -116,10 +122,10 @@ fn what_is_promoted_overtakes() {
 fn a_tag_in_use_is_refused_and_a_free_one_is_not() {
     let mut fixture = Fixture::new(1);
     fixture.write(1, Class::Metadata);
-    fixture.worker.fill_device(now());
+    fixture.worker.pass_gate(now());
     fixture.write(1, Class::Metadata);
-    assert_eq!(fixture.worker.completions[..], [ended(IoTag(1), IoError::Device(libc::EEXIST))]);
-    fixture.worker.completions.clear();
+    let refused = std::mem::take(fixture.worker.core.ended());
+    assert_eq!(refused, [ended(IoTag(1), IoError::Device(libc::EEXIST))]);
     assert_eq!(fixture.work(), [(1, Ok(()))]);
     fixture.write(1, Class::Metadata);
     assert_eq!(fixture.work(), [(1, Ok(()))]);
@@ -136,15 +142,13 @@ fn merged_requests_are_moved_as_one_and_judged_as_several() {
         let requests: SmallVec<[IoRequest; 2]> =
             (1..=3).map(|tag| fixture.request(tag, Class::Metadata, IoOperation::Read)).collect();
         let memory: Vec<_> = requests.iter().map(|request| request.segments[0].buffer.clone()).collect();
-        let command = Command::new(DispatchId(7), requests, fixture.worker.ring.durability());
-        let mut finished = Vec::new();
-        fixture.worker.ring.start(command, &mut finished);
-        while finished.is_empty() {
-            fixture.worker.ring.wait(None).unwrap();
-            fixture.worker.ring.reap(&mut finished);
+        let commands = fixture.worker.core.statistics().commands;
+        for request in requests {
+            fixture.worker.take(now(), Message::Submit(request));
         }
-        let results: Vec<_> = finished[0].completions().map(|(_, completion)| completion.result).collect();
-        assert_eq!(results, expected);
+        let results = fixture.work();
+        assert_eq!(fixture.worker.core.statistics().commands, commands + 1);
+        assert_eq!(results.into_iter().map(|(_, result)| result).collect::<Vec<_>>(), expected);
         assert_eq!(memory[0].bytes(0, 4096), [0; 4096]);
     }
 }
@@ -155,7 +159,7 @@ fn whatever_ends_the_thread_ends_every_request() {
     let mut fixture = Fixture::new(1);
     let shared = Arc::clone(&fixture.worker.shared);
     fixture.write(1, Class::Metadata);
-    fixture.worker.fill_device(now());
+    fixture.worker.pass_gate(now());
     fixture.write(2, Class::Metadata);
     let unread = fixture.request(3, Class::Metadata, IoOperation::Read);
     assert!(shared.post(std::iter::once(Message::Submit(unread))));
@@ -193,7 +197,7 @@ fn nothing_passes_a_closed_gate_and_nothing_is_lost_before_one() {
     assert!(fixture.worker.finished.is_empty() && !fixture.worker.ring.is_busy());
     fixture.write(5, Class::Metadata);
     assert_eq!(fixture.worker.pass_gate(now()), None);
-    assert_eq!(fixture.worker.scheduler.in_flight(), 2, "it was dispatched before a closed gate");
+    assert_eq!(fixture.worker.core.statistics().in_flight, 2, "it was dispatched before a closed gate");
     assert!(std::fs::read(fixture.image.path()).unwrap().iter().all(|&byte| byte == 0));
     // It opens again: everything goes on.
     fixture.worker.gate.permit(Instant::FAR_FUTURE);
@@ -214,9 +218,9 @@ fn what_waits_before_a_gate_that_is_revoked_ends() {
     fixture.worker.gate.revoke();
     fixture.write(5, Class::Metadata);
     fixture.worker.pass_gate(now());
-    let mut completions = std::mem::take(&mut fixture.worker.completions);
+    let mut completions = Vec::from(std::mem::take(fixture.worker.core.ended()));
     completions.sort_by_key(|completion| completion.tag);
     assert_eq!(completions, [1, 3, 5].map(|tag| ended(IoTag(tag), IoError::Fenced)));
-    assert!(fixture.worker.outstanding.is_empty());
-    assert_eq!(fixture.worker.scheduler.in_flight(), 0);
+    assert_eq!(fixture.worker.core.outstanding(), 0);
+    assert_eq!(fixture.worker.core.statistics().in_flight, 0);
 }

@@ -14,6 +14,8 @@ use units::{Bytes, DeviceOffset};
 #[derive(Debug)]
 pub struct SimDisk {
     size: Bytes,
+    /// A write that is to be durable is durable when it completes.
+    forces_writes: bool,
     state: Mutex<State>,
 }
 
@@ -101,12 +103,22 @@ impl SimDisk {
     /// A disk of zeros, `size` rounded down to whole 4 KiB. It holds in memory only what is written to it.
     pub fn new(size: Bytes) -> Self {
         let size = Bytes(size.as_u64() / PAGE as u64 * PAGE as u64);
-        Self { size, state: Mutex::default() }
+        Self { size, forces_writes: true, state: Mutex::default() }
     }
 
-    pub(super) fn over(image: Arc<Image>, size: Bytes) -> Self {
+    /// The same, but it ignores that a write is to be durable, as a file on FUSE does: only a flush makes it so.
+    pub fn forcing_nothing(self) -> Self {
+        Self { forces_writes: false, ..self }
+    }
+
+    /// See [`FileDevice::forces_writes`](crate::FileDevice::forces_writes).
+    pub fn forces_writes(&self) -> bool {
+        self.forces_writes
+    }
+
+    pub(super) fn over(image: Arc<Image>, size: Bytes, forces_writes: bool) -> Self {
         let history = Arc::new(History::on(image));
-        Self { size, state: Mutex::new(State { history, ..State::default() }) }
+        Self { size, forces_writes, state: Mutex::new(State { history, ..State::default() }) }
     }
 
     /// Forgets the past and keeps it from here on, so that [`crash_images`](Self::crash_images) reach back to this
@@ -122,7 +134,8 @@ impl SimDisk {
 
     /// The disks that a loss of power could have left, at any moment since [`record`](Self::record), or now.
     pub fn crash_images(&self) -> CrashImages {
-        CrashImages { history: Arc::clone(&self.state.lock().history), size: self.size }
+        let history = Arc::clone(&self.state.lock().history);
+        CrashImages { history, size: self.size, forces_writes: self.forces_writes }
     }
 
     /// A disk that a loss of power now could leave. This one is as it was.
@@ -166,6 +179,7 @@ impl SimDisk {
         for (number, page) in (first..).zip(pages.iter()) {
             state.visible.insert(number, Page::clone(page));
         }
+        let durable = durable && self.forces_writes;
         Arc::make_mut(&mut state.history).complete_write(write, pages, durable, outcome.is_ok());
         outcome
     }

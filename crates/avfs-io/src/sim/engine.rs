@@ -1,28 +1,35 @@
 //! The engine as a state machine: the caller says what time it is and when the device gets on.
+//!
+//! **For:** driving the books of production on a [`SimDisk`]. **Excludes:** the books, which are [`EngineCore`]'s. **State:** the
+//! commands at the device, and where the disk stood when each flush was submitted. **Invariants:** nothing happens but in
+//! [`SimEngine::step`], and what happens is a function of the calls and the generator.
 
 use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
+use crate::engine_core::{
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Promise, Statistics, Transfer,
+};
 use crate::gate::Gate;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
-use crate::streams::{DeclaredStream, Evidence, Promise, Streams};
 use rand::Rng;
-use rtsched::{Class, Config, Direction, Dispatch, DispatchId, RequestId, Scheduler, StreamId, StreamSpec};
-use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
+use rtsched::{Class, Config, Direction, StreamId, StreamSpec};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bytes, DeviceOffset, Instant};
 
-/// The surface of [`Engine`](crate::engine::Engine) over a [`SimDisk`], without its threads: nothing happens but in
-/// [`step`](Self::step), and what happens is a function of the calls and the generator.
+/// The surface of [`Engine`](crate::engine::Engine) over a [`SimDisk`], without its threads.
 #[derive(Debug)]
 pub struct SimEngine {
     disk: Arc<SimDisk>,
-    scheduler: Scheduler,
-    streams: Streams,
-    queued: BTreeMap<RequestId, Queued>,
-    in_flight: Vec<Command>,
-    ready: VecDeque<Completion>,
+    core: EngineCore,
+    at_device: Vec<AtDevice>,
+    /// Commands whose next transfer the device has not been given.
+    staged: Vec<Command>,
+    /// Where the disk stood when a flush was submitted: it makes durable what had completed by then, and no more.
+    flushes: BTreeMap<IoTag, usize>,
+    /// What the device was given so far, to number it.
+    given: u64,
     /// Those that went to the device, if anybody wants to know.
     commands: Option<Vec<SimCommand>>,
     timing: Option<Box<dyn Timing>>,
@@ -48,7 +55,7 @@ pub struct SimCommand {
 
 /// When a device completes what: a model of one, under a [`SimEngine`] that follows it instead of a generator.
 pub trait Timing: std::fmt::Debug + Send {
-    /// The device takes a command; `number` is its name.
+    /// The device takes a command; `number` is its name, counted from 1.
     fn submit(&mut self, now: Instant, number: u64, command: SimCommand);
     /// When something happens in it next; `None`: it is idle.
     fn next_event(&self) -> Option<Instant>;
@@ -57,35 +64,38 @@ pub trait Timing: std::fmt::Debug + Send {
 }
 
 #[derive(Debug)]
-struct Queued {
-    request: IoRequest,
-    /// Where the disk stood at submission: a flush makes durable what had completed by then.
-    submitted_at: usize,
+struct AtDevice {
+    number: u64,
+    command: Command,
+    begun: Begun,
 }
 
+/// The transfer that the device has begun.
 #[derive(Debug)]
-struct Command {
-    dispatch: DispatchId,
-    requests: SmallVec<[Started; 2]>,
-}
-
-#[derive(Debug)]
-struct Started {
-    queued: Queued,
-    /// For a write: its number and what it carried when the device began.
-    write: Option<(u64, Arc<[Page]>)>,
+enum Begun {
+    Read,
+    /// Of each request: its number on the disk and what it carried when the device began. The device may have written the one and not
+    /// the other when power is lost.
+    Write(Vec<Option<(u64, Arc<[Page]>)>>),
+    /// What completed up to there becomes durable.
+    Flush(usize),
 }
 
 impl SimEngine {
     /// An idle engine.
     pub fn new(disk: Arc<SimDisk>, config: Config) -> Self {
+        let facts = DeviceFacts {
+            size: disk.size(),
+            logical_block: disk.geometry().logical_block,
+            durability: if disk.forces_writes() { Durability::OfItself } else { Durability::ByFlush },
+        };
         Self {
             disk,
-            scheduler: Scheduler::new(config),
-            streams: Streams::default(),
-            queued: BTreeMap::new(),
-            in_flight: Vec::new(),
-            ready: VecDeque::new(),
+            core: EngineCore::new(config, facts),
+            at_device: Vec::new(),
+            staged: Vec::new(),
+            flushes: BTreeMap::new(),
+            given: 0,
             commands: None,
             timing: None,
             gate: Arc::new(Gate::open()),
@@ -124,64 +134,53 @@ impl SimEngine {
     /// Accepts a request. A malformed one, one past the disk's end and one whose tag is in use fail in a later
     /// [`step`](Self::step).
     pub fn submit(&mut self, now: Instant, request: IoRequest) {
-        let id = RequestId::from(request.tag);
-        let checked = request.check(self.disk.size()).and_then(|()| match self.is_outstanding(id) {
-            true => Err(IoError::Device(libc::EEXIST)),
-            false => Ok(()),
-        });
-        if let Err(error) = checked {
-            self.ready.push_back(Completion { tag: request.tag, result: Err(error) });
-            return;
+        let flush = (request.operation == IoOperation::Flush).then_some(request.tag);
+        if self.core.submit(now, request) {
+            self.flushes.extend(flush.map(|tag| (tag, self.disk.position())));
         }
-        self.scheduler.enqueue(now, request.describe());
-        self.queued.insert(id, Queued { request, submitted_at: self.disk.position() });
     }
 
-    /// Somebody now waits for a request.
+    /// See [`Engine::promote`](crate::engine::Engine::promote).
     pub fn promote(&mut self, now: Instant, promotion: Promotion) {
-        promotion.apply(&mut self.scheduler, now);
+        self.core.promote(now, promotion);
     }
 
     /// See [`Engine::declare`](crate::engine::Engine::declare).
     pub fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
-        self.streams.declare(&mut self.scheduler, now, stream, wanted);
+        self.core.declare(now, stream, wanted);
     }
 
     /// See [`Engine::note_accepted`](crate::engine::Engine::note_accepted).
     pub fn note_accepted(&mut self, now: Instant, accepted: Accepted) {
-        accepted.apply(&mut self.scheduler, now);
+        self.core.note_accepted(now, accepted);
     }
 
     /// All declared streams, in the order of their names.
     pub fn streams(&self) -> Vec<DeclaredStream> {
-        self.streams.report(&self.scheduler)
+        self.core.streams()
+    }
+
+    /// See [`Engine::statistics`](crate::engine::Engine::statistics).
+    pub fn statistics(&self) -> Statistics {
+        self.core.statistics()
     }
 
     /// What has become of promises since the last call, see
     /// [`CompletionSink::promised`](crate::CompletionSink::promised).
     pub fn take_promises(&mut self, now: Instant) -> Vec<Promise> {
         let mut promises = Vec::new();
-        self.streams.promises(&mut self.scheduler, now, &mut promises);
+        self.core.promises(now, &mut promises);
         promises
     }
 
-    /// Takes a request back, which then completes as [`IoError::Cancelled`], unless it is at the device already.
+    /// See [`Engine::cancel`](crate::engine::Engine::cancel).
     pub fn cancel(&mut self, now: Instant, tag: IoTag) {
-        if self.scheduler.cancel(now, tag.into()) {
-            self.cancelled(tag);
-        }
+        self.core.cancel(now, tag);
     }
 
     /// See [`Engine::cancel_stream`](crate::engine::Engine::cancel_stream).
     pub fn cancel_stream(&mut self, now: Instant, stream: StreamId) {
-        let mut cancelled = Vec::new();
-        self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
-        cancelled.into_iter().for_each(|tag| self.cancelled(tag));
-    }
-
-    fn cancelled(&mut self, tag: IoTag) {
-        self.queued.remove(&tag.into());
-        self.ready.push_back(Completion { tag, result: Err(IoError::Cancelled) });
+        self.core.cancel_stream(now, stream);
     }
 
     /// The commands that went to the device since the last call; none before the first.
@@ -193,26 +192,39 @@ impl SimEngine {
     /// request that ended. `None` when the device holds nothing: all is done, or the scheduler waits for
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
-        if self.ready.is_empty() {
+        if self.core.ended_count() == 0 {
             self.let_complete(now, rng);
-            if self.gate.is_revoked() {
-                self.refuse_all(now);
-            }
-            if self.gate.is_open(now) {
-                self.dispatch(now);
-            }
-            if !self.is_timed() && !self.in_flight.is_empty() {
-                self.complete(now, rng.random_range(0..self.in_flight.len()), rng);
+            self.pass_gate(now);
+            if !self.is_timed() && !self.at_device.is_empty() {
+                self.transferred(now, rng.random_range(0..self.at_device.len()), rng);
             }
         }
-        self.ready.pop_front()
+        let ended = self.core.ended().pop_front()?;
+        if ended.result == Err(IoError::Cancelled) {
+            self.flushes.remove(&ended.tag);
+        }
+        Some(ended)
     }
 
-    /// Ends everything that is not at the device.
-    fn refuse_all(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.queued).into_keys() {
-            self.scheduler.cancel(now, id);
-            self.ready.push_back(Completion { tag: IoTag(id.0), result: Err(IoError::Fenced) });
+    /// Gives the device what it may have.
+    fn pass_gate(&mut self, now: Instant) {
+        self.core.permit(self.gate.until());
+        if self.gate.is_revoked() {
+            self.core.fence(now);
+            for mut command in std::mem::take(&mut self.staged) {
+                while !command.is_finished() {
+                    command.answered(Err(IoError::Fenced));
+                }
+                self.core.complete(now, command);
+            }
+        }
+        if self.gate.is_open(now) {
+            for command in std::mem::take(&mut self.staged) {
+                self.give(now, command);
+            }
+        }
+        while let Some(command) = self.core.next_command(now) {
+            self.give(now, command);
         }
     }
 
@@ -221,18 +233,36 @@ impl SimEngine {
         self.let_complete(now, rng);
     }
 
-    fn dispatch(&mut self, now: Instant) {
-        while let Some(dispatch) = self.scheduler.dispatch(now) {
-            let command = self.describe(&dispatch);
-            if let Some(commands) = &mut self.commands {
-                commands.push(command);
+    /// The device begins the next transfer of a command.
+    fn give(&mut self, now: Instant, command: Command) {
+        let (class, stream) = (command.class(), command.stream());
+        let (begun, told) = match command.next_transfer() {
+            Transfer::Flush => {
+                // One behind a durable write was submitted now.
+                let flush = command.current().first().and_then(|request| self.flushes.remove(&request.tag));
+                let covers = flush.unwrap_or_else(|| self.disk.position());
+                let (direction, offset, length) = (Direction::Flush, DeviceOffset(0), Bytes::ZERO);
+                (Begun::Flush(covers), SimCommand { direction, class, offset, length, stream })
             }
-            if let Some(timing) = &mut self.timing {
-                timing.submit(now, dispatch.id.0, command);
+            Transfer::Move(next) => {
+                let (offset, length) = (next.offset, next.length());
+                let direction = if next.write { Direction::Write } else { Direction::Read };
+                let begun = match next.write {
+                    true => Begun::Write(command.current().iter().map(|one| self.start_write(one)).collect()),
+                    false => Begun::Read,
+                };
+                (begun, SimCommand { direction, class, offset, length, stream })
             }
-            let requests = dispatch.requests.iter().map(|id| self.start(*id)).collect();
-            self.in_flight.push(Command { dispatch: dispatch.id, requests });
+        };
+        self.given += 1;
+        let number = self.given;
+        if let Some(commands) = &mut self.commands {
+            commands.push(told);
         }
+        if let Some(timing) = &mut self.timing {
+            timing.submit(now, number, told);
+        }
+        self.at_device.push(AtDevice { number, command, begun });
     }
 
     /// What a device that takes its time has done by now.
@@ -241,111 +271,104 @@ impl SimEngine {
         let mut completed = Vec::new();
         timing.advance(now, &mut completed);
         for number in completed {
-            let index = self.in_flight.iter().position(|one| one.dispatch.0 == number);
-            self.complete(now, index.expect("a device completes what it was given, once"), rng);
+            let index = self.at_device.iter().position(|one| one.number == number);
+            self.transferred(now, index.expect("a device completes what it was given, once"), rng);
         }
     }
 
-    fn complete(&mut self, now: Instant, index: usize, rng: &mut impl Rng) {
-        let command = self.in_flight.swap_remove(index);
-        self.scheduler.complete(now, command.dispatch);
-        for started in command.requests {
-            let tag = started.queued.request.tag;
-            let result = self.finish(started, rng);
-            self.ready.push_back(Completion { tag, result });
+    /// The device is through with a transfer: its command goes on, or has ended.
+    fn transferred(&mut self, now: Instant, index: usize, rng: &mut impl Rng) {
+        let AtDevice { mut command, begun, .. } = self.at_device.swap_remove(index);
+        let answer = self.transfer(&command, begun, rng);
+        command.answered(answer);
+        if command.is_finished() {
+            return self.core.complete(now, command);
         }
+        if self.is_timed() {
+            return self.staged.push(command);
+        }
+        self.give(now, command);
+        self.transferred(now, self.at_device.len() - 1, rng);
+    }
+
+    /// Whether it is a write that moves nothing.
+    fn is_left_out(&self, request: &IoRequest) -> bool {
+        self.hollow && request.stream.is_some()
+    }
+
+    fn start_write(&self, request: &IoRequest) -> Option<(u64, Arc<[Page]>)> {
+        (!self.is_left_out(request)).then(|| {
+            let pages = memory_of(request);
+            (self.disk.start_write(first_page(request), Arc::clone(&pages)), pages)
+        })
     }
 
     /// The process that owns the engine dies: what is at the device is done there, nobody hears of it, and what waits never
     /// gets there.
     pub fn abandon(mut self, rng: &mut impl Rng) {
-        for command in std::mem::take(&mut self.in_flight) {
-            for started in command.requests {
-                let _ = self.finish(started, rng);
-            }
+        for AtDevice { command, begun, .. } in std::mem::take(&mut self.at_device) {
+            let _ = self.transfer(&command, begun, rng);
         }
     }
 
     /// When a device that takes its time, or the scheduler, will have something for [`step`](Self::step).
     pub fn next_event(&self, now: Instant) -> Option<Instant> {
         let device = self.timing.as_ref().and_then(|timing| timing.next_event());
-        let ready = (!self.ready.is_empty()).then_some(now);
-        [ready, device, self.scheduler.next_wakeup(now)].into_iter().flatten().min()
+        let ready = (self.core.ended_count() > 0).then_some(now);
+        [ready, device, self.core.next_wakeup(now)].into_iter().flatten().min()
     }
 
-    /// See [`Scheduler::next_wakeup`].
+    /// See [`Scheduler::next_wakeup`](rtsched::Scheduler::next_wakeup).
     pub fn next_wakeup(&self, now: Instant) -> Option<Instant> {
-        self.scheduler.next_wakeup(now)
+        self.core.next_wakeup(now)
     }
 
     /// Requests whose completion [`step`](Self::step) has not returned yet.
     pub fn outstanding(&self) -> usize {
-        let in_flight: usize = self.in_flight.iter().map(|command| command.requests.len()).sum();
-        self.queued.len() + in_flight + self.ready.len()
+        self.core.outstanding() + self.core.ended_count()
     }
 
-    /// A write that moves nothing.
-    fn is_left_out(&self, request: &IoRequest) -> bool {
-        self.hollow && request.stream.is_some()
-    }
-
-    fn describe(&self, dispatch: &Dispatch) -> SimCommand {
-        let class =
-            dispatch.requests.iter().filter_map(|id| self.queued.get(id)).map(|held| held.request.class);
-        let class = class.min().unwrap_or(Class::Idle);
-        let &Dispatch { direction, offset, length, .. } = dispatch;
-        let first = dispatch.requests.first().and_then(|id| self.queued.get(id));
-        let stream = first.and_then(|first| first.request.stream);
-        SimCommand { direction, class, offset, length, stream }
-    }
-
-    fn is_outstanding(&self, id: RequestId) -> bool {
-        let mut in_flight = self.in_flight.iter().flat_map(|command| &command.requests);
-        self.queued.contains_key(&id)
-            || in_flight.any(|started| RequestId::from(started.queued.request.tag) == id)
-    }
-
-    fn start(&mut self, id: RequestId) -> Started {
-        let queued = self.queued.remove(&id).expect("the scheduler dispatches what was enqueued, once");
-        let write = match queued.request.operation {
-            IoOperation::Write { .. } if self.is_left_out(&queued.request) => None,
-            IoOperation::Write { .. } => {
-                let pages = memory_of(&queued.request);
-                Some((self.disk.start_write(first_page(&queued.request), Arc::clone(&pages)), pages))
-            }
-            IoOperation::Read | IoOperation::Flush => None,
-        };
-        Started { queued, write }
-    }
-
-    fn finish(&self, started: Started, rng: &mut impl Rng) -> Result<(), IoError> {
-        let request = &started.queued.request;
-        match (request.operation, started.write) {
-            (IoOperation::Write { durable }, Some((write, before))) => {
-                let pages = fetched(before, memory_of(request), rng);
-                self.disk.complete_write(write, first_page(request), pages, durable)
-            }
-            (IoOperation::Write { .. }, None) if self.is_left_out(request) => Ok(()),
-            (IoOperation::Write { .. }, None) => unreachable!("a write is started before it is finished"),
-            (IoOperation::Read, _) if self.hollow => {
-                request.segments.iter().for_each(|segment| segment.buffer.zero(segment.start, PAGE));
-                Ok(())
-            }
-            (IoOperation::Read, _) => {
-                let count = request.length().as_u64() as usize / PAGE;
-                let mut pages = self.disk.read_pages(first_page(request), count)?.into_iter();
-                for segment in &request.segments {
-                    for start in (segment.start..segment.start + segment.length).step_by(PAGE) {
-                        match pages.next().flatten() {
-                            Some(page) => segment.buffer.copy_in(start, &page[..]),
-                            None => segment.buffer.zero(start, PAGE),
-                        }
-                    }
+    /// Moves the bytes, and gives back how many. What the device refuses of one request keeps it from none of the others.
+    fn transfer(&self, command: &Command, begun: Begun, rng: &mut impl Rng) -> Result<usize, IoError> {
+        let mut answer = Ok(());
+        let requests = command.current();
+        match (command.next_transfer(), begun) {
+            (Transfer::Flush, Begun::Flush(covers)) => return self.disk.flush_up_to(covers).map(|()| 0),
+            (Transfer::Move(next), Begun::Write(writes)) => {
+                for (request, write) in requests.iter().zip(writes) {
+                    let Some((write, before)) = write else { continue };
+                    let pages = fetched(before, memory_of(request), rng);
+                    let written = self.disk.complete_write(write, first_page(request), pages, next.durable);
+                    answer = answer.and(written);
                 }
-                Ok(())
             }
-            (IoOperation::Flush, _) => self.disk.flush_up_to(started.queued.submitted_at),
+            (Transfer::Move(_), Begun::Read) => {
+                for request in requests {
+                    answer = answer.and(self.read(request));
+                }
+            }
+            _ => unreachable!("a command's transfer is the same until it is answered"),
         }
+        let length: Bytes = requests.iter().fold(Bytes::ZERO, |sum, request| sum + request.length());
+        answer.map(|()| length.as_u64() as usize)
+    }
+
+    fn read(&self, request: &IoRequest) -> Result<(), IoError> {
+        if self.hollow {
+            request.segments.iter().for_each(|segment| segment.buffer.zero(segment.start, PAGE));
+            return Ok(());
+        }
+        let count = request.length().as_u64() as usize / PAGE;
+        let mut pages = self.disk.read_pages(first_page(request), count)?.into_iter();
+        for segment in &request.segments {
+            for start in (segment.start..segment.start + segment.length).step_by(PAGE) {
+                match pages.next().flatten() {
+                    Some(page) => segment.buffer.copy_in(start, &page[..]),
+                    None => segment.buffer.zero(start, PAGE),
+                }
+            }
+        }
+        Ok(())
     }
 }
 

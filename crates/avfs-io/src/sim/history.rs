@@ -292,6 +292,7 @@ impl Image {
 pub struct CrashImages {
     pub(super) history: Arc<History>,
     pub(super) size: Bytes,
+    pub(super) forces_writes: bool,
 }
 
 impl CrashImages {
@@ -315,6 +316,7 @@ impl CrashImages {
     /// When `cut` is not one of [`cuts`](Self::cuts).
     pub fn image(&self, cut: usize, seed: u64) -> SimDisk {
         assert!(self.cuts().contains(&cut), "cut {cut} is not among {:?}", self.cuts());
-        SimDisk::over(Arc::new(Image::crash(&self.history, cut, seed)), self.size)
+        let image = Image::crash(&self.history, cut, seed);
+        SimDisk::over(Arc::new(image), self.size, self.forces_writes)
     }
 }

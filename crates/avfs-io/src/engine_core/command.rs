@@ -1,20 +1,21 @@
 //! One command at the device and how far it has come.
+//!
+//! **For:** what a driver does next for the requests of one dispatch, and how each of them ended. **Excludes:** how many bytes a system
+//! call takes, and when to ask again. **State:** the requests with their memory, and what the device has done of them.
+//! **Invariants:** every request gets one result; of a command that fails each request is tried alone; a flush is never tried again.
 
-use crate::device::Geometry;
+use super::DeviceFacts;
+use crate::pool::Buffer;
 use crate::request::{Completion, IoError, IoOperation, IoRequest};
-use rtsched::DispatchId;
+use rtsched::{Class, DispatchId, StreamId};
 use smallvec::SmallVec;
-
-/// `IOV_MAX`: pieces of memory that one transfer may name.
-const MAX_RUNS: usize = 1024;
-/// One transfer moves at most this many bytes; the kernel's own bound is just below 2 GiB.
-const MAX_TRANSFER: usize = 1 << 30;
+use units::{Bytes, DeviceOffset};
 
 /// The requests of one dispatch. They are moved together; when that fails, each is tried alone, so that only those
 /// fail that the device cannot serve.
 #[derive(Debug)]
-pub(super) struct Command {
-    pub(super) dispatch: DispatchId,
+pub(crate) struct Command {
+    dispatch: DispatchId,
     requests: SmallVec<[IoRequest; 2]>,
     /// How the first of them ended.
     results: SmallVec<[Result<(), IoError>; 2]>,
@@ -22,73 +23,85 @@ pub(super) struct Command {
     together: usize,
     /// Bytes of these that were moved.
     moved: usize,
-    /// The kernel asked to be asked again, where it may wait.
-    again: bool,
-    /// What makes a durable write of this device durable.
-    durability: Durability,
     /// The current transfer has moved everything, and its flush is still to come.
     flush_due: bool,
+    device: DeviceFacts,
 }
 
 /// What a durable write needs to be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Durability {
+pub(crate) enum Durability {
     /// A flag: the write forces itself through.
     OfItself,
     /// A flush behind it, in the same command.
     ByFlush,
 }
 
-/// What the ring is to do next for a command.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Transfer {
-    Move {
-        write: bool,
-        durable: bool,
-        /// First byte on the device.
-        offset: u64,
-        memory: Runs,
-    },
+/// What the device is to do next for a command.
+#[derive(Debug)]
+pub(crate) enum Transfer<'a> {
+    Move(Move<'a>),
     Flush,
 }
 
-/// Pieces of memory, in the order of the device's bytes; neighbours are one run.
-pub(super) type Runs = SmallVec<[Run; 1]>;
+/// Bytes between neighbouring requests and the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move<'a> {
+    pub(crate) write: bool,
+    /// The write is to force itself through.
+    pub(crate) durable: bool,
+    /// First byte on the device.
+    pub(crate) offset: DeviceOffset,
+    requests: &'a [IoRequest],
+    /// Bytes of these that were moved before.
+    moved: usize,
+}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) address: *mut u8,
-    pub(super) length: usize,
+/// A part of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+}
+
+impl<'a> Move<'a> {
+    /// How much is to be moved.
+    pub(crate) fn length(&self) -> Bytes {
+        length_of(self.requests) - Bytes(self.moved as u64)
+    }
+
+    /// The memory, in the order of the device's bytes.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + use<'a> {
+        let mut skip = self.moved;
+        self.requests.iter().flat_map(|request| &request.segments).filter_map(move |segment| {
+            let skipped = skip.min(segment.length);
+            skip -= skipped;
+            let (start, length) = (segment.start + skipped, segment.length - skipped);
+            (length > 0).then_some(Piece { buffer: &segment.buffer, start, length })
+        })
+    }
+}
+
+fn length_of(requests: &[IoRequest]) -> Bytes {
+    requests.iter().fold(Bytes::ZERO, |sum, request| sum + request.length())
 }
 
 impl Command {
     /// `requests` are of one direction, each starts where the one before ends, and there is at least one.
-    pub(super) fn new(
-        dispatch: DispatchId,
-        requests: SmallVec<[IoRequest; 2]>,
-        durability: Durability,
-    ) -> Self {
-        let together = requests.len();
-        Self {
-            dispatch,
-            requests,
-            results: SmallVec::new(),
-            together,
-            moved: 0,
-            again: false,
-            durability,
-            flush_due: false,
-        }
+    pub(crate) fn new(dispatch: DispatchId, requests: SmallVec<[IoRequest; 2]>, device: DeviceFacts) -> Self {
+        let (together, results) = (requests.len(), SmallVec::new());
+        Self { dispatch, requests, results, together, moved: 0, flush_due: false, device }
+    }
+
+    /// The scheduler's name for it.
+    pub(super) fn dispatch(&self) -> DispatchId {
+        self.dispatch
     }
 
     /// True after the last request has a result.
-    pub(super) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.results.len() == self.requests.len()
-    }
-
-    /// True when the ring is to do the next transfer where it may block.
-    pub(super) fn must_not_be_inline(&self) -> bool {
-        self.again
     }
 
     /// The requests with their ends, once all have one.
@@ -97,8 +110,19 @@ impl Command {
         ends.map(|(request, &result)| (request, Completion { tag: request.tag, result }))
     }
 
-    fn current(&self) -> &[IoRequest] {
+    /// The requests of the next transfer. At least one until it is finished, and none afterwards.
+    pub(crate) fn current(&self) -> &[IoRequest] {
         &self.requests[self.results.len()..][..self.together]
+    }
+
+    /// The most urgent class among [`current`](Self::current).
+    pub(crate) fn class(&self) -> Class {
+        self.current().iter().map(|request| request.class).min().unwrap_or(Class::Idle)
+    }
+
+    /// The stream of [`current`](Self::current): only requests of one are merged.
+    pub(crate) fn stream(&self) -> Option<StreamId> {
+        self.current().first()?.stream
     }
 
     /// True when the next transfer moves nothing.
@@ -111,64 +135,41 @@ impl Command {
         self.current().iter().any(|one| one.operation == IoOperation::Write { durable: true })
     }
 
-    /// What remains of the current transfer, as much of it as fits one.
-    pub(super) fn next_transfer(&self) -> Transfer {
-        let current = self.current();
+    /// What remains of the current transfer. A driver may do the first part of it.
+    pub(crate) fn next_transfer(&self) -> Transfer<'_> {
+        let (requests, moved) = (self.current(), self.moved);
         if self.is_flush() {
             return Transfer::Flush;
         }
-        let write = current[0].operation != IoOperation::Read;
-        let durable = self.is_durable() && self.durability == Durability::OfItself;
-        let offset = current[0].offset.as_u64() + self.moved as u64;
-        let mut memory = Runs::new();
-        let mut skip = self.moved;
-        let mut room = MAX_TRANSFER;
-        for segment in current.iter().flat_map(|request| &request.segments) {
-            let skipped = skip.min(segment.length);
-            skip -= skipped;
-            let length = (segment.length - skipped).min(room);
-            if length == 0 {
-                continue;
-            }
-            // Neighbours in memory need no second run; `wrapping_add` because the end of a piece is only compared.
-            let address = segment.buffer.address().wrapping_add(segment.start + skipped);
-            let is_full = memory.len() == MAX_RUNS;
-            match memory.last_mut() {
-                Some(last) if last.address.wrapping_add(last.length) == address => last.length += length,
-                _ if is_full => break,
-                _ => memory.push(Run { address, length }),
-            }
-            room -= length;
-        }
-        Transfer::Move { write, durable, offset, memory }
+        Transfer::Move(Move {
+            write: requests[0].operation != IoOperation::Read,
+            durable: self.is_durable() && self.device.durability == Durability::OfItself,
+            offset: requests[0].offset + Bytes(moved as u64),
+            requests,
+            moved,
+        })
     }
 
-    /// Takes the ring's answer to the last transfer: the bytes moved, or a negative error number. When the command
-    /// is not finished then, its next transfer is due.
-    pub(super) fn answered(&mut self, answer: i32, geometry: &Geometry) {
-        // Cancelled: taken back by the ring before the device had it.
-        if matches!(-answer, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
-            self.again = true;
-            return;
-        }
-        self.again = false;
+    /// Takes the device's answer to the last transfer: the bytes it moved. When the command is not finished then, its next transfer
+    /// is due.
+    pub(crate) fn answered(&mut self, answer: Result<usize, IoError>) {
         if self.is_flush() {
             // Never tried again: the kernel reports lost writes once (Rebello et al., "Can Applications Recover
             // from fsync Failures?", USENIX ATC 2020), so a second flush would answer for writes that are gone.
-            let result = if answer < 0 { Err(IoError::Device(-answer)) } else { Ok(()) };
-            return self.end(result);
+            return self.end(answer.map(|_| ()));
         }
-        match usize::try_from(answer) {
-            Err(_) => self.fail(IoError::Device(-answer)),
+        match answer {
+            Err(error) => self.fail(error),
             Ok(0) => self.fail(IoError::PastEnd),
             Ok(moved) => {
                 self.moved += moved;
-                let total: u64 = self.current().iter().map(|request| request.length().as_u64()).sum();
-                if self.moved as u64 >= total && self.is_durable() && self.durability == Durability::ByFlush {
+                let total = length_of(self.current()).as_u64();
+                let is_moved = self.moved as u64 >= total;
+                if is_moved && self.is_durable() && self.device.durability == Durability::ByFlush {
                     self.flush_due = true;
-                } else if self.moved as u64 >= total {
+                } else if is_moved {
                     self.end(Ok(()));
-                } else if !(self.moved as u64).is_multiple_of(geometry.logical_block.as_u64()) {
+                } else if !(self.moved as u64).is_multiple_of(self.device.logical_block.as_u64()) {
                     // The ragged end of an image that was cut short.
                     self.fail(IoError::PastEnd);
                 }
@@ -177,7 +178,7 @@ impl Command {
     }
 
     /// The current transfer did not work.
-    pub(super) fn fail(&mut self, error: IoError) {
+    fn fail(&mut self, error: IoError) {
         if self.together > 1 {
             self.together = 1;
             self.moved = 0;
@@ -197,20 +198,15 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{Buffer, Pool};
+    use crate::pool::Pool;
     use crate::request::{IoTag, Segment};
-    use rtsched::Class;
     use smallvec::smallvec;
-    use units::{Bytes, DeviceOffset};
 
-    const GEOMETRY: Geometry = Geometry {
-        logical_block: Bytes(512),
-        physical_block: Bytes(4096),
-        optimal_io: Bytes::ZERO,
-        rotational: false,
-    };
+    const DEVICE: DeviceFacts =
+        DeviceFacts { size: Bytes::from_mib(8), logical_block: Bytes(512), durability: Durability::OfItself };
     const WRITE: IoOperation = IoOperation::Write { durable: false };
     const EIO: Result<(), IoError> = Err(IoError::Device(libc::EIO));
+    const EIO_ANSWER: Result<usize, IoError> = Err(IoError::Device(libc::EIO));
 
     fn request(tag: u64, operation: IoOperation, offset: u64, buffers: &[Buffer]) -> IoRequest {
         let segment = |buffer: &Buffer| Segment { buffer: buffer.clone(), start: 0, length: buffer.len() };
@@ -226,7 +222,7 @@ mod tests {
     }
 
     fn command(requests: SmallVec<[IoRequest; 2]>) -> Command {
-        Command::new(DispatchId(1), requests, Durability::OfItself)
+        Command::new(DispatchId(1), requests, DEVICE)
     }
 
     fn buffers(count: usize) -> Vec<Buffer> {
@@ -234,14 +230,23 @@ mod tests {
         (0..count).map(|_| pool.allocate(4096).unwrap()).collect()
     }
 
-    /// Of what is left: offset, length and number of runs.
-    fn shape(command: &Command) -> (u64, usize, usize) {
+    fn next_move(command: &Command) -> Move<'_> {
         match command.next_transfer() {
-            Transfer::Move { offset, memory, .. } => {
-                (offset, memory.iter().map(|run| run.length).sum(), memory.len())
-            }
+            Transfer::Move(next) => next,
             Transfer::Flush => panic!("a flush moves nothing"),
         }
+    }
+
+    /// Of what is left: offset, length and number of pieces.
+    fn shape(command: &Command) -> (u64, u64, usize) {
+        let next = next_move(command);
+        let pieces = next.pieces().map(|piece| piece.length as u64);
+        assert_eq!(next.length(), Bytes(pieces.sum()));
+        (next.offset.as_u64(), next.length().as_u64(), next.pieces().count())
+    }
+
+    fn is_flush(command: &Command) -> bool {
+        matches!(command.next_transfer(), Transfer::Flush)
     }
 
     fn results(command: &Command) -> Vec<Result<(), IoError>> {
@@ -255,15 +260,11 @@ mod tests {
         let scattered = [memory[2].clone(), memory[0].clone()];
         let mut command = command(smallvec![request(1, IoOperation::Read, 65536, &scattered)]);
         assert_eq!(shape(&command), (65536, 8192, 2));
-        command.answered(512, &GEOMETRY);
+        command.answered(Ok(512));
         assert_eq!(shape(&command), (66048, 7680, 2));
-        command.answered(-libc::EINTR, &GEOMETRY);
-        assert_eq!(shape(&command), (66048, 7680, 2));
-        assert!(command.must_not_be_inline());
-        command.answered(4096, &GEOMETRY);
+        command.answered(Ok(4096));
         assert_eq!(shape(&command), (70144, 3584, 1));
-        assert!(!command.must_not_be_inline());
-        command.answered(3584, &GEOMETRY);
+        command.answered(Ok(3584));
         assert_eq!(results(&command), [Ok(())]);
     }
 
@@ -271,29 +272,9 @@ mod tests {
     fn the_end_of_the_device_is_an_end() {
         for answer in [0, 700] {
             let mut command = command(smallvec![request(1, IoOperation::Read, 0, &buffers(1))]);
-            command.answered(answer, &GEOMETRY);
+            command.answered(Ok(answer));
             assert_eq!(results(&command), [Err(IoError::PastEnd)]);
         }
-    }
-
-    #[test]
-    fn neighbours_in_memory_are_one_run() {
-        let memory = buffers(4);
-        let command =
-            command(smallvec![request(1, WRITE, 0, &memory[..2]), request(2, WRITE, 8192, &memory[2..])]);
-        assert_eq!(shape(&command), (0, 4 * 4096, 1));
-    }
-
-    #[test]
-    fn more_runs_than_a_transfer_may_name_take_several() {
-        let mut memory = buffers(2000);
-        memory.reverse();
-        let mut command = command(smallvec![request(1, WRITE, 0, &memory)]);
-        assert_eq!(shape(&command), (0, 1024 * 4096, 1024));
-        command.answered(1024 * 4096, &GEOMETRY);
-        assert_eq!(shape(&command), (1024 * 4096, 976 * 4096, 976));
-        command.answered(976 * 4096, &GEOMETRY);
-        assert_eq!(results(&command), [Ok(())]);
     }
 
     #[test]
@@ -301,15 +282,15 @@ mod tests {
         let memory = buffers(3);
         let each = |index: u64| request(index, WRITE, index * 4096, &memory[index as usize..][..1]);
         let mut command = command(smallvec![each(0), each(1), each(2)]);
-        command.answered(4096, &GEOMETRY);
-        command.answered(-libc::EIO, &GEOMETRY);
+        command.answered(Ok(4096));
+        command.answered(EIO_ANSWER);
         assert_eq!(shape(&command), (0, 4096, 1));
-        command.answered(4096, &GEOMETRY);
+        command.answered(Ok(4096));
         assert_eq!(shape(&command), (4096, 4096, 1));
-        command.answered(-libc::EIO, &GEOMETRY);
+        command.answered(EIO_ANSWER);
         assert_eq!(shape(&command), (8192, 4096, 1));
         assert!(!command.is_finished());
-        command.answered(4096, &GEOMETRY);
+        command.answered(Ok(4096));
         assert_eq!(results(&command), [Ok(()), EIO, Ok(())]);
     }
 
@@ -320,8 +301,10 @@ mod tests {
             let requests = [(0, operations[0]), (1, operations[1])].map(|(index, operation)| {
                 request(index, operation, index * 4096, &memory[index as usize..][..1])
             });
-            let transfer = command(requests.into_iter().collect()).next_transfer();
-            matches!(transfer, Transfer::Move { durable: true, write: true, .. })
+            let command = command(requests.into_iter().collect());
+            let next = next_move(&command);
+            assert!(next.write);
+            next.durable
         };
         assert!(!is_durable([WRITE, WRITE]));
         assert!(is_durable([WRITE, IoOperation::Write { durable: true }]));
@@ -337,36 +320,35 @@ mod tests {
             let requests = [0, 1].map(|index| {
                 request(index as u64, operations[index], index as u64 * 4096, &memory[index..][..1])
             });
-            Command::new(DispatchId(1), requests.into_iter().collect(), Durability::ByFlush)
+            let device = DeviceFacts { durability: Durability::ByFlush, ..DEVICE };
+            Command::new(DispatchId(1), requests.into_iter().collect(), device)
         };
         for operations in [[durable; 2], [WRITE, durable]] {
             let mut command = new(operations);
-            assert!(matches!(command.next_transfer(), Transfer::Move { durable: false, write: true, .. }));
-            command.answered(4096, &GEOMETRY);
+            assert!(next_move(&command).write && !next_move(&command).durable);
+            command.answered(Ok(4096));
             assert_eq!(shape(&command), (4096, 4096, 1));
-            command.answered(4096, &GEOMETRY);
+            command.answered(Ok(4096));
             assert!(!command.is_finished());
-            assert_eq!(command.next_transfer(), Transfer::Flush);
-            command.answered(-libc::EINTR, &GEOMETRY);
-            assert_eq!(command.next_transfer(), Transfer::Flush);
-            command.answered(0, &GEOMETRY);
+            assert!(is_flush(&command));
+            command.answered(Ok(0));
             assert_eq!(results(&command), [Ok(()); 2]);
         }
         let mut lost = new([durable; 2]);
-        lost.answered(8192, &GEOMETRY);
-        lost.answered(-libc::EIO, &GEOMETRY);
+        lost.answered(Ok(8192));
+        lost.answered(EIO_ANSWER);
         assert_eq!(results(&lost), [EIO, EIO]);
         let mut plain = new([WRITE; 2]);
-        plain.answered(8192, &GEOMETRY);
+        plain.answered(Ok(8192));
         assert_eq!(results(&plain), [Ok(()); 2]);
         // One that fails together is tried alone, each with its flush.
         let mut guilty = new([WRITE, durable]);
-        guilty.answered(-libc::EIO, &GEOMETRY);
-        guilty.answered(4096, &GEOMETRY);
+        guilty.answered(EIO_ANSWER);
+        guilty.answered(Ok(4096));
         assert_eq!(shape(&guilty), (4096, 4096, 1));
-        guilty.answered(4096, &GEOMETRY);
-        assert_eq!(guilty.next_transfer(), Transfer::Flush);
-        guilty.answered(0, &GEOMETRY);
+        guilty.answered(Ok(4096));
+        assert!(is_flush(&guilty));
+        guilty.answered(Ok(0));
         assert_eq!(results(&guilty), [Ok(()), Ok(())]);
     }
 
@@ -376,8 +358,8 @@ mod tests {
         let flushes =
             smallvec![request(1, IoOperation::Flush, 0, &[]), request(2, IoOperation::Flush, 0, &[])];
         let mut command = command(flushes);
-        assert_eq!(command.next_transfer(), Transfer::Flush);
-        command.answered(-libc::EIO, &GEOMETRY);
+        assert!(is_flush(&command));
+        command.answered(EIO_ANSWER);
         assert_eq!(results(&command), [EIO, EIO]);
     }
 }

@@ -1,6 +1,7 @@
 //! What the device was asked for, in figures: how many commands of which kind, and how long they were.
 
-use crate::request::{IoOperation, IoRequest};
+use super::Command;
+use super::command::Transfer;
 use rtsched::Class;
 use units::Bytes;
 
@@ -34,19 +35,12 @@ pub struct Commands {
 /// Commands by kind, in the order of [`KINDS`]. Flushes are not among them.
 pub type Tally = [Commands; KINDS.len()];
 
-/// Counts a command of these requests, which have one direction.
-pub(super) fn count(tally: &mut Tally, requests: &[IoRequest]) {
-    let is_write = match requests.first().map(|request| request.operation) {
-        Some(IoOperation::Read) => false,
-        Some(IoOperation::Write { .. }) => true,
-        Some(IoOperation::Flush) | None => return,
-    };
-    let class = requests.iter().map(|request| request.class).min();
-    let Some(kind) = KINDS.iter().position(|&kind| Some(kind) == class.map(|class| (is_write, class))) else {
-        return;
-    };
-    let length = requests.iter().fold(Bytes::ZERO, |sum, request| sum + request.length());
-    let commands = &mut tally[kind];
+/// Counts a command that has not begun.
+pub(super) fn count(tally: &mut Tally, command: &Command) {
+    let Transfer::Move(whole) = command.next_transfer() else { return };
+    let is_it = |&kind: &(bool, Class)| kind == (whole.write, command.class());
+    let Some(kind) = KINDS.iter().position(is_it) else { return };
+    let (length, commands) = (whole.length(), &mut tally[kind]);
     commands.count += 1;
     commands.bytes += length;
     commands.by_size[SIZE_BOUNDS.partition_point(|bound| *bound < length)] += 1;
@@ -55,10 +49,18 @@ pub(super) fn count(tally: &mut Tally, requests: &[IoRequest]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine_core::{DeviceFacts, Durability};
     use crate::pool::Pool;
-    use crate::request::{IoTag, Segment};
-    use smallvec::smallvec;
+    use crate::request::{IoOperation, IoRequest, IoTag, Segment};
+    use rtsched::DispatchId;
+    use smallvec::{SmallVec, smallvec};
     use units::DeviceOffset;
+
+    fn count(tally: &mut Tally, requests: SmallVec<[IoRequest; 2]>) {
+        let (size, logical_block, durability) = (Bytes::from_mib(8), Bytes(512), Durability::OfItself);
+        let device = DeviceFacts { size, logical_block, durability };
+        super::count(tally, &Command::new(DispatchId(1), requests, device));
+    }
 
     #[test]
     fn a_command_counts_once_with_all_its_bytes_in_the_size_class_it_just_fits() {
@@ -74,11 +76,17 @@ mod tests {
         };
         let mut tally = Tally::default();
         let write = IoOperation::Write { durable: false };
-        count(&mut tally, &[request(write, Class::BestEffort, 4096), request(write, Class::RealTime, 61440)]);
-        count(&mut tally, &[request(write, Class::RealTime, 61440), request(write, Class::RealTime, 8192)]);
-        count(&mut tally, &[request(IoOperation::Read, Class::Idle, 4096)]);
+        count(
+            &mut tally,
+            smallvec![request(write, Class::BestEffort, 4096), request(write, Class::RealTime, 61440)],
+        );
+        count(
+            &mut tally,
+            smallvec![request(write, Class::RealTime, 61440), request(write, Class::RealTime, 8192)],
+        );
+        count(&mut tally, smallvec![request(IoOperation::Read, Class::Idle, 4096)]);
         let flush = IoRequest { segments: smallvec![], ..request(IoOperation::Flush, Class::Metadata, 4096) };
-        count(&mut tally, &[flush]);
+        count(&mut tally, smallvec![flush]);
         assert_eq!(tally[4].by_size, [0, 1, 1, 0, 0, 0]);
         assert_eq!((tally[4].count, tally[4].bytes), (2, Bytes(65536 + 69632)));
         assert_eq!((tally[3].count, tally[3].by_size), (1, [1, 0, 0, 0, 0, 0]));

@@ -1,0 +1,276 @@
+//! The books of an engine: which requests there are, and which command is next.
+//!
+//! **For:** everything that both engines decide. [`Engine`](crate::Engine) drives it with a ring and a clock,
+//! [`SimEngine`](crate::sim::SimEngine) with a simulated disk. Operations go in; commands, ends of requests, promises and the next
+//! wake-up come out. **Excludes:** clocks, threads, the ring, the disk: `now` is an argument, and whoever drives it moves the bytes of
+//! a [`Command`] and gives the command back. The order is `rtsched`'s. **State:** the scheduler, the declared streams, every request
+//! that was accepted and has not ended, until when the device may be used, and the statistics. **Invariants:** each request that is
+//! submitted ends exactly once; its memory is here while it waits and in its command afterwards; no command leaves after the device
+//! may no longer be used; the same calls give the same answers.
+
+mod command;
+mod streams;
+pub mod tally;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use command::{Command, Durability, Move, Transfer};
+pub use streams::{DeclaredStream, Evidence, Promise};
+
+use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
+use rtsched::{Class, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use streams::Streams;
+use tally::Tally;
+use units::{Bytes, Instant};
+
+/// What an engine has done since it started, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Requests accepted.
+    pub submitted: u64,
+    /// Requests that ended, in whatever way.
+    pub completed: u64,
+    /// Of these: with an error other than cancellation.
+    pub failed: u64,
+    /// Of these: cancelled.
+    pub cancelled: u64,
+    /// Of these: served, but after the deadline that their submitter gave.
+    pub late: u64,
+    /// Commands given to the device; less than requests where some were merged.
+    pub commands: u64,
+    /// The same by what they are, flushes aside.
+    pub tally: Tally,
+    /// Flushes that succeeded.
+    pub flushes: u64,
+    /// Moved from the device for requests that succeeded.
+    pub read: Bytes,
+    /// Moved to the device for requests that succeeded.
+    pub written: Bytes,
+    /// Requests that wait for the device now.
+    pub queued: usize,
+    /// Commands at the device now.
+    pub in_flight: u32,
+}
+
+/// What the books have to know of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceFacts {
+    pub(crate) size: Bytes,
+    /// It moves whole multiples of this.
+    pub(crate) logical_block: Bytes,
+    pub(crate) durability: Durability,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct EngineCore {
+    scheduler: Scheduler,
+    streams: Streams,
+    device: DeviceFacts,
+    /// Until when commands may be given to the device.
+    permitted_until: Instant,
+    /// Why nothing is accepted any more, once that is so.
+    refusal: Option<IoError>,
+    /// Every request accepted and not ended: itself while it waits, `None` while it is in a command.
+    outstanding: HashMap<RequestId, Option<IoRequest>>,
+    ended: VecDeque<Completion>,
+    statistics: Statistics,
+    /// Kept for its memory.
+    dispatch: Dispatch,
+}
+
+impl EngineCore {
+    /// Idle. No command leaves before [`permit`](Self::permit).
+    pub(crate) fn new(config: Config, device: DeviceFacts) -> Self {
+        Self {
+            scheduler: Scheduler::new(config),
+            streams: Streams::default(),
+            device,
+            permitted_until: Instant::ZERO,
+            refusal: None,
+            outstanding: HashMap::new(),
+            ended: VecDeque::new(),
+            statistics: Statistics::default(),
+            dispatch: Dispatch::empty(),
+        }
+    }
+
+    /// Accepts a request, and says whether it did. One that is malformed, reaches past the device's end or has a tag that is in use
+    /// ends at once, and so does every one after [`fence`](Self::fence) or [`stop`](Self::stop).
+    pub(crate) fn submit(&mut self, now: Instant, request: IoRequest) -> bool {
+        self.statistics.submitted += 1;
+        let tag = request.tag;
+        let refused = match (self.refusal, self.outstanding.entry(tag.into())) {
+            (Some(refusal), _) => Some(refusal),
+            (None, Entry::Occupied(_)) => Some(IoError::Device(libc::EEXIST)),
+            (None, Entry::Vacant(place)) => match request.check(self.device.size) {
+                Ok(()) => {
+                    self.scheduler.enqueue(now, request.describe());
+                    place.insert(Some(request));
+                    None
+                }
+                Err(error) => Some(error),
+            },
+        };
+        if let Some(error) = refused {
+            self.end(Completion { tag, result: Err(error) });
+        }
+        refused.is_none()
+    }
+
+    /// See [`Engine::promote`](crate::Engine::promote).
+    pub(crate) fn promote(&mut self, now: Instant, promotion: Promotion) {
+        let Promotion { tag, class, stream, deadline } = promotion;
+        let stream = stream.filter(|_| class == Class::RealTime);
+        if !stream.is_some_and(|stream| self.scheduler.assign(now, tag.into(), stream, deadline)) {
+            self.scheduler.promote(now, tag.into(), class, deadline);
+        }
+    }
+
+    /// See [`Engine::cancel`](crate::Engine::cancel).
+    pub(crate) fn cancel(&mut self, now: Instant, tag: IoTag) {
+        if self.scheduler.cancel(now, tag.into()) {
+            self.end_waiting(tag, IoError::Cancelled);
+        }
+    }
+
+    /// See [`Engine::cancel_stream`](crate::Engine::cancel_stream).
+    pub(crate) fn cancel_stream(&mut self, now: Instant, stream: StreamId) {
+        let mut cancelled = Vec::new();
+        self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
+        cancelled.into_iter().for_each(|tag| self.end_waiting(tag, IoError::Cancelled));
+    }
+
+    /// See [`Engine::declare`](crate::Engine::declare).
+    pub(crate) fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+        self.streams.declare(&mut self.scheduler, now, stream, wanted);
+    }
+
+    /// See [`Engine::note_accepted`](crate::Engine::note_accepted).
+    pub(crate) fn note_accepted(&mut self, now: Instant, accepted: Accepted) {
+        self.scheduler.note_accepted(now, accepted.requests, accepted.bytes);
+    }
+
+    /// The device may be given commands until then.
+    pub(crate) fn permit(&mut self, until: Instant) {
+        self.permitted_until = until;
+    }
+
+    /// The device may never be given a command again: what waits ends, and what comes.
+    pub(crate) fn fence(&mut self, now: Instant) {
+        if self.refusal.replace(IoError::Fenced).is_some() {
+            return;
+        }
+        self.permitted_until = Instant::ZERO;
+        let waiting = self.outstanding.iter().filter(|(_, request)| request.is_some()).map(|(&id, _)| id);
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_unstable();
+        for id in waiting {
+            self.scheduler.cancel(now, id);
+            self.end_waiting(IoTag(id.0), IoError::Fenced);
+        }
+    }
+
+    /// Ends everything, also what is in commands, which are not given back. The scheduler is not asked: it may be why.
+    pub(crate) fn stop(&mut self) {
+        (self.refusal, self.permitted_until) = (Some(IoError::Stopped), Instant::ZERO);
+        let mut all: Vec<_> = self.outstanding.drain().map(|(id, _)| id).collect();
+        all.sort_unstable();
+        for id in all {
+            self.end(Completion { tag: IoTag(id.0), result: Err(IoError::Stopped) });
+        }
+    }
+
+    /// The next command for the device; `None` until [`next_wakeup`](Self::next_wakeup) or the next call that changes something.
+    /// Whoever takes it gives it back with [`complete`](Self::complete) when it [is finished](Command::is_finished).
+    pub(crate) fn next_command(&mut self, now: Instant) -> Option<Command> {
+        if now >= self.permitted_until || !self.scheduler.dispatch_into(now, &mut self.dispatch) {
+            return None;
+        }
+        let outstanding = &mut self.outstanding;
+        let requests = self.dispatch.requests.iter().map(|id| {
+            let waiting = outstanding.get_mut(id).and_then(Option::take);
+            waiting.expect("the scheduler dispatches what was enqueued, once")
+        });
+        let command = Command::new(self.dispatch.id, requests.collect(), self.device);
+        self.statistics.commands += 1;
+        tally::count(&mut self.statistics.tally, &command);
+        Some(command)
+    }
+
+    /// The device is through with a command.
+    pub(crate) fn complete(&mut self, now: Instant, command: Command) {
+        self.scheduler.complete(now, command.dispatch());
+        for (request, completion) in command.completions() {
+            self.outstanding.remove(&request.tag.into());
+            if completion.result.is_ok() {
+                match request.operation {
+                    IoOperation::Read => self.statistics.read += request.length(),
+                    IoOperation::Write { .. } => self.statistics.written += request.length(),
+                    IoOperation::Flush => self.statistics.flushes += 1,
+                }
+                self.statistics.late += u64::from(request.deadline.is_some_and(|deadline| deadline < now));
+            }
+            self.end(completion);
+        }
+    }
+
+    fn end_waiting(&mut self, tag: IoTag, error: IoError) {
+        self.outstanding.remove(&tag.into());
+        self.end(Completion { tag, result: Err(error) });
+    }
+
+    fn end(&mut self, completion: Completion) {
+        self.statistics.completed += 1;
+        match completion.result {
+            Ok(()) => {}
+            Err(IoError::Cancelled) => self.statistics.cancelled += 1,
+            Err(_) => self.statistics.failed += 1,
+        }
+        self.ended.push_back(completion);
+    }
+
+    /// Requests that have ended and were not taken from here yet, the first that ended first.
+    pub(crate) fn ended(&mut self) -> &mut VecDeque<Completion> {
+        &mut self.ended
+    }
+
+    /// How many of these there are.
+    pub(crate) fn ended_count(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Appends what has become of promises since the last call; some may be as they were.
+    pub(crate) fn promises(&mut self, now: Instant, promises: &mut Vec<Promise>) {
+        self.streams.promises(&mut self.scheduler, now, promises);
+    }
+
+    /// When [`next_command`](Self::next_command) may answer otherwise without any other call, possibly too early.
+    pub(crate) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
+        self.scheduler.next_wakeup(now)
+    }
+
+    /// Requests accepted that have not ended.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// All declared streams, in the order of their names.
+    pub(crate) fn streams(&self) -> Vec<DeclaredStream> {
+        self.streams.report(&self.scheduler)
+    }
+
+    /// How long the device is reckoned to take, for reads, writes and flushes.
+    pub(crate) fn service_times(&self) -> [ServiceTime; 3] {
+        [Direction::Read, Direction::Write, Direction::Flush]
+            .map(|direction| self.scheduler.service_time(direction))
+    }
+
+    /// What was done up to now.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let (queued, in_flight) = (self.scheduler.queued(), self.scheduler.in_flight());
+        Statistics { queued, in_flight, ..self.statistics }
+    }
+}
