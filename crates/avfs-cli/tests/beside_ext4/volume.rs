@@ -171,3 +171,26 @@ fn free_space_is_given_back_beside_those_who_write() {
     }
     rig.check_avfs();
 }
+
+/// What the kernel never asks a FUSE filesystem for, or that the page cache of one cannot do.
+#[test]
+fn what_the_kernel_keeps_from_a_filesystem_in_user_space_is_refused() {
+    const FIEMAP: libc::Ioctl = 0xc020_660b;
+    const FREEZE: libc::Ioctl = 0xc004_5877;
+    let Some(rig) = Beside::mounted() else { return };
+    let file = rig.avfs().join("file");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    // All of the file, and room for no extent: how many there are.
+    let mut map = [0; 32];
+    map[8..16].fill(0xff);
+    assert_eq!(crate::errno(ioctl(&file, FIEMAP, &mut map)), Err(libc::ENOTSUP));
+    assert_eq!(crate::errno(ioctl(&rig.avfs(), FREEZE, &mut [0; 4])), Err(libc::EOPNOTSUPP));
+    let open = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE] {
+        // SAFETY: an open file, and no memory.
+        let done = unsafe { libc::fallocate(open.as_raw_fd(), mode, 65_536, 65_536) };
+        let error = io::Error::last_os_error();
+        assert_eq!((done, error.raw_os_error()), (-1, Some(libc::EOPNOTSUPP)));
+    }
+}

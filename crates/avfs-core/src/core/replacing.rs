@@ -116,7 +116,7 @@ impl Replacements {
         self.waiting.iter().map(bytes).sum()
     }
 
-    fn waits_for_close(&self, ino: Ino) -> bool {
+    pub(super) fn waits_for_close(&self, ino: Ino) -> bool {
         self.waiting.iter().any(|one| one.ino == ino && one.until == Until::Closed)
     }
 }
@@ -127,7 +127,11 @@ impl Core {
         match self.replacements.waiting.front() {
             Some(Replacing { until: Until::Closed, since, .. }) => {
                 let patience = self.replacements.due_since.map(|due| due + WRITTEN_WITHIN);
-                (*since + DIRTY_AGE).min(patience.unwrap_or(Instant::FAR_FUTURE))
+                // A client that saves closes the file at once; one that waits for space itself does not before a commit gives it.
+                let is_in_the_way = self.is_space_awaited() || self.under_pressure();
+                let way = is_in_the_way.then(|| *since + WRITTEN_WITHIN);
+                let never = Instant::FAR_FUTURE;
+                (*since + DIRTY_AGE).min(patience.unwrap_or(never)).min(way.unwrap_or(never))
             }
             _ => Instant::FAR_FUTURE,
         }
@@ -277,8 +281,7 @@ impl Core {
             let (first_lsn, ino) = (first.first_lsn, first.ino);
             match first.until {
                 Until::Closed => {
-                    let in_the_way = self.is_space_awaited() || self.under_pressure();
-                    if self.replacing_due() > now.monotonic && !in_the_way {
+                    if self.replacing_due() > now.monotonic {
                         return;
                     }
                     // What there is of it goes with the record that has emptied it.

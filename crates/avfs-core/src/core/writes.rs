@@ -494,8 +494,10 @@ impl Core {
             if !fills_at_length {
                 self.write_back_for_memory(now);
             }
-            let keeps_its_rate = self.keeps_its_rate(now, ino, handle);
-            let fills = (fills_at_length && !keeps_its_rate).then_some(ino);
+            let records = self.keeps_its_rate(now, ino, handle);
+            let fills = (fills_at_length && !records).then_some(ino);
+            // A save waits for no copy: the log, and what it holds for others, may wait until the file is closed.
+            let keeps_its_rate = records || self.replacements.waits_for_close(ino);
             if self.is_overfull(keeps_its_rate) || fills.is_some() {
                 if !keeps_its_rate {
                     self.hold_writer_back(handle);

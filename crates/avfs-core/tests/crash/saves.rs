@@ -10,10 +10,11 @@ use avfs_core::config::Config;
 use avfs_core::core::{Operation, Outcome, Ticket};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
+use avfs_io::pool::Pool;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
-use units::{Duration, Ino};
+use units::{Bytes, Duration, Ino};
 
 /// The ways of applications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,4 +360,67 @@ fn what_is_saved_again_before_the_commit_is_not_written() {
             "{name} is not its last version"
         );
     }
+}
+
+/// A volume with a document of 100 KB that is durable, as it is saved: emptied, and open.
+fn saving(pool: &Pool, disk: Bytes) -> (SimVolume, HandleId) {
+    let mut volume = SimVolume::mount(formatted(disk), pool, Config::default(), 1).unwrap();
+    let (ino, handle) = volume.create(Ino::ROOT, b"document").unwrap();
+    volume.write(handle, 0, &model::pattern(0, 0, 0, 100_000)).unwrap();
+    volume.with(|core, now| core.release(now, handle));
+    volume.sync().unwrap();
+    let handle = volume.open(ino).unwrap();
+    (volume, handle)
+}
+
+fn empty(volume: &mut SimVolume) {
+    let ino = volume.with(|core, _| core.lookup(Ino::ROOT, b"document")).unwrap().attributes.ino;
+    let changes = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    volume.set_attributes(ino, changes).unwrap();
+}
+
+fn begin_write(volume: &mut SimVolume, handle: HandleId, offset: u64, data: Vec<u8>) -> Ticket {
+    volume.begin(Operation::Write { handle, offset, data, unprivileged: None })
+}
+
+/// Beside a copy that fills the memory each piece of a save was answered as late as the copy's. The document stayed open and empty for
+/// longer than a commit waits for it, and a server that died then had neither version.
+#[test]
+fn a_save_does_not_wait_for_the_memory_of_a_copy() {
+    let pool = pool();
+    let (mut volume, document) = saving(&pool, DISK);
+    let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let held_back = (0..64).find(|piece| {
+        let ticket = begin_write(&mut volume, copy, piece << 20, vec![1; 1 << 20]);
+        !volume.has_ended(ticket)
+    });
+    assert!(held_back.is_some(), "a copy is never held back");
+    empty(&mut volume);
+    let piece = begin_write(&mut volume, document, 0, vec![2; 10_000]);
+    assert!(volume.has_ended(piece), "a save waits for what a copy has written");
+}
+
+/// As soon as a client waited for space, what had just been emptied became durable as it was: empty.
+#[test]
+fn a_save_is_kept_whole_while_a_client_waits_for_space() {
+    let pool = pool();
+    let (mut volume, document) = saving(&pool, DISK);
+    let (_, copy) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let mut end = 0;
+    while volume.write(copy, end, &[1; 1 << 20]).is_ok() {
+        end += 1 << 20;
+    }
+    volume.sync().unwrap();
+    let (_, next) = volume.create(Ino::ROOT, b"next").unwrap();
+    volume.with(|core, now| core.release(now, copy));
+    empty(&mut volume);
+    volume.unlink(Ino::ROOT, b"copy").unwrap();
+    let waits = begin_write(&mut volume, next, 0, vec![3; 4 << 20]);
+    volume.pass(Duration::from_millis(100));
+    assert!(!volume.has_ended(waits), "there is space, so that nothing waits for it");
+    volume.with(|core, now| core.release(now, document));
+    let mut left = SimVolume::mount(volume.die(), &pool, Config::default(), 1).unwrap();
+    let found = left.with(|core, _| core.lookup(Ino::ROOT, b"document")).unwrap();
+    let content = model::read_all(&mut left, found.attributes.ino).unwrap();
+    assert!(content == model::pattern(0, 0, 0, 100_000), "{} bytes of the document are left", content.len());
 }
