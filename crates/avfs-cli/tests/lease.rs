@@ -43,7 +43,7 @@ impl Rig {
             _alone: alone,
         };
         let made = Command::new(env!("CARGO_BIN_EXE_mkfs-avfs"))
-            .args(["--size", "1G", "--label", "lease"])
+            .args(["--size", "1G", "--label", "two hosts"])
             .arg(rig.image())
             .output();
         succeed(made.unwrap());
