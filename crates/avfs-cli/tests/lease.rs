@@ -1,6 +1,9 @@
 //! One volume, two device nodes: what hosts do to each other on one LUN, and what one host does to itself. Without root, `/dev/fuse` or
 //! loop devices each test says so and ends.
 
+mod common;
+
+use common::{Alone, refuse, succeed};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::RefCell;
@@ -10,7 +13,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where the protection block lies.
@@ -22,20 +24,13 @@ struct Rig {
     nodes: Vec<PathBuf>,
     /// Daemons that a test stops or kills.
     daemons: RefCell<Vec<Pid>>,
-    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
-
-static ALONE: Mutex<()> = Mutex::new(());
 
 impl Rig {
     /// `None`, with the reason printed, where there is nothing to test with.
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("not tested: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = Alone::to_mount()?;
         let mut rig = Self {
             directory: tempfile::tempdir().unwrap(),
             nodes: Vec::new(),
@@ -182,17 +177,6 @@ impl Drop for Client {
         // One that waits in the kernel ends when its mount does.
         let _ = self.0.kill();
     }
-}
-
-fn succeed(output: Output) {
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// Fails with this exit code and one line that contains `message`.
-fn refuse(output: Output, code: i32, message: &str) {
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
 }
 
 /// Writes a film of one byte, and makes it durable.

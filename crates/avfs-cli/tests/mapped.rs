@@ -5,6 +5,8 @@
 //! Once a store through a mapping hung the volume for good: the kernel wrote a page back, and the answer waited until the kernel
 //! had dropped that page. What hangs here is let go through fusectl, and the test fails.
 
+mod common;
+
 use memmap2::{MmapMut, MmapOptions};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -33,8 +35,7 @@ struct Rig {
 impl Rig {
     /// `None`, with the reason printed, where nothing can be mounted.
     fn new(transport: &str) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("not tested: mounting needs root and /dev/fuse");
+        if !common::can_mount() {
             return None;
         }
         if transport == "ring"

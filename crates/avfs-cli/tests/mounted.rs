@@ -3,6 +3,9 @@
 //!
 //! The same tests run once for each transport: `mounted_device.rs` includes this file.
 
+mod common;
+
+use common::{Alone, comes_to_hold, refuse, succeed};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -10,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use avfs_core::format::{Geometry, MMP, MmpBlock};
@@ -25,11 +28,8 @@ struct Rig {
     /// What serves the image; `None`: it is a file of its own.
     device: Option<Lun>,
     directory: tempfile::TempDir,
-    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
-
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// True in `mounted_device.rs`.
 fn through_device() -> bool {
@@ -67,17 +67,13 @@ impl Rig {
 
     /// Without a volume.
     fn empty() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("not tested: mounting needs root and /dev/fuse");
-            return None;
-        }
+        let alone = Alone::to_mount()?;
         if !through_device()
             && let Err(error) = avfs_fuse::enable_rings()
         {
             eprintln!("not tested: {error}");
             return None;
         }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let rig = Self { device: None, directory: tempfile::tempdir().unwrap(), _alone: alone };
         fs::create_dir(rig.mount_point()).unwrap();
         Some(rig)
@@ -176,26 +172,8 @@ fn run(command: &mut Command) -> Output {
     command.output().unwrap()
 }
 
-fn succeed(output: Output) {
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// Fails with this exit code and one line that contains `message`.
-fn refuse(output: Output, code: i32, message: &str) {
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
-}
-
-/// Whether it comes to hold within ten seconds.
-fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    (0..500).any(|_| {
-        let now = holds();
-        if !now {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        now
-    })
+fn eventually(holds: impl FnMut() -> bool) -> bool {
+    comes_to_hold(Duration::from_secs(10), holds)
 }
 
 /// Bytes that differ from place to place.

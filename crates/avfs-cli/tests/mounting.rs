@@ -1,5 +1,11 @@
 //! Mounting, mounting again, and all the ways in which a mount ends. Without root or `/dev/fuse`, each test says so and ends.
 
+mod common;
+
+use avfs_core::format::{Geometry, MMP, MmpBlock, Superblock};
+use avfs_core::recovery::find_superblock;
+use avfs_io::device::{FileDevice, OpenMode};
+use common::{Alone, comes_to_hold, refuse, succeed};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -8,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,19 +24,12 @@ use rustix::process::{Pid, Signal};
 /// An image file with a volume, and directories to mount it on.
 struct Rig {
     directory: tempfile::TempDir,
-    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
-
-static ALONE: Mutex<()> = Mutex::new(());
 
 impl Rig {
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("not tested: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = Alone::to_mount()?;
         let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         for directory in [rig.place(), rig.second()] {
             fs::create_dir(directory).unwrap();
@@ -96,6 +95,16 @@ impl Rig {
     fn said(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
+
+    fn superblock(&self) -> Superblock {
+        find_superblock(&FileDevice::open(&self.image(), OpenMode::ReadOnly).unwrap()).unwrap()
+    }
+
+    /// Writes to the image, as another host would to the LUN.
+    fn overwrite(&self, place: u64, block: &[u8]) {
+        let image = OpenOptions::new().write(true).open(self.image()).unwrap();
+        image.write_all_at(block, place).and_then(|()| image.sync_all()).unwrap();
+    }
 }
 
 impl Drop for Rig {
@@ -118,26 +127,8 @@ fn tool(name: &str, arguments: &[&str], paths: &[&Path]) -> Output {
     Command::new(program).args(arguments).args(paths).output().unwrap()
 }
 
-fn succeed(output: Output) {
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// Fails with this exit code and one line that contains `message`.
-fn refuse(output: Output, code: i32, message: &str) {
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(said.contains(message) && said.trim_end().lines().count() == 1, "{said}");
-}
-
-/// Whether it comes to hold within twenty seconds.
-fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    (0..1000).any(|_| {
-        let now = holds();
-        if !now {
-            thread::sleep(Duration::from_millis(20));
-        }
-        now
-    })
+fn eventually(holds: impl FnMut() -> bool) -> bool {
+    comes_to_hold(Duration::from_secs(20), holds)
 }
 
 /// Lines of mountinfo whose mount point lies below a directory.
@@ -488,4 +479,59 @@ fn a_level_of_the_log_that_there_is_not_is_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
     command.env("AVFS_LOG", "verbose").arg(rig.image()).arg(rig.place()).args(["-o", "cache_size=64M"]);
     refuse(command.output().unwrap(), 1, "AVFS_LOG: `verbose` is none of off, error");
+}
+
+/// `umount -l` exited with 0 and said nothing, though nothing of what clients had written would ever be on the device.
+#[test]
+fn a_volume_that_another_host_has_taken_is_not_unmounted_in_silence_lazily_either() {
+    let Some(rig) = Rig::with_volume() else { return };
+    succeed(rig.mount(&rig.place(), ""));
+    // Nothing is lost: there is nothing to be told.
+    let open = File::create(rig.place().join("open")).unwrap();
+    let output = rig.umount(&["-l"], &rig.place());
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+    drop(open);
+
+    succeed(rig.mount(&rig.place(), ""));
+    let open = File::create(rig.place().join("open")).unwrap();
+    let block = MmpBlock {
+        uuid: rig.superblock().uuid,
+        sequence: 7,
+        boot_id: [9; 16],
+        host: "nas-2".into(),
+        ..MmpBlock::default()
+    };
+    rig.overwrite(MMP, &block.encode()[..]);
+    // At the next renewal.
+    let is_lost =
+        || File::create(rig.place().join("later")).is_err_and(|error| error.raw_os_error() == Some(5));
+    assert!(eventually(is_lost));
+    refuse(rig.umount(&["-l"], &rig.place()), 32, "has taken it");
+    assert!(!rig.place().join("open").exists(), "it is still mounted");
+    drop(open);
+}
+
+/// A feature that must be known to write was heeded by repairs, and not by a mount.
+#[test]
+fn what_a_newer_version_has_left_is_only_read() {
+    let Some(rig) = Rig::with_volume() else { return };
+    succeed(rig.mount(&rig.place(), ""));
+    fs::write(rig.place().join("file"), "content").unwrap();
+    succeed(rig.umount(&[], &rig.place()));
+    let mut superblock = rig.superblock();
+    superblock.features.read_only_compatible = 1 << 40;
+    for place in Geometry::superblock_places(superblock.geometry.device) {
+        rig.overwrite(place.0, &superblock.encode()[..]);
+    }
+    let before = fs::read(rig.image()).unwrap();
+
+    refuse(rig.mount(&rig.place(), ""), 32, "can only be read, mount it with -o ro");
+    refuse(tool("fsck", &["-y"], &[&rig.image()]), 8, "newer version");
+    succeed(rig.mount(&rig.place(), "ro"));
+    assert_eq!(fs::read(rig.place().join("file")).unwrap(), b"content");
+    refuse(rig.mount(&rig.place(), "remount,rw"), 32, "read-only");
+    assert_eq!(fs::write(rig.place().join("file"), "x").unwrap_err().raw_os_error(), Some(libc::EROFS));
+    succeed(rig.umount(&[], &rig.place()));
+    assert!(fs::read(rig.image()).unwrap() == before, "something was written");
+    succeed(tool("fsck", &["-n"], &[&rig.image()]));
 }

@@ -1,6 +1,8 @@
 //! A device that hangs is seen in the log: which request waits, of what and for which process. Without root or `/dev/fuse` the
 //! test says so and ends.
 
+mod common;
+
 use avfs_lab::lun::{Lun, LunOptions, REACTION};
 use rtsched_sim::device::{DeviceSpec, ModelSpec};
 use std::fs::{self, File};
@@ -46,8 +48,7 @@ fn line_with(log: &Path, words: &[&str]) -> String {
 /// When a whole volume hung, its log said nothing.
 #[test]
 fn a_request_that_hangs_is_named() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("not tested: mounting needs root and /dev/fuse");
+    if !common::can_mount() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -2,6 +2,8 @@
 //! compared, not what anybody remembers of the manual. Without root, `/dev/fuse`, loop devices or mkfs.ext4 each test says so and
 //! ends.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod flags;
 mod mapping;
 mod rights;
@@ -9,6 +11,8 @@ mod small;
 mod unnamed;
 mod volume;
 
+use common::Alone;
+pub(crate) use common::succeed;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Gid, Uid};
 use std::fs;
@@ -16,16 +20,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A volume of each kind, mounted.
 pub(crate) struct Beside {
     directory: tempfile::TempDir,
-    /// One test at a time: a process that one test starts has, until it executes, the files that another has open.
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
-
-static ALONE: Mutex<()> = Mutex::new(());
 
 impl Beside {
     /// `None`, with the reason printed, where one of them cannot be mounted.
@@ -52,11 +52,7 @@ impl Beside {
 
     /// AVFS alone, where nothing is to be compared.
     pub(crate) fn with_avfs_alone() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("not tested: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = Alone::to_mount()?;
         let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
         open_to_all(rig.directory.path());
         fs::create_dir(rig.avfs()).unwrap();
@@ -142,11 +138,6 @@ impl Drop for Beside {
 
 fn open_to_all(directory: &Path) {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o777)).unwrap();
-}
-
-#[track_caller]
-pub(crate) fn succeed(output: Output) {
-    assert!(output.status.success(), "{output:?}");
 }
 
 /// Who does something. Has no other groups.
