@@ -6,7 +6,6 @@
 //! `AVFS_HOLDS_DIR` where the volume's image is made. The other client runs beside, so a machine that does other things shows longer
 //! waits, of the control too; the bound is on the holds.
 
-use avfs_core::config::Config;
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_core::types::*;
 use avfs_core::volume::{OpenOptions, Volume};
@@ -66,13 +65,7 @@ fn new_volume(directory: &str) -> (tempfile::NamedTempFile, Arc<Volume>) {
         let device = FileDevice::open(image.path(), OpenMode::Exclusive).expect("opened");
         mkfs::make(&device, &MkfsOptions::default()).expect("formatted");
     }
-    let options = OpenOptions {
-        read_only: false,
-        access_times: AccessTimes::default(),
-        holds_device: false,
-        cache_size: Some(Bytes::from_mib(1024)),
-        config: Config::default(),
-    };
+    let options = OpenOptions { cache_size: Some(Bytes::from_mib(1024)), ..OpenOptions::default() };
     match Volume::open(image.path(), options) {
         Ok(volume) => (image, volume),
         Err(error) => panic!("{error}"),
@@ -256,7 +249,7 @@ fn main() {
     bench.measure("stat, seek to its end by holes, where it lies", |volume| {
         volume.attributes(random).expect("there");
         let _ = volume.seek(handle, 0, Seek::Hole);
-        volume.extents(random).expect("there");
+        volume.layout(random).expect("there");
     });
     bench.measure("its blocks are written again, and it is cut to nothing", |volume| {
         for number in 0..many {

@@ -36,7 +36,6 @@ pub struct SimVolume {
     events: u64,
     largest_turn: usize,
     finished: BTreeMap<Ticket, Outcome>,
-    hollow: bool,
 }
 
 /// A disk of `size` with an empty volume on it.
@@ -130,7 +129,6 @@ impl SimVolume {
             events: 0,
             largest_turn: 0,
             finished: BTreeMap::new(),
-            hollow: false,
         };
         volume.with(|core, now| core.tick(now));
         Ok(volume)
@@ -138,7 +136,6 @@ impl SimVolume {
 
     /// From now on contents of files are neither written nor read, see [`SimEngine::without_contents`].
     pub fn without_contents(&mut self) {
-        self.hollow = true;
         self.engine.without_contents();
     }
 
@@ -413,12 +410,12 @@ impl SimVolume {
     pub fn fill(&self, plan: &mut WritePlan, data: &[u8]) {
         let buffer = if data.len() == HANDED_OVER_BYTES { self.core.request_buffers(1).pop() } else { None };
         let is_handed_over = buffer.is_some_and(|buffer| {
-            if !self.hollow {
+            if self.engine.moves_contents() {
                 buffer.copy_in(0, data);
             }
             plan.hand_over(buffer).is_ok()
         });
-        if !is_handed_over && !self.hollow {
+        if !is_handed_over && self.engine.moves_contents() {
             plan.copy(data);
         }
     }

@@ -101,6 +101,16 @@ mod switch {
         (MATTERED.get(), result)
     }
 
+    /// The steps to take out, of the lease or the others: those that `AVFS_STEPS` names, separated by spaces, or all.
+    pub fn chosen(of_the_lease: bool) -> impl Iterator<Item = Step> {
+        let names = std::env::var("AVFS_STEPS").unwrap_or_default();
+        let is_chosen = move |step: &Step| {
+            let is_named = names.is_empty() || names.split(' ').any(|name| format!("{step:?}") == name);
+            is_named && step.is_of_the_lease() == of_the_lease
+        };
+        Step::ALL.iter().copied().filter(is_chosen)
+    }
+
     pub(crate) fn has(step: Step) -> bool {
         OUT.get() != Some(step)
     }
@@ -113,7 +123,7 @@ mod switch {
 }
 
 #[cfg(feature = "protocol-steps")]
-pub use switch::without;
+pub use switch::{chosen, without};
 #[cfg(feature = "protocol-steps")]
 pub(crate) use switch::{has, matters};
 

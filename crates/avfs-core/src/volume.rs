@@ -93,8 +93,8 @@ pub enum StopAfter {
     Nothing,
 }
 
-/// How to open a volume.
-#[derive(Clone, Debug)]
+/// How to open a volume. By default: to write, with the configuration's defaults.
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Refuse every change, and change nothing on the device, not even to recover.
     pub read_only: bool,
@@ -1133,12 +1133,7 @@ impl Volume {
         self.with(Core::statistics)
     }
 
-    /// Where a file's bytes lie.
-    pub fn extents(&self, ino: Ino) -> Result<Vec<ExtentReport>> {
-        self.with(|core| core.extents(ino))
-    }
-
-    /// The same, and which of them are not on the device yet.
+    /// Where a file's bytes lie, and which of them are not on the device yet.
     pub fn layout(&self, ino: Ino) -> Result<LayoutReport> {
         self.with(|core| core.layout(ino))
     }

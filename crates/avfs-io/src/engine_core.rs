@@ -2,7 +2,7 @@
 //!
 //! **For:** everything that both engines decide. [`Engine`](crate::Engine) drives it with a ring and a clock,
 //! [`SimEngine`](crate::sim::SimEngine) with a simulated disk. Operations go in; commands, ends of requests, promises and the next
-//! wake-up come out. **Excludes:** clocks, threads, the ring, the disk: `now` is an argument, and whoever drives it moves the bytes of
+//! wake-up come out. **Excludes:** clocks, threads, the ring, the disk: `now` is an argument, and its driver moves the bytes of
 //! a [`Command`] and gives the command back. The order is `rtsched`'s. **State:** the scheduler, the declared streams, every request
 //! that was accepted and has not ended, until when the device may be used, and the statistics. **Invariants:** each request that is
 //! submitted ends exactly once; its memory is here while it waits and in its command afterwards; no command leaves after the device
@@ -184,7 +184,7 @@ impl EngineCore {
     }
 
     /// The next command for the device; `None` until [`next_wakeup`](Self::next_wakeup) or the next call that changes something.
-    /// Whoever takes it gives it back with [`complete`](Self::complete) when it [is finished](Command::is_finished).
+    /// The driver gives it back with [`complete`](Self::complete) when it [is finished](Command::is_finished).
     pub(crate) fn next_command(&mut self, now: Instant) -> Option<Command> {
         if now >= self.permitted_until || !self.scheduler.dispatch_into(now, &mut self.dispatch) {
             return None;

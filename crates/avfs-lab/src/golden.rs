@@ -17,6 +17,7 @@ use crate::experiment::Contender;
 use crate::histogram::Histogram;
 use crate::load::{ClientReport, Pattern};
 use crate::rehearsal::{RehearsalError, Rehearsed, Stage};
+use rtsched_sim::trace::Trace;
 use set::Group;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -149,8 +150,8 @@ fn of_point(
     for (pattern, report) in std::iter::zip(patterns, &reports) {
         sum.note(pattern, report);
     }
-    let mut hash = Hash::default();
-    commands.iter().for_each(|command| command.words().into_iter().for_each(|word| hash.word(word)));
+    let mut hash = Trace::default();
+    commands.iter().for_each(|command| hash.note(command.words()));
     sum.points = 1;
     sum.points_late = u32::from(sum.late > 0);
     sum.hashes = vec![(seed, hash.0)];
@@ -163,24 +164,6 @@ fn of_point(
         sum.promised = said.streams_admitted;
     }
     Ok(OfPoint { sum, error: point.first_error })
-}
-
-/// FNV-1a.
-#[derive(Clone, Copy, Debug)]
-struct Hash(u64);
-
-impl Default for Hash {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hash {
-    fn word(&mut self, word: u64) {
-        for byte in word.to_le_bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
 }
 
 /// Buffers by which late units are told apart, milliseconds.
@@ -248,10 +231,10 @@ impl Sum {
     }
 
     fn row(mut self, cell: String) -> Row {
-        // Whoever was first with which part.
+        // In the order of the seeds, whichever part was done first.
         self.hashes.sort_unstable();
-        let mut hash = Hash::default();
-        self.hashes.iter().for_each(|(_, one)| hash.word(*one));
+        let mut hash = Trace::default();
+        hash.note(self.hashes.iter().map(|(_, one)| *one));
         let mean = |sum: f64| sum / f64::from(self.points.max(1));
         let of =
             |times: &Histogram, figure: fn(&Histogram) -> f64| (times.count() > 0).then(|| figure(times));

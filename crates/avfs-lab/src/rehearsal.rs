@@ -105,7 +105,7 @@ pub(crate) struct Stage<'a> {
     device: DeviceSpec,
     /// What is told where a contender is calibrated.
     measured: OnceLock<DeviceConfig>,
-    /// Zeros are written and read. It makes no difference but takes fifty times as long.
+    /// Zeros are written and read. It makes no difference but takes longer: 0.76 s instead of 0.06 for 30 s of thirteen players.
     has_contents: bool,
     /// By how full they were aged.
     disks: BTreeMap<Option<u32>, Arc<SimDisk>>,
@@ -283,7 +283,7 @@ mod tests {
         points
     }
 
-    /// Contents are not moved in rehearsals, which takes a fiftieth of the time. What the device is told is the same to the nanosecond.
+    /// Contents are not moved in rehearsals, which takes a part of the time. What the device is told is the same to the nanosecond.
     #[test]
     fn it_makes_no_difference_that_contents_are_not_moved() {
         let beside = r#"background = [

@@ -16,4 +16,5 @@ pub mod scenarios;
 pub mod simulation;
 mod stage;
 mod stream;
+pub mod trace;
 pub mod workload;

@@ -5,6 +5,7 @@
 //! trace. **Invariants:** two runs of one scenario with one seed leave the same trace.
 
 use crate::policy::{Grant, Notice, Policy};
+use crate::trace::Trace;
 use crate::workload::Scenario;
 use rtsched::{Class, Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
 use std::collections::{BTreeMap, VecDeque};
@@ -327,23 +328,5 @@ impl<'a> Stage<'a> {
     /// Requests that were enqueued and neither completed nor were cancelled.
     pub(crate) fn outstanding(&self) -> u64 {
         self.pending.len() as u64
-    }
-}
-
-/// A hash of everything that happened, in order (FNV-1a).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trace(pub(crate) u64);
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Trace {
-    fn note(&mut self, words: [u64; 6]) {
-        for byte in words.into_iter().flat_map(u64::to_le_bytes) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
     }
 }

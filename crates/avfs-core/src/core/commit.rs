@@ -104,12 +104,11 @@ impl Commit {
 
 impl Core {
     pub(super) fn commit_due(&self) -> Instant {
-        match (&self.commit.phase, self.commit.oldest_pending) {
+        match (&self.commit.phase, self.next_commit()) {
             (Phase::Idle, _) if self.replacements.is_commit_due() && !self.commit.blocked => {
                 self.replacing_due()
             }
-            (Phase::Idle, Some(_)) if self.failure.is_none() && !self.commit.blocked => {
-                let commit = self.next_commit().unwrap_or(Instant::FAR_FUTURE);
+            (Phase::Idle, Some(commit)) if self.failure.is_none() && !self.commit.blocked => {
                 commit.min(self.replacing_due()).min(self.saves_due(commit))
             }
             _ => Instant::FAR_FUTURE,

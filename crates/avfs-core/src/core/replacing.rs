@@ -128,10 +128,8 @@ impl Core {
             Some(Replacing { until: Until::Closed, since, .. }) => {
                 let patience = self.replacements.due_since.map(|due| due + WRITTEN_WITHIN);
                 // A client that saves closes the file at once; one that waits for space itself does not before a commit gives it.
-                let is_in_the_way = self.is_space_awaited() || self.under_pressure();
-                let way = is_in_the_way.then(|| *since + WRITTEN_WITHIN);
-                let never = Instant::FAR_FUTURE;
-                (*since + DIRTY_AGE).min(patience.unwrap_or(never)).min(way.unwrap_or(never))
+                let way = self.is_commit_needed().then(|| *since + WRITTEN_WITHIN);
+                [patience, way].into_iter().flatten().fold(*since + DIRTY_AGE, Instant::min)
             }
             _ => Instant::FAR_FUTURE,
         }
@@ -247,12 +245,16 @@ impl Core {
         }
     }
 
-    /// A commit waits for what is held, or will before its bytes have reached the device, or space or memory does.
+    /// A commit waits for what is held, or will before its bytes have reached the device, or others wait for a commit.
     fn is_commit_near(&self, now: Now) -> bool {
         self.replacements.is_commit_due()
             || self.next_commit().is_some_and(|commit| self.saves_due(commit) <= now.monotonic)
-            || self.is_space_awaited()
-            || self.under_pressure()
+            || self.is_commit_needed()
+    }
+
+    /// What waits goes on when a commit has given it space, or the log room.
+    fn is_commit_needed(&self) -> bool {
+        self.is_space_awaited() || self.under_pressure()
     }
 
     /// Starts to write what is held for, a part in each turn. What a client has yet to close is not begun.

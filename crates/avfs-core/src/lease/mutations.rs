@@ -1,7 +1,7 @@
 //! Every step of the lease is taken out in turn, and a test with several hosts must notice. Run by `./prove protocol-steps`.
 
 use super::{hosts, loss, tests};
-use crate::steps::{Step, without};
+use crate::steps::{Step, chosen, without};
 use crate::volume::trims;
 
 /// A test that may notice, by its name and with a seed.
@@ -56,15 +56,9 @@ fn take_out(step: Step) -> Result<String, String> {
 #[test]
 #[ignore = "takes a minute: ./prove protocol-steps"]
 fn every_step_of_the_lease_that_is_taken_out_is_noticed() {
-    let chosen = std::env::var("AVFS_STEPS").unwrap_or_default();
-    let is_chosen = |step: &Step| {
-        let is_asked_for = chosen.is_empty() || chosen.split(' ').any(|name| format!("{step:?}") == name);
-        is_asked_for && step.is_of_the_lease()
-    };
     // Panics are what is hoped for.
     std::panic::set_hook(Box::new(|_| {}));
-    let outcomes: Vec<_> =
-        Step::ALL.iter().copied().filter(is_chosen).map(|step| (step, take_out(step))).collect();
+    let outcomes: Vec<_> = chosen(true).map(|step| (step, take_out(step))).collect();
     let _ = std::panic::take_hook();
     for (step, outcome) in &outcomes {
         let (Ok(told) | Err(told)) = outcome;

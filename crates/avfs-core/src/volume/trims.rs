@@ -15,13 +15,7 @@ pub(crate) fn a_discard_whose_turn_came_before_the_lease_ran_out_does_not_reach_
     let last = DeviceOffset(device.size().as_u64() / 2);
     device.write_at(last, &[7; BLOCK as usize]).unwrap();
     drop(device);
-    let options = OpenOptions {
-        read_only: false,
-        access_times: AccessTimes::default(),
-        holds_device: false,
-        cache_size: Some(SMALLEST_CACHE),
-        config: Config::default(),
-    };
+    let options = OpenOptions { cache_size: Some(SMALLEST_CACHE), ..OpenOptions::default() };
     let volume = match Volume::open(image.path(), options) {
         Ok(volume) => volume,
         Err(error) => panic!("{error}"),

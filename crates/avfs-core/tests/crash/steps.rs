@@ -5,7 +5,7 @@
 use crate::workload::{LARGE, NAMES, SMALL};
 use crate::{DISK, lives, log_damage, near_the_end_of_the_log, protocol, regressions};
 use avfs_core::simulation::formatted;
-use avfs_core::steps::{Step, without};
+use avfs_core::steps::{Step, chosen, without};
 use std::collections::VecDeque;
 use std::panic::set_hook;
 use std::sync::Mutex;
@@ -108,12 +108,7 @@ fn take_out(step: Step) -> Outcome {
 #[test]
 #[ignore = "takes minutes: ./prove protocol-steps"]
 fn every_step_that_is_taken_out_is_noticed() {
-    let chosen = std::env::var("AVFS_STEPS").unwrap_or_default();
-    let is_chosen = |step: &Step| {
-        let is_asked_for = chosen.is_empty() || chosen.split(' ').any(|name| format!("{step:?}") == name);
-        is_asked_for && !step.is_of_the_lease()
-    };
-    let queue: Mutex<VecDeque<Step>> = Mutex::new(Step::ALL.iter().copied().filter(is_chosen).collect());
+    let queue: Mutex<VecDeque<Step>> = Mutex::new(chosen(false).collect());
     let outcomes = Mutex::new(Vec::new());
     // Panics are what is hoped for.
     set_hook(Box::new(|_| {}));

@@ -209,13 +209,7 @@ fn names_wait_for_space_that_is_on_its_way() {
         let device = FileDevice::open(file.path(), OpenMode::Exclusive).unwrap();
         mkfs::make(&device, &MkfsOptions::default()).unwrap();
     }
-    let options = OpenOptions {
-        read_only: false,
-        access_times: AccessTimes::default(),
-        holds_device: false,
-        cache_size: Some(Bytes::from_mib(64)),
-        config: Config::default(),
-    };
+    let options = OpenOptions { cache_size: Some(Bytes::from_mib(64)), ..OpenOptions::default() };
     let volume = match Volume::open(file.path(), options) {
         Ok(volume) => volume,
         Err(error) => panic!("{error}"),

@@ -1,6 +1,5 @@
 //! A volume that is served over one end of a socket, as over `/dev/fuse`; the other is for what plays the kernel.
 
-use avfs_core::config::Config;
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_core::volume::{OpenOptions, Volume};
 use avfs_fuse::errno::Errors;
@@ -28,13 +27,7 @@ pub(crate) fn format(image: &Path) {
 }
 
 pub(crate) fn open(image: &Path) -> Arc<Volume> {
-    let options = OpenOptions {
-        read_only: false,
-        access_times: Default::default(),
-        holds_device: false,
-        cache_size: Some(Bytes::from_mib(64)),
-        config: Config::default(),
-    };
+    let options = OpenOptions { cache_size: Some(Bytes::from_mib(64)), ..OpenOptions::default() };
     Volume::open(image, options).unwrap()
 }
 

@@ -4,7 +4,6 @@
 //! Asserted: each request that has an answer is answered once and in time, with what the kernel accepts; the volume then still
 //! answers, shuts down, and fsck finds nothing.
 
-use avfs_core::config::Config;
 use avfs_core::fsck::{self, Mode};
 use avfs_core::mkfs::{self, MkfsOptions};
 use avfs_core::volume::{OpenOptions, Volume};
@@ -81,13 +80,7 @@ impl Driver {
         let image = directory.path().join("image");
         File::create(&image).unwrap().set_len(VOLUME.0).unwrap();
         mkfs::make(&FileDevice::open(&image, OpenMode::Exclusive).unwrap(), &MkfsOptions::default()).unwrap();
-        let options = OpenOptions {
-            read_only: false,
-            access_times: Default::default(),
-            holds_device: false,
-            cache_size: Some(Bytes::from_mib(64)),
-            config: Config::default(),
-        };
+        let options = OpenOptions { cache_size: Some(Bytes::from_mib(64)), ..OpenOptions::default() };
         let volume = Volume::open(&image, options).unwrap();
         let server = Server::new(Arc::clone(&volume), Arc::new(Errors::default()));
         let (nodes, handles, pending) = (vec![abi::ROOT_ID], Vec::new(), Vec::new());

@@ -109,10 +109,15 @@ impl SimEngine {
     }
 
     /// From now on what streams write does not reach the disk, and what is read does not reach memory, of which only the first
-    /// page of each segment is zeroed. Order and times are the same. For experiments in which nobody looks at contents: moving
-    /// them costs nine tenths of the processor's time. What is written for no stream, such as metadata, is written.
+    /// page of each segment is zeroed. Order and times are the same. For experiments that do not look at contents: moving them
+    /// takes most of the processor's time. What is written for no stream, such as metadata, is written.
     pub fn without_contents(&mut self) {
         self.hollow = true;
+    }
+
+    /// Whether contents reach the disk and memory.
+    pub fn moves_contents(&self) -> bool {
+        !self.hollow
     }
 
     /// An idle engine whose device takes its time: [`step`](Self::step) completes what is complete by then, and nothing
@@ -193,7 +198,7 @@ impl SimEngine {
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn step(&mut self, now: Instant, rng: &mut impl Rng) -> Option<Completion> {
         if self.core.ended_count() == 0 {
-            self.let_complete(now, rng);
+            self.let_device_work(now, rng);
             self.pass_gate(now);
             if !self.is_timed() && !self.at_device.is_empty() {
                 self.transferred(now, rng.random_range(0..self.at_device.len()), rng);
@@ -228,11 +233,6 @@ impl SimEngine {
         }
     }
 
-    /// The process sleeps, and a device that takes its time gets on: what it has done by now, [`step`](Self::step) tells later.
-    pub fn let_device_work(&mut self, now: Instant, rng: &mut impl Rng) {
-        self.let_complete(now, rng);
-    }
-
     /// The device begins the next transfer of a command.
     fn give(&mut self, now: Instant, command: Command) {
         let (class, stream) = (command.class(), command.stream());
@@ -265,8 +265,9 @@ impl SimEngine {
         self.at_device.push(AtDevice { number, command, begun });
     }
 
-    /// What a device that takes its time has done by now.
-    fn let_complete(&mut self, now: Instant, rng: &mut impl Rng) {
+    /// A device that takes its time gets on, also while the process sleeps: what it has done by now, [`step`](Self::step) tells
+    /// later.
+    pub fn let_device_work(&mut self, now: Instant, rng: &mut impl Rng) {
         let Some(timing) = &mut self.timing else { return };
         let mut completed = Vec::new();
         timing.advance(now, &mut completed);

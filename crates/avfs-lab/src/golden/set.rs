@@ -23,7 +23,7 @@ pub struct Table {
     /// Clients in each of [`EXPERIMENTS`], and one fewer and one more beside them: about as many as the device carried without a late
     /// unit when the set was made. They stay: what a policy carries more or less is seen by its late units.
     pub carries: [u32; EXPERIMENTS.len()],
-    /// Who jumps does so after so many seconds.
+    /// Clients that jump do so after so many seconds.
     pub jumps_every_s: u64,
 }
 
@@ -128,7 +128,7 @@ impl Group {
         let name = format!("{}.{}", table.name, EXPERIMENTS[place]);
         let mut declaration =
             Declaration::rehearsed(&name, table.device, table.size_gib, seconds, contenders, experiment);
-        // Who copies from here has twelve times as much, and comes by nothing twice.
+        // A copy from here has twelve times as much, and comes by nothing twice.
         let run_s = seconds + u64::from(carried) / 4 + 2;
         declaration.clip_mib = (device.sequential_mb_per_s() as u64 * run_s / 12).max(256);
         Self { table: table.name, cache_gib, counts, declaration, only: None }
