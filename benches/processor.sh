@@ -83,7 +83,7 @@ set_attribute() {
 }
 put_back() { echo "$2" >"$1"; }
 
-# prepare KIND: formats and tunes, see crates/avfs-lab/experiments/contenders.toml.
+# prepare KIND: formats and tunes, see laboratory/experiments/contenders.toml.
 prepare() {
 	mkdir "$SCRATCH/$1"
 	case $1 in

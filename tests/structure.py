@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CRATES = ROOT / "crates"
+CRATES = [ROOT / "crates", ROOT / "laboratory"]
 
 # Crate: the sizes of its circles of files, the largest first. A crate that is not named has none.
 CIRCLES_ALLOWED = {
@@ -23,7 +23,7 @@ CIRCLES_ALLOWED = {
     "avfs-core": [22, 5, 3, 2, 2, 2, 2],
     "avfs-fuse": [2],
     "avfs-io": [3, 3, 2, 2],
-    "avfs-lab": [5, 5, 3, 3, 3, 2, 2],
+    "avfs-lab": [5, 3, 3, 3, 2, 2],
     "fuse-wire": [6],
     "rtsched": [3, 3],
     "rtsched-sim": [4],
@@ -323,7 +323,7 @@ def main():
         elif is_now != allowed:
             print(f"    {what}: fallen from {limit} to {shown}; write that down in tests/structure.py")
 
-    for directory in sorted(path.parent for path in CRATES.glob("*/Cargo.toml")):
+    for directory in sorted(path.parent for crates in CRATES for path in crates.glob("*/Cargo.toml")):
         crate = Crate(directory)
         circles = crate.circles()
         sizes = [len(circle) for circle in circles]
