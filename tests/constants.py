@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACES = {
     "rtsched": ["crates/rtsched/src"],
     "avfs-core": ["crates/avfs-core/src/core", "crates/avfs-core/src/core.rs", "crates/avfs-core/src/device.rs"],
+    "avfs-streams": ["crates/avfs-streams/src"],
     "avfs-io": [f"crates/avfs-io/src/{name}.rs" for name in ("engine", "streams", "gate", "calibration", "measure")],
 }
 # A definition of a quantity: of a number, a time, a length or a rate, or of an array or pair of them.
@@ -46,16 +47,16 @@ def main():
             for name, kind in CONSTANT.findall(text)
             if QUANTITY.search(kind)
         ]
-        print(f"{crate:10} {len(found):4} constants")
+        print(f"{crate:12} {len(found):4} constants")
         if listed:
             for file, name, kind in found:
                 print(f"    {file}: {name}: {kind}")
         total += len(found)
     fields = settings()
-    print(f"{'rtsched':10} {len(fields):4} fields of Config::default")
+    print(f"{'rtsched':12} {len(fields):4} fields of Config::default")
     if listed:
         print("    " + ", ".join(fields))
-    print(f"{'together':10} {total + len(fields):4}")
+    print(f"{'together':12} {total + len(fields):4}")
 
 
 if __name__ == "__main__":

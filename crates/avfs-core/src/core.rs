@@ -16,8 +16,6 @@ mod frames;
 mod holdings;
 mod in_flight;
 mod names;
-mod openers;
-mod pattern;
 mod places;
 mod players;
 mod policies;
@@ -26,7 +24,6 @@ mod reads;
 mod refused;
 mod replacing;
 mod reservation;
-mod sequence;
 mod streams;
 mod trim;
 mod writeback;
@@ -45,20 +42,19 @@ use crate::steps::{self, Step, has};
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
 use avfs_io::{Accepted, Completion, Evidence, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_streams::sequence::Sequences;
+use avfs_streams::writers::Writers;
 use cache::{BlockId, BlockMemory, Cache, CacheBlock};
 use checkpoint::Checkpoints;
 use commit::Commit;
 use expectation::Expectation;
 use file::{FileState, RestingFile, Touched};
-use frames::Share;
+use frames::{Frames, Share};
 use hashbrown::HashMap;
 use in_flight::InFlight;
-use openers::Openers;
-use players::Player;
 use refused::Refused;
 use replacing::Replacements;
 use rtsched::{Class, StreamId, StreamSpec};
-use sequence::Sequences;
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -300,7 +296,7 @@ struct Handle {
     /// By when the next read must be complete, if its client said.
     read_deadline: Option<Instant>,
     /// What its reads and writes look like; none while there were none.
-    player: Option<Box<Player>>,
+    player: Option<Box<players::Player>>,
     /// What it has taken of the file or given, until that is enough to say that it takes all.
     taken: Option<Share>,
     /// See [`FileState::lost`], when it was told last.
@@ -337,8 +333,8 @@ pub struct Core {
     lookups: HashMap<Ino, u64>,
     handles: HashMap<u64, Handle>,
     next_handle: u64,
-    openers: Openers,
-    sequences: Sequences,
+    writers: Writers,
+    sequences: Sequences<Frames>,
     /// Streams that were declared, and of which the scheduler has not said yet what they are promised.
     undecided: BTreeSet<StreamId>,
     /// When somebody will have stopped playing one of them.
@@ -443,7 +439,7 @@ impl Core {
             lookups: HashMap::new(),
             handles: HashMap::new(),
             next_handle: 1,
-            openers: Openers::default(),
+            writers: Writers::default(),
             sequences: Sequences::default(),
             undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,

@@ -10,13 +10,14 @@
 //! its share, unless the inode shows that no user could have written it.
 
 use crate::allocator::FIRST_WINDOW_PART;
-use crate::config::{Rate, Setting, Settings, WhenFull};
+use crate::config::{Setting, Settings, WhenFull};
 use crate::format::UNIT;
 use crate::inode::{Inode, Xattr};
 use crate::types::{PolicySource, SettingReport, SourceReport, SourceVerdict};
+use avfs_streams::policy::{DEADLINE_WINDOW, PREFETCH_DEPTH};
 use rtsched::{Account, Class};
 use std::borrow::Cow;
-use units::{Bitrate, Bytes, Duration, Ino};
+use units::{Bytes, Ino};
 
 /// What the names of a policy's attributes begin with.
 pub const PREFIX: &str = "user.avfs.";
@@ -25,11 +26,6 @@ pub const TRUSTED_PREFIX: &str = "trusted.avfs.";
 
 /// The user whose word has no limit.
 pub(crate) const ADMINISTRATOR: u32 = 0;
-
-/// A real-time request without a window of its own completes within this.
-const DEADLINE_WINDOW: Duration = Duration::from_millis(500);
-/// How far is read ahead of a reader that goes on where it was.
-const PREFETCH_DEPTH: Bytes = Bytes::from_mib(16);
 
 /// The account of a user who names rates; `None`: the administrator's word has no limit.
 pub(crate) fn account_of_user(uid: u32) -> Option<Account> {
@@ -153,14 +149,13 @@ impl Level {
     }
 }
 
-/// What holds for a file, with defaults for what nobody said.
+/// What holds for a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
-    settings: Settings,
-    /// The class is not real-time, and it was written down, not found out.
-    gives_way: bool,
-    /// Of the user who named the rate.
-    account: Option<Account>,
+    /// For its clients.
+    pub(crate) streams: avfs_streams::Policy,
+    /// The free space that a recorder keeps ahead of itself.
+    allocation_window: Option<Bytes>,
 }
 
 impl Policy {
@@ -170,84 +165,22 @@ impl Policy {
         let decides_class = levels.iter().find(|level| level.effective().class.is_some());
         let is_written = decides_class
             .is_some_and(|level| !matches!(level.source, Source::Container | Source::Observation));
-        let gives_way = is_written && settings.class != Some(Class::RealTime);
         let decides_rate = levels.iter().find(|level| level.effective().rate.is_some());
-        Self { settings, gives_way, account: decides_rate.and_then(|level| level.account) }
-    }
-
-    /// On whose account streams of the rate are; `None`: the administrator named it, or it was found out.
-    pub(crate) fn account(&self) -> Option<Account> {
-        self.account
-    }
-
-    /// Real-time where somebody names a rate or a window and nobody a class.
-    pub(crate) fn class(&self) -> Class {
-        let is_timed = self.settings.rate.is_some() || self.settings.deadline_window.is_some();
-        self.settings.class.unwrap_or(if is_timed { Class::RealTime } else { Class::BestEffort })
-    }
-
-    /// Of one stream; `None`: not known, or of a sequence with a file for each frame.
-    pub(crate) fn bitrate(&self) -> Option<Bitrate> {
-        match self.settings.rate {
-            Some(Rate::Bitrate(rate)) => Some(rate),
-            _ => None,
-        }
-    }
-
-    /// How long one file of a sequence is shown, where somebody says it.
-    pub(crate) fn frame_period(&self) -> Option<Duration> {
-        match self.settings.rate {
-            Some(Rate::FramePeriod(period)) => Some(period),
-            _ => None,
-        }
-    }
-
-    /// From when a client needs bytes to when they must be there.
-    pub(crate) fn deadline_window(&self) -> Duration {
-        self.settings.deadline_window.unwrap_or(DEADLINE_WINDOW)
-    }
-
-    /// The same of a reader. Who plays on has no more time where he jumps than anywhere else, unless somebody says how much: a clip
-    /// is played in a loop, and what others come to a second later went before its start.
-    pub(crate) fn window_of_reader(&self, plays_on: bool) -> Duration {
-        let usual = if plays_on { Duration::ZERO } else { DEADLINE_WINDOW };
-        self.settings.deadline_window.unwrap_or(usual)
-    }
-
-    /// True when somebody says the deadline window.
-    pub(crate) fn says_deadline_window(&self) -> bool {
-        self.settings.deadline_window.is_some()
-    }
-
-    /// How far somebody wants to be read ahead.
-    pub(crate) fn stated_prefetch_depth(&self) -> Option<Bytes> {
-        self.settings.prefetch_depth
-    }
-
-    /// How far is read ahead of a reader that goes on where it was.
-    pub(crate) fn prefetch_depth(&self) -> Bytes {
-        self.settings.prefetch_depth.unwrap_or(PREFETCH_DEPTH)
-    }
-
-    /// Whether a client for whose rate there is no room is turned away.
-    pub(crate) fn refuses_when_full(&self) -> bool {
-        self.settings.when_full == Some(WhenFull::Refuse)
+        let streams = avfs_streams::Policy {
+            class: settings.class,
+            rate: settings.rate,
+            deadline_window: settings.deadline_window,
+            prefetch_depth: settings.prefetch_depth,
+            refuses: settings.when_full == Some(WhenFull::Refuse),
+            gives_way: is_written && settings.class != Some(Class::RealTime),
+            account: decides_rate.and_then(|level| level.account),
+        };
+        Self { streams, allocation_window: settings.allocation_window }
     }
 
     /// Length of a recorder's windows in units, rounded up; `None`: the allocator's own choice.
     pub(crate) fn window_units(&self) -> Option<usize> {
-        self.settings.allocation_window.map(|window| window.0.div_ceil(UNIT) as usize)
-    }
-
-    /// True when it says how the file is read or written: it is media, whatever its size.
-    pub(crate) fn is_media(&self) -> bool {
-        let Settings { class, rate, deadline_window, prefetch_depth, .. } = self.settings;
-        class.is_some() || rate.is_some() || deadline_window.is_some() || prefetch_depth.is_some()
-    }
-
-    /// True when somebody wants the file to give way, whatever its clients declare.
-    pub(crate) fn forbids_streams(&self) -> bool {
-        self.gives_way
+        self.allocation_window.map(|window| window.0.div_ceil(UNIT) as usize)
     }
 }
 
@@ -271,7 +204,7 @@ fn value(row: &[Setting], settings: &Settings) -> Option<String> {
 /// What holds where nobody says anything.
 fn default_value(name: &str, policy: &Policy) -> String {
     let settings = Settings {
-        class: Some(policy.class()),
+        class: Some(policy.streams.class()),
         deadline_window: Some(DEADLINE_WINDOW),
         prefetch_depth: Some(PREFETCH_DEPTH),
         when_full: Some(WhenFull::Demote),
@@ -327,9 +260,11 @@ fn is_of(row: &[Setting], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Rate;
     use crate::inode::CoreAttributes;
     use crate::types::FileKind;
     use proptest::prelude::*;
+    use units::{Bitrate, Duration};
 
     fn settings() -> impl Strategy<Value = Settings> {
         let class = prop::option::of(prop_oneof![Just(Class::RealTime), Just(Class::Idle)]);
@@ -368,12 +303,14 @@ mod tests {
                 })
                 .collect();
             let heard = || levels.iter().filter(|level| !level.shadowed).map(|level| level.settings);
-            let held = Policy::new(&levels).settings;
-            prop_assert_eq!(held.class, heard().find_map(|one| one.class));
-            prop_assert_eq!(held.rate, heard().find_map(|one| one.rate));
-            prop_assert_eq!(held.deadline_window, heard().find_map(|one| one.deadline_window));
-            prop_assert_eq!(held.prefetch_depth, heard().find_map(|one| one.prefetch_depth));
-            prop_assert_eq!(held.when_full, heard().find_map(|one| one.when_full));
+            let held = Policy::new(&levels);
+            let streams = held.streams;
+            prop_assert_eq!(streams.class, heard().find_map(|one| one.class));
+            prop_assert_eq!(streams.rate, heard().find_map(|one| one.rate));
+            prop_assert_eq!(streams.deadline_window, heard().find_map(|one| one.deadline_window));
+            prop_assert_eq!(streams.prefetch_depth, heard().find_map(|one| one.prefetch_depth));
+            let when_full = heard().find_map(|one| one.when_full);
+            prop_assert_eq!(streams.refuses, when_full == Some(WhenFull::Refuse));
             prop_assert_eq!(held.allocation_window, heard().find_map(|one| one.allocation_window));
 
             let describe = |source| match source {
@@ -387,7 +324,15 @@ mod tests {
                     .iter()
                     .filter(|source| source.verdict == SourceVerdict::Decides)
                     .collect();
-                match value(row, &held) {
+                let settings = Settings {
+                    class: streams.class,
+                    rate: streams.rate,
+                    deadline_window: streams.deadline_window,
+                    prefetch_depth: streams.prefetch_depth,
+                    when_full,
+                    allocation_window: held.allocation_window,
+                };
+                match value(row, &settings) {
                     Some(text) => {
                         prop_assert_eq!(&report.value, &text);
                         prop_assert_eq!(deciding.len(), 1);
@@ -444,7 +389,7 @@ mod tests {
         let rate = Settings { rate: Some(Rate::Bitrate(Bitrate::from_megabits(1))), ..Settings::default() };
         let idle = Settings { class: Some(Class::Idle), ..Settings::default() };
         let policy = |all: &[Settings]| {
-            Policy::new(&all.iter().map(|one| Level::new(Source::Own, *one)).collect::<Vec<_>>())
+            Policy::new(&all.iter().map(|one| Level::new(Source::Own, *one)).collect::<Vec<_>>()).streams
         };
         assert_eq!(policy(&[]).class(), Class::BestEffort);
         assert_eq!(policy(&[rate]).class(), Class::RealTime);
@@ -452,7 +397,7 @@ mod tests {
         assert!(policy(&[rate, idle]).forbids_streams() && !policy(&[rate]).forbids_streams());
         assert!(!policy(&[]).forbids_streams());
         // What was found out does not keep an application from knowing better.
-        let observed = Policy::new(&[Level::new(Source::Observation, idle)]);
+        let observed = Policy::new(&[Level::new(Source::Observation, idle)]).streams;
         assert!(observed.class() == Class::Idle && !observed.forbids_streams());
     }
 }

@@ -2,6 +2,7 @@
 
 use avfs_io::pool::Buffer;
 use avfs_io::tally::{self, Commands, SIZE_BOUNDS, Tally};
+pub use avfs_streams::{HandleId, Opener};
 use bitflags::bitflags;
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
@@ -76,26 +77,6 @@ pub struct Caller {
     pub gid: u32,
     /// Number of the process; 0: not known.
     pub process: u32,
-}
-
-/// Who opened a file: a process, as FUSE names it. Samba has one for each workstation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Opener(pub(crate) u64);
-
-impl Opener {
-    /// A process by its number; 0: one that has none here, because it runs in a namespace of its own.
-    pub fn process(number: u32) -> Self {
-        Self(number.into())
-    }
-
-    pub(crate) fn is_known(self) -> bool {
-        self.0 != 0
-    }
-
-    /// Somebody who is not known, and has opened nothing else.
-    pub(crate) fn of(handle: HandleId) -> Self {
-        Self(handle.0 | 1 << 32)
-    }
 }
 
 /// A time to set.
@@ -203,10 +184,6 @@ impl InodeFlags {
     /// What a new inode has of its directory's.
     pub const INHERITED: Self = Self::NO_DUMP.union(Self::NO_ATIME);
 }
-
-/// Names an open file or directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HandleId(pub u64);
 
 /// Whose memory holds what the client reads and writes through this open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

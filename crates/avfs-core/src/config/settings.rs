@@ -4,17 +4,9 @@
 //! **Excludes:** where the settings come from, and which source decides: `policy.rs`. **State:** none.
 
 use super::quantity;
+pub use avfs_streams::Rate;
 use rtsched::Class;
-use units::{Bitrate, Bytes, Duration};
-
-/// How fast a stream is read or written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rate {
-    /// A file that holds many frames, at so many bits per second: 1 kbit/s to 1 Tbit/s.
-    Bitrate(Bitrate),
-    /// A sequence with one file for each frame; the time of one frame, 1 ms to 1 s.
-    FramePeriod(Duration),
-}
+use units::{Bytes, Duration};
 
 /// What happens to who opens a file whose rate does not fit the device any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

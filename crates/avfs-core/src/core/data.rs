@@ -406,7 +406,7 @@ impl Core {
             records.push(Record::Unmap { ino, from: 0, to: writeback::STREAM_SIZE / BLOCK });
             moved.iter().for_each(|range| pages.insert(range));
         }
-        let stated = self.files.get(&ino).and_then(|file| file.policy().window_units());
+        let stated = self.files.get(&ino).and_then(|file| file.window_units());
         let window_units = stated.or(frame.map(|frame| frame.window_units));
         let moved_end = moved.iter().last().map_or(0, |range| range.end);
         let mut placed = None;

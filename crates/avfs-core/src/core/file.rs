@@ -4,10 +4,10 @@ use super::Ticket;
 use super::cache::BlockId;
 use super::expectation::Expectation;
 use super::policies::Told;
-use super::sequence::SequenceId;
 use crate::policy::Policy;
 use crate::ranges::RangeSet;
 use crate::types::{Declaration, HandleId, OpenFlags, Opener};
+use avfs_streams::sequence::SequenceId;
 use rtsched::{Account, Direction, Terms};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -255,8 +255,13 @@ pub(super) struct Touched {
 
 impl FileState {
     /// What holds for it.
-    pub(super) fn policy(&self) -> Policy {
-        self.policy.as_deref().copied().unwrap_or_default()
+    pub(super) fn policy(&self) -> avfs_streams::Policy {
+        self.policy.as_deref().map(|policy| policy.streams).unwrap_or_default()
+    }
+
+    /// Length of its windows of free space in units; `None`: the allocator's own choice.
+    pub(super) fn window_units(&self) -> Option<usize> {
+        self.policy.as_deref().and_then(Policy::window_units)
     }
 
     /// Somebody opened it with these flags (+1), or closed it (-1).

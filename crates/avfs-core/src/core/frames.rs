@@ -1,7 +1,7 @@
 //! Files of a sequence while they are read and written: the next ones are in memory before they are opened, all together
 //! are one stream, and those that are recorded lie one behind the other.
 //!
-//! **For:** what follows from what [`sequence`](super::sequence) knows. **Excludes:** recognition. **State:** none of its
+//! **For:** what follows from what [`avfs_streams::sequence`] knows. **Excludes:** recognition. **State:** none of its
 //! own. **Invariants:** as for players: what was read ahead is not evicted before it has been passed, as long as there is
 //! other memory; what nobody will come to is cancelled; a client never has more ahead of it than its terms' buffer, or
 //! the policy's depth and one request, and a frame.
@@ -10,9 +10,7 @@
 //! neighbours on the device are asked for at once, so that the scheduler makes one command of them.
 
 use super::cache::BlockId;
-use super::players::{Client, HASTE, Lead};
 use super::reads::page_ceil;
-use super::sequence::{Ahead, Head, Noted, Pattern, SLOWEST, Sequence, SequenceId, Taken, spellings};
 use super::streams::{LONG_PIECE, Need, Ranking, SHORT_PIECE, direction_of};
 use super::{Core, Purpose};
 use crate::allocator::Owner;
@@ -20,6 +18,12 @@ use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{Evidence, IoTag};
+use avfs_streams::cursor::{self, SLOWEST};
+use avfs_streams::due::HASTE;
+use avfs_streams::name::spellings;
+use avfs_streams::player::Client;
+use avfs_streams::sequence::{self, Pattern, SequenceId, Taken};
+use avfs_streams::window::ReadaheadWindow;
 use rtsched::{Class, Direction, StreamSpec};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -44,6 +48,13 @@ const GRACE: Duration = Duration::from_millis(500);
 const WINDOW_UNITS: u64 = 64;
 /// What is gathered of recorded frames before it is written, where nothing is promised.
 const GATHERED: u64 = MAX_BUFFER as u64;
+
+/// The blocks that are kept of a frame.
+pub(super) type Frames = SmallVec<[BlockId; 2]>;
+type PrefetchedFrame = cursor::PrefetchedFrame<Frames>;
+type SequenceCursor = cursor::SequenceCursor<Frames>;
+type Sequence = sequence::Sequence<Frames>;
+type Noted = sequence::Noted<Frames>;
 
 /// How much a client has taken of a file, or given.
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,7 +149,7 @@ impl Core {
     }
 
     /// The sequence that an open file is a frame of, its number there, and the client that is there.
-    fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, u64, &Head)> {
+    fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, u64, &SequenceCursor)> {
         let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
         let sequence = self.sequences.get(id)?;
         Some((sequence, number, sequence.heads.get(sequence.head_at(number)?)?))
@@ -203,15 +214,15 @@ impl Core {
         let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         let closed: Vec<_> = sequence.heads.iter_mut().filter_map(|head| head.close(number)).collect();
-        self.unwant(closed.iter().flat_map(|frame| &frame.blocks));
+        self.unwant(closed.iter().flat_map(|frame| &frame.kept));
     }
 
     fn unwant<'a>(&mut self, blocks: impl Iterator<Item = &'a BlockId>) {
         blocks.for_each(|&id| self.cache.unwant(id));
     }
 
-    fn give_up_frames(&mut self, frames: Vec<Ahead>) {
-        let blocks: Vec<BlockId> = frames.into_iter().flat_map(|frame| frame.blocks).collect();
+    fn give_up_frames(&mut self, frames: Vec<PrefetchedFrame>) {
+        let blocks: Vec<BlockId> = frames.into_iter().flat_map(|frame| frame.kept).collect();
         self.unwant(blocks.iter());
         self.cancel_unwanted(&blocks);
     }
@@ -224,7 +235,7 @@ impl Core {
             self.declare_sequence(id);
             let is_over = self.sequences.get(id).is_none_or(|sequence| sequence.heads.is_empty());
             if is_over {
-                self.allocator.release_window(id.owner());
+                self.allocator.release_window(owner_of(id));
             }
         }
         self.next_stop = self.sequences.next_idle();
@@ -356,13 +367,13 @@ impl Core {
     // Reading ahead.
 
     /// The frame behind `from`, in the client's direction and step.
-    fn next_frame(&self, sequence: &Sequence, head: &Head, from: u64) -> Option<(u64, Ino)> {
+    fn next_frame(&self, sequence: &Sequence, head: &SequenceCursor, from: u64) -> Option<(u64, Ino)> {
         let frame = |number| Some((number, self.frame(sequence, head, number)?));
         head.behind(from).take(LONGEST_GAP).find_map(frame)
     }
 
     /// The file that is this frame, if there is one.
-    fn frame(&self, sequence: &Sequence, head: &Head, number: u64) -> Option<Ino> {
+    fn frame(&self, sequence: &Sequence, head: &SequenceCursor, number: u64) -> Option<Ino> {
         let Pattern { directory, prefix, suffix, .. } = &sequence.pattern;
         let parent = self.metadata.get(*directory)?;
         let mut names = spellings(prefix, number, head.digits(), suffix);
@@ -394,12 +405,12 @@ impl Core {
         joining.into_iter().for_each(|ino| self.hasten(ino, 0..LONGEST_FRAME, need));
     }
 
-    fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> Lead {
+    fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> ReadaheadWindow {
         let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
         if let (Some(terms), Some(rate), false) = (sequence.terms, sequence.rate(), copies) {
-            return Lead::promised(terms, rate);
+            return ReadaheadWindow::promised(terms, rate);
         }
-        Lead::unpromised(&sequence.policy, self.cache.capacity())
+        ReadaheadWindow::unpromised(&sequence.policy, self.cache.capacity())
     }
 
     /// Asks for the frames that the clients of a sequence come to next.
@@ -421,7 +432,7 @@ impl Core {
         for (at, need) in sooner {
             if let Some(frame) = head.ahead.get_mut(at) {
                 frame.needed = need.deadline;
-                needs.extend(frame.blocks.iter().map(|&block| (block, need)));
+                needs.extend(frame.kept.iter().map(|&block| (block, need)));
             }
         }
         self.hasten_blocks(&needs);
@@ -531,7 +542,7 @@ impl Core {
         &mut self,
         id: SequenceId,
         index: usize,
-        lead: Lead,
+        lead: ReadaheadWindow,
         need: Need,
         room: Option<u64>,
     ) -> Option<u64> {
@@ -552,9 +563,9 @@ impl Core {
         if !lead.is_promised && self.cache.wanted_bytes() + bytes > self.cache.capacity() / 2 {
             return None;
         }
-        let blocks = self.load_frame(ino, size, need)?;
-        blocks.iter().for_each(|&block| self.cache.want(block));
-        let frame = Ahead { number, bytes, blocks, needed: need.deadline };
+        let kept = self.load_frame(ino, size, need)?;
+        kept.iter().for_each(|&block| self.cache.want(block));
+        let frame = PrefetchedFrame { number, bytes, kept, needed: need.deadline };
         self.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
         Some(bytes)
     }
@@ -644,7 +655,7 @@ impl Core {
         let behind = self.sequences.get(id)?.placed;
         // Of a small volume others want something, too.
         let window_units = WINDOW_UNITS.min(self.allocator.free_units() / 8).max(1) as usize;
-        Some(SpaceOfFrame { owner: id.owner(), behind, window_units })
+        Some(SpaceOfFrame { owner: owner_of(id), behind, window_units })
     }
 
     /// A part of a file was placed: the next frame goes behind it.
@@ -672,7 +683,7 @@ impl Core {
     /// How many references clients of sequences hold to each block, for the audit.
     pub(super) fn blocks_of_sequences(&self) -> impl Iterator<Item = BlockId> {
         let heads = self.sequences.iter().flat_map(|(_, sequence)| &sequence.heads);
-        heads.flat_map(|head| head.frames()).flat_map(|frame| frame.blocks.iter().copied())
+        heads.flat_map(|head| head.frames()).flat_map(|frame| frame.kept.iter().copied())
     }
 
     /// Takes back what the device was asked for and nobody wants any more, unless it is there already, or somebody waits for
@@ -726,6 +737,11 @@ pub(super) struct SpaceOfFrame {
     /// The block behind the frame before it.
     pub(super) behind: Option<u64>,
     pub(super) window_units: usize,
+}
+
+/// Whose space a sequence's is: inodes have no such numbers.
+fn owner_of(id: SequenceId) -> Owner {
+    Owner(id.stream().0)
 }
 
 fn sequence_ranking(id: SequenceId, sequence: &Sequence, copies: bool) -> Ranking {

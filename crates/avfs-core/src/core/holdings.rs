@@ -6,11 +6,11 @@
 
 use super::cache::{BlockId, CacheBlock};
 use super::file::FileState;
-use super::players::Lead;
 use super::streams::{direction_of, stream_of};
 use super::{Core, Handle, Operation, Ticket};
 use crate::types::HandleId;
 use avfs_io::pool::MAX_BUFFER;
+use avfs_streams::window::ReadaheadWindow;
 use rtsched::{Direction, StreamId, Terms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -81,7 +81,7 @@ impl Holding {
     }
 
     /// What each of its readers gets who has no promise.
-    fn lead(&mut self, lead: Lead) {
+    fn lead(&mut self, lead: ReadaheadWindow) {
         self.window = Some(Bytes(u64::from(self.clients) * (lead.bytes + PLAYED)));
         self.request = Bytes(lead.request);
     }
@@ -142,7 +142,7 @@ impl Core {
         clients: u32,
     ) {
         let mut held = Holding { clients, ..Holding::default() };
-        held.lead(Lead::unpromised(&file.policy(), self.cache.capacity()));
+        held.lead(ReadaheadWindow::unpromised(&file.policy(), self.cache.capacity()));
         held.promise(file.terms(Direction::Read));
         let is_read =
             |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
@@ -175,10 +175,10 @@ impl Core {
         for (id, sequence) in self.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
             let held = holdings.entry(id.stream()).or_default();
             held.clients = sequence.heads.len() as u32;
-            held.lead(Lead::unpromised(&sequence.policy, self.cache.capacity()));
+            held.lead(ReadaheadWindow::unpromised(&sequence.policy, self.cache.capacity()));
             held.promise(sequence.terms);
             let frames = sequence.heads.iter().flat_map(|head| head.frames());
-            let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.blocks.iter().copied()).collect();
+            let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.kept.iter().copied()).collect();
             self.blocks(blocks.into_iter()).for_each(|block| held.count(block, false));
         }
     }

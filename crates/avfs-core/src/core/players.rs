@@ -1,8 +1,8 @@
 //! Clients that read on and on: what they will want next is in memory before they ask for it.
 //!
 //! **For:** prefetching, and which clients are the streams of a file. **Excludes:** what a client's requests look like
-//! ([`pattern`](super::pattern)), and what the device does first (the scheduler). **State:** a [`Player`] for each
-//! handle that has read, with each [`Place`] where it reads on. **Invariants:** what was prefetched is not evicted before
+//! ([`avfs_streams::pattern`]), and what the device does first (the scheduler). **State:** a [`Player`] for each
+//! handle that has read, with each [`ReadCursor`] where it reads on. **Invariants:** what was prefetched is not evicted before
 //! its player has passed it, as long as there is other memory; what nobody will want any more is cancelled and given up; a
 //! player never has more ahead of it, at all its places together, than its terms' buffer, or the policy's depth and one
 //! request.
@@ -12,16 +12,8 @@
 //! read ahead: it may be less than everybody else gets. At the start it asks for half a request at a time, and for as much more as
 //! has come; then for as much as it has ahead, until it is there.
 
-mod lead;
-mod player;
-
-pub(super) use lead::Lead;
-pub(super) use player::{Client, Player};
-
 use super::cache::{BlockId, CacheBlock};
 use super::file::{FileState, Playing};
-use super::pattern::{Allowance, Beat, Idling, Step, Way};
-use super::sequence::SequenceId;
 use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
 use super::writeback::STREAM_SIZE;
 use super::{Cancellation, Core, Handle, Informant};
@@ -29,11 +21,16 @@ use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
 use crate::types::*;
+use avfs_streams::REQUEST;
+use avfs_streams::due::{BEGINNING, BEGINS_WITH, OWN_BUFFER, START};
+use avfs_streams::pattern::{Access, NEAR, RateEstimator, ScanDirection, ThinkTime, VirtualClock};
+use avfs_streams::player::{self, Client};
+use avfs_streams::sequence::SequenceId;
+use avfs_streams::window::{ReadaheadWindow, next_request};
 use hashbrown::HashMap;
-use lead::{REQUEST, next_request};
-use player::Place;
 use rtsched::{Class, Direction};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 
@@ -41,22 +38,13 @@ use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
 const OBSERVED_MARGIN: u64 = 20;
 /// What is written more slowly is no recording: sound in two channels is more.
 const LEAST_RECORDED: Bitrate = Bitrate::from_megabits(1);
-/// A player may take so long to begin while others play, who cannot wait: two seconds are what an editor takes for at
-/// once, and a third of a second is left for what is at the device. Its first requests, a picture or a header, do not wait.
-pub(super) const START: Duration = Duration::from_millis(1650);
-/// What a player keeps itself of what it will play. Who asks for more has less need of it: by when its rate says. A copy, as
-/// long as it is not known for one, does not come before players.
-pub(super) const OWN_BUFFER: Duration = Duration::from_secs(2);
+// What the crate of streams takes for the host's page and its longest buffer.
+const _: () = assert!(avfs_streams::PAGE == BLOCK && REQUEST == avfs_io::pool::MAX_BUFFER as u64);
 
-/// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
-pub(super) const BEGINS_WITH: Duration = Duration::from_secs(1);
-
-/// So long after it began, the requests ahead of a player grow with what has come, not with what was asked for: of those who
-/// begin at once none has anything, and long requests of some, which they come to later, keep the others waiting.
-const BEGINNING: Duration = Duration::from_secs(2);
-
-/// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
-pub(super) const HASTE: Duration = Duration::from_millis(100);
+/// The blocks that are kept for a client where it reads on, in the order in which it will come to them.
+pub(super) type Kept = VecDeque<BlockId>;
+pub(super) type Player = player::Player<Kept>;
+type ReadCursor = player::ReadCursor<Kept>;
 
 /// The player that a handle is, if it has read or written; borrows nothing else of the core.
 fn player_of(handles: &mut HashMap<u64, Handle>, handle: HandleId) -> Option<&mut Player> {
@@ -156,7 +144,7 @@ impl Core {
         handle: HandleId,
         length: Bytes,
         gap: Duration,
-        idling: Idling,
+        idling: ThinkTime,
     ) {
         let is_unknown = |file: &FileState| file.size >= STREAM_SIZE && file.observes_rate();
         if self.is_recorded_frame(ino) || !self.files.get(&ino).is_some_and(|file| is_unknown(file)) {
@@ -196,11 +184,11 @@ impl Core {
         player.return_to(offset, end);
         let (before, origin) = (player.here.pattern, player.here.origin);
         let step = player.here.pattern.note(offset, end);
-        let is_elsewhere = step == Step::Jumps || before.way() != player.here.pattern.way();
+        let is_elsewhere = step == Access::Seek || before.way() != player.here.pattern.way();
         if is_elsewhere {
             player.beat.interrupt();
         }
-        if is_elsewhere || step == Step::Begins {
+        if is_elsewhere || step == Access::First {
             player.here.origin = (now.monotonic, offset);
             player.here.reckoned = None;
             // One that comes to the end of its file before it has begun goes on at the start of it, and still begins.
@@ -227,12 +215,12 @@ impl Core {
         let mut given_up = Vec::new();
         if is_elsewhere && !is_ahead {
             player.here.asked = None;
-            given_up.extend(player.here.wanted.drain(..));
+            given_up.extend(player.here.kept.drain(..));
         }
-        if step == Step::Jumps && !is_ahead {
-            player.elsewhere.insert(0, Place::left(before, origin));
+        if step == Access::Seek && !is_ahead {
+            player.elsewhere.insert(0, ReadCursor::left(before, origin));
         }
-        given_up.extend(player.leave_old_places(now.monotonic));
+        given_up.extend(player.leave_old_places(now.monotonic).into_iter().flatten());
         self.give_up(ino, handle, &given_up);
     }
 
@@ -240,7 +228,7 @@ impl Core {
     pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId, length: usize) {
         let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return };
         let length = Bytes(length as u64);
-        let idled = self.openers.gives(now.monotonic, opener, length);
+        let idled = self.writers.gives(now.monotonic, opener, length);
         self.file_mut(ino).given_by = Some(opener);
         if let Some(player) = player_of(&mut self.handles, handle) {
             player.rest.asks(now.monotonic);
@@ -260,7 +248,7 @@ impl Core {
     /// A client that had to wait until it may go on writing goes on.
     pub(super) fn let_writer_go(&mut self, now: Now, handle: HandleId) {
         if let Some(open) = self.handles.get(&handle.0) {
-            self.openers.answered(now.monotonic, open.opener);
+            self.writers.answered(now.monotonic, open.opener);
         }
     }
 
@@ -269,7 +257,7 @@ impl Core {
         let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return false };
         let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
         let memory = Bytes(self.cache.capacity());
-        !gives_way && !self.copies(handle) && self.openers.may_record(now.monotonic, opener, memory)
+        !gives_way && !self.copies(handle) && self.writers.may_record(now.monotonic, opener, memory)
     }
 
     /// A client has written so much: a recorder, or a copy.
@@ -304,7 +292,7 @@ impl Core {
     /// The handle is closed: nobody plays through it any more.
     pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
         if let Some(player) = player_of(&mut self.handles, handle) {
-            let given_up: Vec<BlockId> = player.places_mut().flat_map(Place::leave).collect();
+            let given_up: Vec<BlockId> = player.places_mut().flat_map(ReadCursor::leave).collect();
             self.give_up(ino, handle, &given_up);
         }
         let file = self.file_mut(ino);
@@ -315,7 +303,7 @@ impl Core {
     /// The blocks that are kept for clients, as often as they are.
     pub(super) fn blocks_of_players(&self) -> impl Iterator<Item = BlockId> {
         let players = self.handles.values().filter_map(|open| open.player.as_deref());
-        players.flat_map(Player::places).flat_map(|place| place.wanted.iter().copied())
+        players.flat_map(Player::places).flat_map(|place| place.kept.iter().copied())
     }
 
     /// True when the client copies the file, as far as can be told.
@@ -333,7 +321,7 @@ impl Core {
         self.follows_a_frame(handle)
             || self.player(handle).is_some_and(|player| {
                 let pattern = player.place_of(offset).pattern;
-                pattern.is_run() && offset.abs_diff(pattern.front()) <= super::pattern::NEAR
+                pattern.is_run() && offset.abs_diff(pattern.front()) <= NEAR
             })
     }
 
@@ -343,8 +331,11 @@ impl Core {
             let Player { allowance, beat, came, .. } = self.player(handle)?;
             Some(Client { allowance: *allowance, beat: *beat, came: (*came)? })
         };
-        let unknown =
-            || Client { allowance: Allowance::default(), beat: Beat::default(), came: now.monotonic };
+        let unknown = || Client {
+            allowance: VirtualClock::default(),
+            beat: RateEstimator::default(),
+            came: now.monotonic,
+        };
         self.client_of_frames(handle).or_else(of_file).unwrap_or_else(unknown)
     }
 
@@ -355,17 +346,17 @@ impl Core {
         declared.and_then(|one| one.declaration.rate).or(file.policy().bitrate())
     }
 
-    fn lead(&self, ino: Ino, handle: HandleId) -> Lead {
+    fn lead(&self, ino: Ino, handle: HandleId) -> ReadaheadWindow {
         let Some(file) = self.files.get(&ino) else {
-            return Lead { bytes: 0, request: REQUEST, is_promised: false };
+            return ReadaheadWindow { bytes: 0, request: REQUEST, is_promised: false };
         };
         let plays = !self.copies(handle);
         if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
             && let Some(rate) = self.rate_of(ino, handle)
         {
-            return Lead::promised(terms, rate);
+            return ReadaheadWindow::promised(terms, rate);
         }
-        Lead::unpromised(&file.policy(), self.cache.capacity())
+        ReadaheadWindow::unpromised(&file.policy(), self.cache.capacity())
     }
 
     /// Prefetches for a client that goes on where it was.
@@ -381,11 +372,11 @@ impl Core {
         {
             return;
         }
-        let Place { pattern, asked, .. } = player.here;
+        let ReadCursor { pattern, asked, .. } = player.here;
         let (way, front) = (pattern.way(), pattern.front());
         let mut asked = match way {
-            Way::Forward => asked.unwrap_or(front).max(front),
-            Way::Backward => asked.unwrap_or(front).min(front),
+            ScanDirection::Forward => asked.unwrap_or(front).max(front),
+            ScanDirection::Backward => asked.unwrap_or(front).min(front),
         };
         let (lead, most) = player.share(self.lead(ino, handle));
         let rate = self.rate_of(ino, handle);
@@ -399,12 +390,13 @@ impl Core {
             let least = if lead.is_promised { lead.request / 2 } else { 0 };
             let has = came.map_or(asked.abs_diff(front), |came| came + least);
             let request = lead.request.min(has.max(REQUEST).max(least));
-            let run_end = if way == Way::Forward { self.end_of_run(ino, asked, size) } else { size };
+            let run_end =
+                if way == ScanDirection::Forward { self.end_of_run(ino, asked, size) } else { size };
             // What is left at the end of a file may wait: whoever goes on goes on elsewhere.
             let with_the_rest = if run_end < size { lead.request } else { request };
             let next = next_request(way, asked, request, with_the_rest, run_end, size);
             let Some(range) = next else { break };
-            let end = if way == Way::Forward { range.end } else { range.start };
+            let end = if way == ScanDirection::Forward { range.end } else { range.start };
             if end.abs_diff(front) > most {
                 break;
             }
@@ -440,10 +432,10 @@ impl Core {
     fn came_ahead(&self, handle: HandleId) -> u64 {
         let Some(player) = self.player(handle) else { return 0 };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
-        let blocks = player.here.wanted.iter().filter_map(|id| self.cache.get(*id));
+        let blocks = player.here.kept.iter().filter_map(|id| self.cache.get(*id));
         let ahead = |block: &CacheBlock| match way {
-            Way::Forward => block.end().saturating_sub(block.start.max(front)),
-            Way::Backward => block.end().min(front).saturating_sub(block.start),
+            ScanDirection::Forward => block.end().saturating_sub(block.start.max(front)),
+            ScanDirection::Backward => block.end().min(front).saturating_sub(block.start),
         };
         blocks.take_while(|block| block.loading.is_empty()).map(ahead).sum()
     }
@@ -486,10 +478,10 @@ impl Core {
     /// What a client waits for, and what is asked for ahead of it, is needed as is known now.
     pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(player) = self.player(handle) else { return };
-        let forward = player.runs().filter(|place| place.pattern.way() == Way::Forward);
-        let ahead_of = |place: &Place| {
+        let forward = player.runs().filter(|place| place.pattern.way() == ScanDirection::Forward);
+        let ahead_of = |place: &ReadCursor| {
             let front = place.pattern.front();
-            let blocks = place.wanted.iter().filter_map(|id| self.cache.get(*id));
+            let blocks = place.kept.iter().filter_map(|id| self.cache.get(*id));
             let ahead = blocks.filter(|block| block.end() > front).map(|block| block.start..block.end());
             (front, ahead.collect::<Vec<_>>())
         };
@@ -500,10 +492,10 @@ impl Core {
                 self.hasten(ino, range, need);
             }
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
-            self.hasten(ino, front.saturating_sub(super::pattern::NEAR)..front, need);
+            self.hasten(ino, front.saturating_sub(NEAR)..front, need);
         }
         for place in player_of(&mut self.handles, handle).into_iter().flat_map(Player::places_mut) {
-            if place.pattern.way() == Way::Forward {
+            if place.pattern.way() == ScanDirection::Forward {
                 place.reckoned = Some((now.monotonic, place.pattern.front()));
             }
         }
@@ -545,19 +537,19 @@ impl Core {
     }
 
     /// Keeps the blocks of `range` for a player.
-    fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: Way) {
+    fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: ScanDirection) {
         let Some(file) = self.files.get(&ino) else { return };
         let Some(player) = player_of(&mut self.handles, handle) else { return };
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let mut blocks: Vec<_> = file.blocks.range(first..range.end).collect();
-        if way == Way::Backward {
+        if way == ScanDirection::Backward {
             blocks.reverse();
         }
         for (_, id) in blocks {
             let is_in_range = self.cache.get(id).is_some_and(|block| block.end() > range.start);
-            if is_in_range && player.here.wanted.back() != Some(&id) {
+            if is_in_range && player.here.kept.back() != Some(&id) {
                 self.cache.want(id);
-                player.here.wanted.push_back(id);
+                player.here.kept.push_back(id);
             }
         }
     }
@@ -567,16 +559,16 @@ impl Core {
         let mut passed = Vec::new();
         let Some(player) = player_of(&mut self.handles, handle) else { return passed };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
-        while let Some(&id) = player.here.wanted.front() {
+        while let Some(&id) = player.here.kept.front() {
             let is_passed = self.cache.get(id).is_none_or(|block| match way {
-                Way::Forward => block.end() <= front,
-                Way::Backward => block.start >= front,
+                ScanDirection::Forward => block.end() <= front,
+                ScanDirection::Backward => block.start >= front,
             });
             if !is_passed {
                 break;
             }
             self.cache.unwant(id);
-            player.here.wanted.pop_front();
+            player.here.kept.pop_front();
             passed.push(id);
         }
         passed
@@ -587,8 +579,8 @@ impl Core {
     fn jumps_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(player) = self.player(handle) else { return false };
         let front = player.here.pattern.front();
-        let begin = player.here.wanted.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
-        let is_there = player.here.pattern.way() == Way::Forward
+        let begin = player.here.kept.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
+        let is_there = player.here.pattern.way() == ScanDirection::Forward
             && begin.is_some_and(|begin| begin <= front)
             && player.here.asked.is_some_and(|asked| front <= asked);
         if is_there {
@@ -608,7 +600,7 @@ impl Core {
             return;
         }
         let wants_more =
-            self.player(handle).is_some_and(|player| player.places().any(|one| !one.wanted.is_empty()));
+            self.player(handle).is_some_and(|player| player.places().any(|one| !one.kept.is_empty()));
         if !wants_more && self.files.get(&ino).is_some_and(|file| file.is_played_only_by(handle)) {
             let stream = stream_of(ino, Direction::Read);
             self.outbox.cancellations.push(Cancellation::Stream(stream));

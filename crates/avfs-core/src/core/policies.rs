@@ -46,7 +46,7 @@ impl Core {
         let anybody = told || self.metadata.has_policies() || !self.options.config.streams.is_empty();
         let policy = if anybody { Policy::new(&self.levels(ino, self.told(ino))) } else { Policy::default() };
         let file = self.file_mut(ino);
-        if file.policy() != policy {
+        if file.policy.as_deref().copied().unwrap_or_default() != policy {
             let policy = (policy != Policy::default()).then(|| Box::new(policy));
             self.change_streams(ino, |core| core.file_mut(ino).policy = policy);
         }

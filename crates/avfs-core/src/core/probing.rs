@@ -29,7 +29,7 @@ pub struct Probing {
 }
 
 /// A file of which this holds is asked itself how fast it plays.
-fn is_asked(policy: &Policy) -> bool {
+fn is_asked(policy: &avfs_streams::Policy) -> bool {
     policy.bitrate().is_none() && !policy.forbids_streams()
 }
 
@@ -68,7 +68,7 @@ impl Core {
     ) -> Progress<PolicyReport> {
         let mut told = self.told(ino);
         let is_file = self.metadata.get(ino).is_some_and(|inode| inode.kind == FileKind::Regular);
-        if probing.is_none() && is_file && is_asked(&Policy::new(&self.levels(ino, told))) {
+        if probing.is_none() && is_file && is_asked(&Policy::new(&self.levels(ino, told)).streams) {
             let probe = Probe::new(Bytes(self.file_mut(ino).size));
             *probing = Some(Box::new(Probing { ino, probe }));
         }

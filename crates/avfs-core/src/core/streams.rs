@@ -2,7 +2,7 @@
 
 use super::cache::{BlockId, Cache};
 use super::file::{Declared, FileState};
-use super::sequence::{Sequence, SequenceId};
+use super::frames::Frames;
 use super::writeback::WRITTEN_WITHIN;
 use super::{Core, Purpose};
 use crate::config::quantity::{is_bitrate, is_deadline_window};
@@ -11,6 +11,7 @@ use crate::format::{BLOCK, UNIT};
 use crate::policy::{ADMINISTRATOR, account_of_user};
 use crate::types::*;
 use avfs_io::{DeclaredStream, Evidence, IoTag, Promise, Promotion};
+use avfs_streams::sequence::{Sequence, SequenceId};
 use rtsched::{Account, Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -533,7 +534,7 @@ impl Core {
 
     /// There is no room for the clients of a sequence.
     pub(super) fn is_refused_sequence(&self, id: SequenceId) -> bool {
-        let waits = |sequence: &Sequence| sequence.declared.is_some() && sequence.terms.is_none();
+        let waits = |sequence: &Sequence<Frames>| sequence.declared.is_some() && sequence.terms.is_none();
         self.sequences.get(id).is_some_and(waits) && !self.is_undecided(id.stream())
     }
 

@@ -2,7 +2,6 @@
 
 use super::cache::{BlockId, CacheBlock};
 use super::file::FileState;
-use super::openers::turns_of;
 use super::reads::{page_ceil, page_floor};
 use super::streams::Need;
 use super::{Core, LEAST_STEPS, Purpose, STEPS, Touched};
@@ -13,6 +12,7 @@ use crate::record::Record;
 use crate::steps::{Step, has};
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation};
+use avfs_streams::writers::turns_of;
 use rtsched::{Class, Direction, Terms};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -328,7 +328,7 @@ impl Core {
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
             owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
             after: after.or(frame.and_then(|frame| frame.behind)),
-            window_units: file.policy().window_units().or_else(|| match frame {
+            window_units: file.window_units().or_else(|| match frame {
                 Some(frame) => Some(frame.window_units),
                 None => units_ahead(file, logical),
             }),

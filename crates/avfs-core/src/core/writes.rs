@@ -2,7 +2,6 @@
 
 use super::cache::BlockId;
 use super::names::{check_flags, privileges_left};
-use super::openers::RECORDED;
 use super::reads::{page_ceil, page_floor};
 use super::{Core, Operation, Outcome, Progress, Stage, Ticket, Waiting};
 use crate::error::{Error, Result};
@@ -11,6 +10,7 @@ use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
+use avfs_streams::writers::RECORDED;
 use rtsched::Direction;
 use smallvec::SmallVec;
 use std::ops::Range;

@@ -3,40 +3,32 @@
 //! **For:** lengths alone. **Excludes:** by when they are wanted, and whether there is memory ([`players`](super)). **State:** none.
 //! **Invariants:** a function of its arguments.
 
-use crate::core::pattern::Way;
-use crate::format::BLOCK;
+use crate::pattern::ScanDirection;
 use crate::policy::Policy;
-use avfs_io::pool::MAX_BUFFER;
+use crate::{PAGE, REQUEST};
 use rtsched::Terms;
 use std::ops::Range;
 use units::Bitrate;
 
-/// What everybody gets, and of what requests are multiples.
-pub(super) const REQUEST: u64 = MAX_BUFFER as u64;
-
 /// How far ahead of a player is asked for, and in what pieces.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Lead {
+pub struct ReadaheadWindow {
     /// As soon as no more than this is ahead of the player,...
-    pub(in crate::core) bytes: u64,
+    pub bytes: u64,
     /// ...so much more is asked for.
-    pub(in crate::core) request: u64,
+    pub request: u64,
     /// The admission has set memory aside for it.
-    pub(in crate::core) is_promised: bool,
+    pub is_promised: bool,
 }
 
-impl Lead {
+impl ReadaheadWindow {
     /// What the admission reckoned with.
-    pub(in crate::core) fn promised(terms: Terms, rate: Bitrate) -> Self {
-        Self {
-            bytes: rate.bytes_in(terms.deadline).0,
-            request: terms.request.0.max(BLOCK),
-            is_promised: true,
-        }
+    pub fn promised(terms: Terms, rate: Bitrate) -> Self {
+        Self { bytes: rate.bytes_in(terms.deadline).0, request: terms.request.0.max(PAGE), is_promised: true }
     }
 
     /// What a policy wants, or everybody gets. What is read ahead may not push out what was read ahead before it.
-    pub(in crate::core) fn unpromised(policy: &Policy, cache: u64) -> Self {
+    pub fn unpromised(policy: &Policy, cache: u64) -> Self {
         Self { bytes: policy.prefetch_depth().0.min(cache / 4), request: REQUEST, is_promised: false }
     }
 }
@@ -45,8 +37,8 @@ impl Lead {
 /// requests after the first lie as blocks do; but forward it ends where what lies in one piece does, at `run_end`, and is as long as
 /// it may be where that piece would take one more request otherwise. What is left of a piece is taken with it if that is half as much
 /// more at most, and no more than `most` in all, which is at least `request`: it would be an access of its own.
-pub(super) fn next_request(
-    way: Way,
+pub fn next_request(
+    way: ScanDirection,
     asked: u64,
     request: u64,
     most: u64,
@@ -54,9 +46,9 @@ pub(super) fn next_request(
     size: u64,
 ) -> Option<Range<u64>> {
     let range = match way {
-        Way::Forward => {
-            let start = asked / BLOCK * BLOCK;
-            let run_end = run_end.min(size.next_multiple_of(BLOCK)).max(start);
+        ScanDirection::Forward => {
+            let start = asked / PAGE * PAGE;
+            let run_end = run_end.min(size.next_multiple_of(PAGE)).max(start);
             let even = (start + request) / REQUEST * REQUEST;
             let requests = |from: u64| (run_end - from).div_ceil(request);
             if run_end - start <= (request + request / 2).min(most) {
@@ -67,9 +59,9 @@ pub(super) fn next_request(
                 start..start + request
             }
         }
-        Way::Backward => {
+        ScanDirection::Backward => {
             let start = asked.saturating_sub(request).next_multiple_of(REQUEST);
-            let start = if start < asked { start } else { asked.saturating_sub(request) / BLOCK * BLOCK };
+            let start = if start < asked { start } else { asked.saturating_sub(request) / PAGE * PAGE };
             start..asked
         }
     };
@@ -93,18 +85,18 @@ mod tests {
             request in (1u64..40).prop_map(|count| count << 20),
             longer in (0u64..40).prop_map(|count| count << 20),
             size in 1u64..400 << 20,
-            piece in (64u64..40_000).prop_map(|count| count * BLOCK),
+            piece in (64u64..40_000).prop_map(|count| count * PAGE),
         ) {
             let (mut asked, mut counts) = (from.min(size), std::collections::BTreeMap::new());
-            let first = asked / BLOCK * BLOCK;
+            let first = asked / PAGE * PAGE;
             let end_of_piece = |at: u64| (at / piece + 1) * piece;
             let most = request + longer;
             let last = most.min(request * 3 / 2);
-            while let Some(range) = next_request(Way::Forward, asked, request, most, end_of_piece(asked), size) {
-                prop_assert!(range.start <= asked && asked - range.start < BLOCK && range.end > asked);
+            while let Some(range) = next_request(ScanDirection::Forward, asked, request, most, end_of_piece(asked), size) {
+                prop_assert!(range.start <= asked && asked - range.start < PAGE && range.end > asked);
                 prop_assert!(range.end <= end_of_piece(asked));
                 let length = range.end - range.start;
-                let end = end_of_piece(asked).min(size.next_multiple_of(BLOCK));
+                let end = end_of_piece(asked).min(size.next_multiple_of(PAGE));
                 let takes_all = end - range.start <= last;
                 prop_assert!(if takes_all { range.end == end } else { length <= request }, "{range:?} of {end}");
                 *counts.entry(asked / piece).or_insert(0) += 1;
@@ -112,14 +104,14 @@ mod tests {
             }
             prop_assert!(asked >= size);
             for (number, count) in counts {
-                let end = ((number + 1) * piece).min(size.next_multiple_of(BLOCK));
+                let end = ((number + 1) * piece).min(size.next_multiple_of(PAGE));
                 let length = end - (number * piece).max(first);
                 prop_assert!(count <= length.div_ceil(request), "{count} for piece {number}");
             }
             let mut asked = from;
-            while let Some(range) = next_request(Way::Backward, asked, request, most, u64::MAX, u64::MAX) {
+            while let Some(range) = next_request(ScanDirection::Backward, asked, request, most, u64::MAX, u64::MAX) {
                 prop_assert_eq!(range.end, asked);
-                prop_assert!(range.end - range.start <= request + BLOCK);
+                prop_assert!(range.end - range.start <= request + PAGE);
                 asked = range.start;
             }
             prop_assert_eq!(asked, 0);

@@ -8,16 +8,19 @@ const MOST_RUNS: usize = 8;
 
 /// A name as what stands before one of its numbers, the number, and what stands behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::core) struct Numbered<'a> {
-    pub(in crate::core) prefix: &'a [u8],
-    pub(in crate::core) number: u64,
+pub struct Numbered<'a> {
+    /// What stands before it.
+    pub prefix: &'a [u8],
+    /// The number.
+    pub number: u64,
     /// How many digits it is written with.
-    pub(in crate::core) digits: usize,
-    pub(in crate::core) suffix: &'a [u8],
+    pub digits: usize,
+    /// What stands behind it.
+    pub suffix: &'a [u8],
 }
 
 /// The numbers of a name, the last first; those above `u64` are none.
-pub(in crate::core) fn numbers(name: &[u8]) -> impl Iterator<Item = Numbered<'_>> {
+pub fn numbers(name: &[u8]) -> impl Iterator<Item = Numbered<'_>> {
     let mut end = name.len();
     let runs = std::iter::from_fn(move || {
         let last = name[..end].iter().rposition(u8::is_ascii_digit)?;
@@ -32,7 +35,7 @@ pub(in crate::core) fn numbers(name: &[u8]) -> impl Iterator<Item = Numbered<'_>
 }
 
 /// The number that a name has between these two parts, and its digits.
-pub(in crate::core) fn number_between(name: &[u8], prefix: &[u8], suffix: &[u8]) -> Option<(u64, usize)> {
+pub fn number_between(name: &[u8], prefix: &[u8], suffix: &[u8]) -> Option<(u64, usize)> {
     let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
     Some((number_of(digits)?, digits.len()))
 }
@@ -49,12 +52,7 @@ fn number_of(digits: &[u8]) -> Option<u64> {
 
 /// The names that may stand for `number` where its neighbour is written with `digits`: as many digits, and no zeros before
 /// it if that is something else.
-pub(in crate::core) fn spellings(
-    prefix: &[u8],
-    number: u64,
-    digits: usize,
-    suffix: &[u8],
-) -> impl Iterator<Item = Vec<u8>> {
+pub fn spellings(prefix: &[u8], number: u64, digits: usize, suffix: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let padded = format!("{number:0digits$}");
     let plain = number.to_string();
     let other = (plain != padded).then_some(plain);

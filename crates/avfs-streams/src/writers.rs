@@ -3,11 +3,11 @@
 //! **For:** telling who records from who copies where nobody says a rate. Who records rests between what he gives, because he has a
 //! clock; who copies gives the next as soon as he is answered. A folder that is copied is many files at once, each of which rests
 //! while the others have their turn, so it is looked at whoever opened them, not at each file. **Excludes:** the rates of files, and
-//! what follows from them. **State:** a [`Giver`] for each who gave something lately. **Invariants:** a function of the calls; no more
+//! what follows from them. **State:** a [`WriterState`] for each who gave something lately. **Invariants:** a function of the calls; no more
 //! of them than there were within [`REMEMBERED`], or [`FEW`].
 
-use super::pattern::Idling;
-use crate::types::Opener;
+use crate::Opener;
+use crate::pattern::ThinkTime;
 use hashbrown::HashMap;
 use rtsched::StreamId;
 use units::{Bitrate, Bytes, Duration, Instant};
@@ -18,7 +18,7 @@ const REMEMBERED: Duration = Duration::from_secs(10);
 const FEW: usize = 256;
 /// Who has given more for longer than fills a client's buffers copies. Where a megabyte comes each 25 ms, which is the
 /// shortest rest there is, it is 335 Mbit/s.
-pub(super) const RECORDED: Bitrate = Bitrate::from_megabits(400);
+pub const RECORDED: Bitrate = Bitrate::from_megabits(400);
 /// What may come at once, of a memory that is large enough: a clip's first frames, or what was kept back while a network paused.
 const AT_ONCE: Bytes = Bytes::from_mib(64);
 /// No more than one of so many parts of the memory: of 256 MiB eight copies that had just come left nothing in which to fill blocks.
@@ -26,9 +26,9 @@ const AT_ONCE_PART: u64 = 64;
 
 /// Who gives data.
 #[derive(Debug)]
-struct Giver {
+struct WriterState {
     came: Instant,
-    idling: Idling,
+    idling: ThinkTime,
     /// When what was given up to now would have been given at [`RECORDED`].
     virtual_time: Instant,
 }
@@ -37,36 +37,31 @@ struct Giver {
 const NAMES: u64 = 1 << 62;
 
 /// The stream whose turn it is when best effort of who opened a file is served: who writes many at once has one.
-pub(super) fn turns_of(opener: Opener) -> StreamId {
-    StreamId(NAMES | opener.0)
+pub fn turns_of(opener: Opener) -> StreamId {
+    StreamId(NAMES | opener.number())
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Openers(HashMap<Opener, Giver>);
+pub struct Writers(HashMap<Opener, WriterState>);
 
-impl Openers {
+impl Writers {
     /// He gives `length`. Says for how long he has idled since he gave something, and was answered, and in all; `None`: he comes anew.
-    pub(super) fn gives(
-        &mut self,
-        now: Instant,
-        opener: Opener,
-        length: Bytes,
-    ) -> Option<(Duration, Idling)> {
-        let is_lately = |giver: &Giver| giver.idling.last().is_some_and(|last| now < last + REMEMBERED);
+    pub fn gives(&mut self, now: Instant, opener: Opener, length: Bytes) -> Option<(Duration, ThinkTime)> {
+        let is_lately = |giver: &WriterState| giver.idling.last().is_some_and(|last| now < last + REMEMBERED);
         if self.0.len() >= FEW && !self.0.contains_key(&opener) {
             self.0.retain(|_, giver| is_lately(giver));
         }
-        let giver = self.0.entry(opener).or_insert_with(|| Giver::new(now));
+        let giver = self.0.entry(opener).or_insert_with(|| WriterState::new(now));
         if !is_lately(giver) {
-            *giver = Giver::new(now);
+            *giver = WriterState::new(now);
         }
         giver.virtual_time = giver.virtual_time.max(now) + RECORDED.time_for(length);
         giver.idling.asks(now).map(|gap| (gap, giver.idling))
     }
 
     /// He was answered after he had to wait.
-    pub(super) fn answered(&mut self, now: Instant, opener: Opener) {
+    pub fn answered(&mut self, now: Instant, opener: Opener) {
         if let Some(giver) = self.0.get_mut(&opener) {
             giver.idling.answered(now);
         }
@@ -74,7 +69,7 @@ impl Openers {
 
     /// He may record, as far as can be told: he rests, or has only just come, and gives no more than is recorded. With so much `memory` for
     /// all.
-    pub(super) fn may_record(&self, now: Instant, opener: Opener, memory: Bytes) -> bool {
+    pub fn may_record(&self, now: Instant, opener: Opener, memory: Bytes) -> bool {
         let at_once = AT_ONCE.min(Bytes(memory.0 / AT_ONCE_PART));
         self.0.get(&opener).is_some_and(|giver| {
             giver.idling.may_rest(now, giver.came) && giver.virtual_time <= now + RECORDED.time_for(at_once)
@@ -82,9 +77,9 @@ impl Openers {
     }
 }
 
-impl Giver {
+impl WriterState {
     fn new(now: Instant) -> Self {
-        Self { came: now, idling: Idling::default(), virtual_time: now }
+        Self { came: now, idling: ThinkTime::default(), virtual_time: now }
     }
 }
 
@@ -101,7 +96,7 @@ mod tests {
     /// Whoever opens files and is not heard of again is forgotten when there are many.
     #[test]
     fn only_those_of_ten_seconds_are_remembered_where_there_are_many() {
-        let mut openers = Openers::default();
+        let mut openers = Writers::default();
         for number in 0..10_000 {
             openers.gives(at(u64::from(number) * 50), Opener::process(number), Bytes::from_kib(4));
             // Two hundred come in ten seconds.
@@ -117,13 +112,13 @@ mod tests {
     fn who_may_record_has_just_come_or_rests_and_gives_no_more_than_is_recorded() {
         let one = Opener::process(1);
         let after = |milliseconds: u64| {
-            let mut openers = Openers::default();
+            let mut openers = Writers::default();
             assert!(openers.gives(at(0), one, Bytes::ZERO).is_none());
             openers.may_record(at(milliseconds), one, LARGE)
         };
         assert_eq!([after(999), after(1000)], [true, false]);
         for (gap, rests) in [(24, false), (25, true)] {
-            let mut openers = Openers::default();
+            let mut openers = Writers::default();
             for time in (0..=1200).step_by(gap) {
                 openers.gives(at(time), one, Bytes::from_kib(64));
             }
@@ -136,20 +131,20 @@ mod tests {
             (256, 4, 1, false),
             (65536, 64, 1, false),
         ] {
-            let (mut openers, memory) = (Openers::default(), Bytes::from_mib(memory_mib));
+            let (mut openers, memory) = (Writers::default(), Bytes::from_mib(memory_mib));
             openers.gives(at(0), one, Bytes(Bytes::from_mib(mib).0 + more));
             assert_eq!(openers.may_record(at(0), one, memory), may_record, "{memory_mib}");
             let later = at(0) + RECORDED.time_for(Bytes::from_mib(1));
             assert!(openers.may_record(later, one, memory));
         }
-        assert!(!Openers::default().may_record(at(0), one, LARGE), "nobody gave anything");
+        assert!(!Writers::default().may_record(at(0), one, LARGE), "nobody gave anything");
     }
 
     /// After ten seconds he is somebody else, of whom nothing is known.
     #[test]
     fn who_has_given_nothing_for_long_comes_anew() {
         for (pause, is_anew) in [(9_999, false), (10_000, true)] {
-            let (mut openers, one) = (Openers::default(), Opener::process(1));
+            let (mut openers, one) = (Writers::default(), Opener::process(1));
             openers.gives(at(0), one, Bytes::from_kib(4));
             let idled = openers.gives(at(pause), one, Bytes::from_kib(4));
             assert_eq!(idled.is_none(), is_anew);

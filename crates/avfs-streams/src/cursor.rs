@@ -1,14 +1,14 @@
 //! Where one client is in a sequence: in which direction it goes, in which steps, and what is in memory for it.
 //!
-//! **State:** one [`Head`] for each client of a sequence. **Invariants:** a function of the calls; bounded memory.
+//! **State:** one [`SequenceCursor`] for each client of a sequence. **Invariants:** a function of the calls; bounded memory.
 //!
 //! A client may have several frames open at once, so no frame is judged by its order alone: the direction is that of the
 //! mean over eight frames, the step is what lies between most of them. What it asks for at once comes in the network's order, and counts
 //! as one frame there, unless most of it goes one way; some of it may be still to come, so its step is the smallest distance.
 
-use crate::core::cache::BlockId;
-use crate::core::pattern::{Allowance, Beat, Pace, Way};
-use crate::core::players::{Client, OWN_BUFFER, START};
+use crate::due::{OWN_BUFFER, START};
+use crate::pattern::{LeakyBucket, RateEstimator, ScanDirection, VirtualClock};
+use crate::player::Client;
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ const BEGINNING: Duration = Duration::from_millis(50);
 /// A frame this many numbers from where a client is still belongs to what it does.
 const NEAR: u64 = 32;
 /// Who takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name.
-pub(in crate::core) const SLOWEST: Duration = Duration::from_secs(1);
+pub const SLOWEST: Duration = Duration::from_secs(1);
 /// Who begins may have to wait so long for its first frames. It is less than what other players may take, because films take more
 /// of the device: what is at it then and what others want sooner, of which each command may take a third of a second, and the half of
 /// a request in which the last of them come, are four fifths of a second together.
@@ -35,13 +35,15 @@ const AT_ONCE: usize = 8;
 
 /// A frame in memory, or on its way there.
 #[derive(Clone, Debug)]
-pub(in crate::core) struct Ahead {
-    pub(in crate::core) number: u64,
-    pub(in crate::core) bytes: u64,
-    /// Its blocks, which are kept until it has been passed.
-    pub(in crate::core) blocks: SmallVec<[BlockId; 2]>,
+pub struct PrefetchedFrame<K> {
+    /// Its number.
+    pub number: u64,
+    /// Its length, and what it takes of memory.
+    pub bytes: u64,
+    /// What the host keeps until it has been passed.
+    pub kept: K,
     /// By when it was asked for.
-    pub(in crate::core) needed: Option<Instant>,
+    pub needed: Option<Instant>,
 }
 
 /// A frame that the client has taken.
@@ -53,14 +55,15 @@ struct Frame {
     burst: u64,
 }
 
+/// Where one client is in a sequence.
 #[derive(Clone, Debug)]
-pub(in crate::core) struct Head {
+pub struct SequenceCursor<K> {
     /// In the order in which they came: the last [`WINDOW`] with all that were asked for at once with one of them, of two bursts at
     /// least, but no more than [`LONGEST_WINDOW`]. Never empty.
     frames: VecDeque<Frame>,
     /// Digits of the last one.
     digits: usize,
-    way: Way,
+    way: ScanDirection,
     step: u64,
     /// Frames since it began, without the first, each soon after the one before.
     continued: u32,
@@ -71,25 +74,28 @@ pub(in crate::core) struct Head {
     /// It begins to play: nothing need be there before.
     starts_by: Option<Instant>,
     /// When it asked last.
-    pub(in crate::core) last_used: Instant,
+    pub last_used: Instant,
     /// When it was given a frame last.
     last_given: Instant,
-    pub(in crate::core) pace: Pace,
-    pub(in crate::core) beat: Beat,
-    pub(in crate::core) allowance: Allowance,
+    /// Whether it takes more than is played.
+    pub pace: LeakyBucket,
+    /// Its clock, if it has one.
+    pub beat: RateEstimator,
+    /// Its turn among clients without a rate.
+    pub allowance: VirtualClock,
     /// What it comes to, in that order.
-    pub(in crate::core) ahead: VecDeque<Ahead>,
+    pub ahead: VecDeque<PrefetchedFrame<K>>,
     /// What it is at, oldest first.
-    passing: VecDeque<Ahead>,
+    passing: VecDeque<PrefetchedFrame<K>>,
 }
 
-impl Head {
+impl<K> SequenceCursor<K> {
     /// A client that begins with this frame.
-    pub(in crate::core) fn new(now: Instant, number: u64, digits: usize, length: u64) -> Self {
+    pub fn new(now: Instant, number: u64, digits: usize, length: u64) -> Self {
         Self {
             frames: VecDeque::from([Frame { number, length, burst: 0 }]),
             digits,
-            way: Way::Forward,
+            way: ScanDirection::Forward,
             step: 1,
             continued: 0,
             origin: (now, number),
@@ -97,35 +103,36 @@ impl Head {
             starts_by: None,
             last_used: now,
             last_given: now,
-            pace: Pace::default(),
-            beat: Beat::default(),
-            allowance: Allowance::default(),
+            pace: LeakyBucket::default(),
+            beat: RateEstimator::default(),
+            allowance: VirtualClock::default(),
             ahead: VecDeque::new(),
             passing: VecDeque::new(),
         }
     }
 
     /// True when a frame may be one of this client's.
-    pub(in crate::core) fn is_near(&self, number: u64) -> bool {
+    pub fn is_near(&self, number: u64) -> bool {
         self.distance(number) <= NEAR || self.ahead.iter().any(|frame| frame.number == number)
     }
 
-    pub(in crate::core) fn distance(&self, number: u64) -> u64 {
+    /// How many numbers a frame is from where the client is.
+    pub fn distance(&self, number: u64) -> u64 {
         self.front().abs_diff(number)
     }
 
     /// What is known of it before its rate is.
-    pub(in crate::core) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client { allowance: self.allowance, beat: self.beat, came: self.since }
     }
 
     /// For how long it has been there.
-    pub(in crate::core) fn lasts(&self) -> Duration {
+    pub fn lasts(&self) -> Duration {
         self.last_used.saturating_since(self.since)
     }
 
     /// It is given a frame. Who did not have to wait for it plays.
-    pub(in crate::core) fn give(&mut self, now: Instant, has_waited: bool) {
+    pub fn give(&mut self, now: Instant, has_waited: bool) {
         self.last_given = now;
         if !has_waited {
             self.begin_to_play(now);
@@ -133,12 +140,12 @@ impl Head {
     }
 
     /// Until when something was between it and the server: who waits does not rest.
-    pub(in crate::core) fn active(&self) -> Instant {
+    pub fn active(&self) -> Instant {
         self.last_used.max(self.last_given)
     }
 
     /// The client has taken a frame. True when it goes elsewhere than before.
-    pub(in crate::core) fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> bool {
+    pub fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> bool {
         let gap = now.saturating_since(self.active());
         if self.last_given > self.last_used {
             self.begin_to_play(now);
@@ -167,12 +174,12 @@ impl Head {
     }
 
     /// Nobody has played the sequence before: what it begins with need not be there before [`FIRST`] is over.
-    pub(in crate::core) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.starts_by = Some(self.origin.0 + FIRST);
     }
 
     /// It has not begun to play yet.
-    pub(in crate::core) fn begins(&self) -> bool {
+    pub fn begins(&self) -> bool {
         self.starts_by.is_some()
     }
 
@@ -184,7 +191,7 @@ impl Head {
     }
 
     /// A client that shows a frame every `period` does not need this one before.
-    pub(in crate::core) fn earliest_need(&self, number: u64, period: Duration) -> Instant {
+    pub fn earliest_need(&self, number: u64, period: Duration) -> Instant {
         let (began, origin) = self.origin;
         let frames = u32::try_from(number.abs_diff(origin) / self.step).unwrap_or(u32::MAX);
         let played = began + START + period.saturating_mul(frames);
@@ -223,8 +230,8 @@ impl Head {
             mean(self.frames.iter().filter(|frame| is(frame.burst)).map(|frame| frame.number))
         };
         let mut way = match of(&|burst| burst + half > last).cmp(&of(&|burst| burst < first + half)) {
-            Ordering::Less => Way::Backward,
-            Ordering::Greater => Way::Forward,
+            Ordering::Less => ScanDirection::Backward,
+            Ordering::Greater => ScanDirection::Forward,
             Ordering::Equal => self.way,
         };
         if told_by_order {
@@ -245,62 +252,63 @@ impl Head {
     }
 
     /// The furthest frame it has taken, in its direction.
-    pub(in crate::core) fn front(&self) -> u64 {
+    pub fn front(&self) -> u64 {
         match self.way {
-            Way::Forward => self.numbers().max(),
-            Way::Backward => self.numbers().min(),
+            ScanDirection::Forward => self.numbers().max(),
+            ScanDirection::Backward => self.numbers().min(),
         }
         .unwrap_or(0)
     }
 
     /// The frames that it took last, oldest first.
-    pub(in crate::core) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
         self.frames.iter().map(|frame| frame.number)
     }
 
     /// Digits with which it goes on.
-    pub(in crate::core) fn digits(&self) -> usize {
+    pub fn digits(&self) -> usize {
         self.digits
     }
 
     /// Frames that followed one another.
-    pub(in crate::core) fn continued(&self) -> u32 {
+    pub fn continued(&self) -> u32 {
         self.continued
     }
 
     /// The longest of its last frames.
-    pub(in crate::core) fn frame_bytes(&self) -> Bytes {
+    pub fn frame_bytes(&self) -> Bytes {
         Bytes(self.frames.iter().map(|frame| frame.length).max().unwrap_or(0))
     }
 
     /// The numbers that may come behind `from`, the nearest first; frames that are missing are left out by the caller.
-    pub(in crate::core) fn behind(&self, from: u64) -> impl Iterator<Item = u64> + use<> {
+    pub fn behind(&self, from: u64) -> impl Iterator<Item = u64> + use<K> {
         let (way, step) = (self.way, self.step);
         std::iter::successors(Some(from), move |&at| match way {
-            Way::Forward => at.checked_add(step),
-            Way::Backward => at.checked_sub(step),
+            ScanDirection::Forward => at.checked_add(step),
+            ScanDirection::Backward => at.checked_sub(step),
         })
         .skip(1)
     }
 
     /// A client of which nothing was read ahead may still be asking for what it begins with.
-    pub(in crate::core) fn asks_until(&self) -> Option<Instant> {
+    pub fn asks_until(&self) -> Option<Instant> {
         let until = (self.last_used + AT_ONCE_WITHIN).min(self.since + BEGINNING);
         self.ahead.is_empty().then_some(until)
     }
 
     /// The last frame that is in memory for it, else where it is.
-    pub(in crate::core) fn reached(&self) -> u64 {
+    pub fn reached(&self) -> u64 {
         self.ahead.back().map_or_else(|| self.front(), |frame| frame.number)
     }
 
-    pub(in crate::core) fn ahead_bytes(&self) -> u64 {
+    /// Bytes ahead of it.
+    pub fn ahead_bytes(&self) -> u64 {
         self.ahead.iter().map(|frame| frame.bytes).sum()
     }
 
     /// The client is at `number`: what it has passed.
     #[must_use]
-    pub(in crate::core) fn pass(&mut self, number: u64) -> Vec<Ahead> {
+    pub fn pass(&mut self, number: u64) -> Vec<PrefetchedFrame<K>> {
         if let Some(at) = self.ahead.iter().position(|frame| frame.number == number) {
             self.passing.extend(self.ahead.drain(..=at));
         }
@@ -310,7 +318,7 @@ impl Head {
 
     /// The client has closed a frame.
     #[must_use]
-    pub(in crate::core) fn close(&mut self, number: u64) -> Option<Ahead> {
+    pub fn close(&mut self, number: u64) -> Option<PrefetchedFrame<K>> {
         let at = self.passing.iter().position(|frame| frame.number == number)?;
         self.passing.remove(at)
     }
@@ -318,21 +326,21 @@ impl Head {
     /// What it does not come to any more as it goes now, and what would leave a hole before it: it is read ahead from the last
     /// one on.
     #[must_use]
-    pub(in crate::core) fn leave_out(&mut self) -> Vec<Ahead> {
+    pub fn leave_out(&mut self) -> Vec<PrefetchedFrame<K>> {
         let mut next = self.behind(self.front()).peekable();
-        let is_on_its_way = |frame: &Ahead| next.next_if_eq(&frame.number).is_some();
+        let is_on_its_way = |frame: &PrefetchedFrame<K>| next.next_if_eq(&frame.number).is_some();
         let (kept, left_out) = self.ahead.drain(..).partition(is_on_its_way);
         self.ahead = kept;
         left_out.into()
     }
 
     /// All that is in memory for it.
-    pub(in crate::core) fn into_frames(self) -> impl Iterator<Item = Ahead> {
+    pub fn into_frames(self) -> impl Iterator<Item = PrefetchedFrame<K>> {
         self.passing.into_iter().chain(self.ahead)
     }
 
     /// All that is in memory for it, to look at.
-    pub(in crate::core) fn frames(&self) -> impl Iterator<Item = &Ahead> {
+    pub fn frames(&self) -> impl Iterator<Item = &PrefetchedFrame<K>> {
         self.passing.iter().chain(&self.ahead)
     }
 }
@@ -345,12 +353,12 @@ fn mean(numbers: impl Iterator<Item = u64>) -> u128 {
 
 /// The way of most frames that were asked for at once, if they have one: where they are in order, the means of their halves are half of
 /// what they span apart; where nobody can tell, hardly at all.
-fn way_of_burst(numbers: impl Iterator<Item = u64>) -> Option<Way> {
+fn way_of_burst(numbers: impl Iterator<Item = u64>) -> Option<ScanDirection> {
     let numbers: SmallVec<[u64; LONGEST_WINDOW]> = numbers.collect();
     let (earlier, later) = numbers.split_at(numbers.len() / 2);
     let (earlier, later) = (mean(earlier.iter().copied()), mean(later.iter().copied()));
     let span = u128::from(numbers.iter().max()? - numbers.iter().min()?) << 8;
-    let way = if later < earlier { Way::Backward } else { Way::Forward };
+    let way = if later < earlier { ScanDirection::Backward } else { ScanDirection::Forward };
     (later.abs_diff(earlier) * 4 >= span).then_some(way)
 }
 
@@ -362,23 +370,23 @@ mod tests {
     use rand::seq::SliceRandom;
     use rand::{Rng, SeedableRng};
 
-    fn after(numbers: &[u64]) -> Head {
+    fn after(numbers: &[u64]) -> SequenceCursor<()> {
         each_after(Duration::from_millis(40), numbers)
     }
 
-    fn each_after(gap: Duration, numbers: &[u64]) -> Head {
-        let mut head = Head::new(Instant::ZERO, numbers[0], 6, 1);
+    fn each_after(gap: Duration, numbers: &[u64]) -> SequenceCursor<()> {
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, numbers[0], 6, 1);
         go_on(&mut head, gap, &numbers[1..]);
         head
     }
 
-    fn go_on(head: &mut Head, gap: Duration, numbers: &[u64]) {
+    fn go_on(head: &mut SequenceCursor<()>, gap: Duration, numbers: &[u64]) {
         for &number in numbers {
             head.note(head.last_used + gap, number, 6, 1);
         }
     }
 
-    fn next(head: &Head, count: usize) -> Vec<u64> {
+    fn next(head: &SequenceCursor<()>, count: usize) -> Vec<u64> {
         head.behind(head.front()).take(count).collect()
     }
 
@@ -425,7 +433,7 @@ mod tests {
     /// to 51 units in four of eight rehearsals, at 4 to 6 MiB a seek; a point of the laboratory with 26 had looked so.
     #[test]
     fn what_has_not_come_yet_leaves_no_step_and_no_hole() {
-        let frame = |number| Ahead { number, bytes: 5, blocks: SmallVec::new(), needed: None };
+        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: (), needed: None };
         let mut head = each_after(Duration::from_micros(40), &[1, 3, 5, 6, 8, 10, 12, 14]);
         assert_eq!(next(&head, 2), [15, 16]);
         let mut fast = after(&[1, 3, 5, 7, 9, 11, 13, 15]);
@@ -472,7 +480,7 @@ mod tests {
     /// The boundary pair.
     #[test]
     fn who_takes_more_than_a_second_for_a_frame_does_not_play() {
-        let mut head = Head::new(Instant::ZERO, 1, 1, 1);
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, 1, 1, 1);
         head.note(Instant::ZERO + SLOWEST, 2, 1, 1);
         assert_eq!(head.continued(), 1);
         head.note(Instant::ZERO + SLOWEST * 2 + Duration::from_nanos(1), 3, 1, 1);
@@ -500,7 +508,7 @@ mod tests {
     #[test]
     fn what_is_passed_is_given_back_when_it_is_closed_or_far_behind() {
         let mut head = after(&[1, 2]);
-        let frame = |number| Ahead { number, bytes: 5, blocks: SmallVec::new(), needed: None };
+        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: (), needed: None };
         head.ahead.extend((3..33).map(frame));
         assert_eq!((head.ahead_bytes(), head.reached()), (150, 32));
         assert!(head.pass(4).is_empty(), "3 may still be read");

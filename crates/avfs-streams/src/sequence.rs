@@ -1,22 +1,17 @@
 //! Directories of numbered frames: many files that are one stream.
 //!
 //! **For:** recognising that clients take files of neighbouring numbers one after the other, where each is, and what
-//! rate that needs. **Excludes:** what is done about it ([`frames`](super::frames)). **State:** one [`Sequences`] in each
-//! core: at most [`MOST_SEQUENCES`] of them, each with at most [`MOST_HEADS`] clients. **Invariants:** a function of the
+//! rate that needs. **Excludes:** what is done about it by its host. **State:** one [`Sequences`] in each
+//! host: at most [`MOST_SEQUENCES`] of them, each with at most [`MOST_HEADS`] clients. **Invariants:** a function of the
 //! calls; bounded memory; what clients are given never depends on what is here, only when it is in memory.
 //!
 //! A file counts when half of it has been taken: who looks at headers plays nothing. The second file of a neighbouring
 //! number makes a sequence, the third one a player, if they come within a second of each other.
 
-mod head;
-mod name;
+use crate::cursor::{PrefetchedFrame, SequenceCursor};
 
-pub(super) use head::{Ahead, Head, SLOWEST};
-pub(super) use name::spellings;
-
-use crate::allocator::Owner;
+use crate::name::{number_between, numbers};
 use crate::policy::Policy;
-use name::{number_between, numbers};
 use rtsched::{StreamId, StreamSpec, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use units::{Bitrate, Bytes, Duration, Ino, Instant};
@@ -41,34 +36,32 @@ const NAMES: u64 = 1 << 63;
 
 /// Names a sequence; not used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SequenceId(u32);
+pub struct SequenceId(u32);
 
 impl SequenceId {
     /// The stream that its clients are together.
-    pub(super) fn stream(self) -> StreamId {
+    pub fn stream(self) -> StreamId {
         StreamId(NAMES | u64::from(self.0))
     }
 
     /// The sequence that a stream is, if it is one.
-    pub(super) fn of_stream(stream: StreamId) -> Option<Self> {
+    pub fn of_stream(stream: StreamId) -> Option<Self> {
         let number = stream.0.checked_sub(NAMES)?;
         Some(Self(u32::try_from(number).ok()?))
-    }
-
-    /// Who its space belongs to.
-    pub(super) fn owner(self) -> Owner {
-        Owner(NAMES | u64::from(self.0))
     }
 }
 
 /// What the files of a sequence have in common.
 #[derive(Clone, Debug)]
-pub(super) struct Pattern {
-    pub(super) directory: Ino,
+pub struct Pattern {
+    /// The directory.
+    pub directory: Ino,
     /// Its files are recorded; else they are played.
-    pub(super) writes: bool,
-    pub(super) prefix: Box<[u8]>,
-    pub(super) suffix: Box<[u8]>,
+    pub writes: bool,
+    /// What stands before the number.
+    pub prefix: Box<[u8]>,
+    /// What stands behind it.
+    pub suffix: Box<[u8]>,
 }
 
 impl Pattern {
@@ -78,44 +71,48 @@ impl Pattern {
     }
 }
 
+/// Files of neighbouring numbers that clients take one after the other.
 #[derive(Debug)]
-pub(super) struct Sequence {
-    pub(super) pattern: Pattern,
-    pub(super) heads: Vec<Head>,
+pub struct Sequence<K> {
+    /// Their names.
+    pub pattern: Pattern,
+    /// Its clients.
+    pub heads: Vec<SequenceCursor<K>>,
     /// Its frames followed one another at least once.
     has_run: bool,
     /// Its files are films, each of which plays for itself.
-    pub(super) is_of_films: bool,
+    pub is_of_films: bool,
     last_used: Instant,
     /// What holds for its last file.
-    pub(super) policy: Policy,
+    pub policy: Policy,
     /// Time of a frame, as a file's header has it.
-    pub(super) header_period: Option<Duration>,
+    pub header_period: Option<Duration>,
     /// The rate at which a client with a clock of its own takes it.
-    pub(super) observed: Option<Bitrate>,
+    pub observed: Option<Bitrate>,
     /// What it is declared with, and for how many clients.
-    pub(super) declared: Option<(StreamSpec, usize)>,
-    pub(super) terms: Option<Terms>,
+    pub declared: Option<(StreamSpec, usize)>,
+    /// What its clients are promised.
+    pub terms: Option<Terms>,
     /// The device's block behind what was written of it last.
-    pub(super) placed: Option<u64>,
+    pub placed: Option<u64>,
     /// Files that are complete and wait to be written together: number, file and length.
-    pub(super) gathered: Vec<(u64, Ino, u64)>,
+    pub gathered: Vec<(u64, Ino, u64)>,
 }
 
-impl Sequence {
+impl<K> Sequence<K> {
     /// The client does more than to look at a frame.
-    pub(super) fn is_run(&self, head: &Head) -> bool {
+    pub fn is_run(&self, head: &SequenceCursor<K>) -> bool {
         !self.is_of_films && head.continued() >= if self.has_run { 1 } else { 2 }
     }
 
     /// The client is a stream, should there be a rate.
-    fn plays(&self, head: &Head) -> bool {
+    fn plays(&self, head: &SequenceCursor<K>) -> bool {
         self.is_run(head) && !head.pace.copies()
     }
 
     /// How many clients are streams, should there be a rate. One that comes to the end and begins again while it fills its
     /// buffer is at two places for a moment: beside another one, who is new counts when the other has had time to go on.
-    pub(super) fn players(&self) -> usize {
+    pub fn players(&self) -> usize {
         let patience = self.patience();
         let players = || self.heads.iter().filter(|head| self.plays(head));
         let lasting = players().filter(|head| head.lasts() > patience).count();
@@ -123,18 +120,18 @@ impl Sequence {
     }
 
     /// The client that is nearest to a frame, if one is near.
-    pub(super) fn head_at(&self, number: u64) -> Option<usize> {
+    pub fn head_at(&self, number: u64) -> Option<usize> {
         let near = self.heads.iter().enumerate().filter(|(_, head)| head.is_near(number));
         near.min_by_key(|(_, head)| head.distance(number)).map(|(index, _)| index)
     }
 
     /// The longest of the frames that were taken last.
-    pub(super) fn frame_bytes(&self) -> Bytes {
-        self.heads.iter().map(Head::frame_bytes).max().unwrap_or(Bytes::ZERO)
+    pub fn frame_bytes(&self) -> Bytes {
+        self.heads.iter().map(SequenceCursor::frame_bytes).max().unwrap_or(Bytes::ZERO)
     }
 
     /// The rate of one client. What recorders need nobody guesses: they may copy.
-    pub(super) fn rate(&self) -> Option<Bitrate> {
+    pub fn rate(&self) -> Option<Bitrate> {
         let by_period = |period: Duration| {
             let bits = u128::from(self.frame_bytes().0) * 8_000_000_000 / period.as_nanos().max(1);
             Bitrate(u64::try_from(bits).unwrap_or(u64::MAX).max(1))
@@ -148,13 +145,14 @@ impl Sequence {
     }
 
     /// What a frame plays for.
-    pub(super) fn period(&self) -> Option<Duration> {
+    pub fn period(&self) -> Option<Duration> {
         self.rate().map(|rate| rate.time_for(self.frame_bytes()))
     }
 
     /// So long after it asks a client must have what it asks for, or have given what it gives.
-    pub(super) fn window(&self) -> Duration {
-        let plays_on = !self.pattern.writes && self.terms.is_some() && !self.heads.iter().any(Head::begins);
+    pub fn window(&self) -> Duration {
+        let plays_on =
+            !self.pattern.writes && self.terms.is_some() && !self.heads.iter().any(SequenceCursor::begins);
         self.policy.window_of_reader(plays_on)
     }
 
@@ -163,7 +161,13 @@ impl Sequence {
     }
 
     /// A client is at this frame: the client, and what others, or it itself, will not come to any more.
-    fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> (usize, Vec<Ahead>) {
+    fn note(
+        &mut self,
+        now: Instant,
+        number: u64,
+        digits: usize,
+        length: u64,
+    ) -> (usize, Vec<PrefetchedFrame<K>>) {
         self.last_used = now;
         let mut given_up = Vec::new();
         let Some(index) = self.head_at(number) else {
@@ -171,7 +175,7 @@ impl Sequence {
                 let oldest = (0..MOST_HEADS).min_by_key(|&index| self.heads[index].last_used).unwrap_or(0);
                 given_up.extend(self.heads.remove(oldest).into_frames());
             }
-            let mut head = Head::new(now, number, digits, length);
+            let mut head = SequenceCursor::new(now, number, digits, length);
             if self.heads.is_empty() {
                 head.begin();
             }
@@ -183,7 +187,7 @@ impl Sequence {
         }
         self.has_run |= self.is_run(&self.heads[index]);
         let patience = self.patience();
-        let has_gone = |other: &Head| now.saturating_since(other.last_used) > patience;
+        let has_gone = |other: &SequenceCursor<K>| now.saturating_since(other.last_used) > patience;
         let mut place = 0;
         for (at, head) in std::mem::take(&mut self.heads).into_iter().enumerate() {
             if at != index && has_gone(&head) {
@@ -212,49 +216,65 @@ struct Recent {
 
 /// What became of a file that was taken.
 #[derive(Debug)]
-pub(super) struct Noted {
-    pub(super) id: SequenceId,
+pub struct Noted<K> {
+    /// The sequence.
+    pub id: SequenceId,
     /// Index of the client.
-    pub(super) head: usize,
+    pub head: usize,
     /// The file before it, if this one has made them a sequence.
-    pub(super) first: Option<Ino>,
-    pub(super) given_up: Vec<Ahead>,
+    pub first: Option<Ino>,
+    /// Frames to which no client comes any more.
+    pub given_up: Vec<PrefetchedFrame<K>>,
 }
 
 /// A file of which a client has taken enough.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken<'a> {
-    pub(super) directory: Ino,
-    pub(super) writes: bool,
-    pub(super) name: &'a [u8],
-    pub(super) ino: Ino,
-    pub(super) length: u64,
+pub struct Taken<'a> {
+    /// The directory.
+    pub directory: Ino,
+    /// It was recorded; else it was played.
+    pub writes: bool,
+    /// Its name there.
+    pub name: &'a [u8],
+    /// The file.
+    pub ino: Ino,
+    /// Its length.
+    pub length: u64,
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
-pub(super) struct Sequences {
-    held: BTreeMap<SequenceId, Sequence>,
+#[derive(Debug)]
+pub struct Sequences<K> {
+    held: BTreeMap<SequenceId, Sequence<K>>,
     /// Newest last.
     recent: VecDeque<Recent>,
     next: u32,
 }
 
-impl Sequences {
-    pub(super) fn get(&self, id: SequenceId) -> Option<&Sequence> {
+impl<K> Default for Sequences<K> {
+    fn default() -> Self {
+        Self { held: BTreeMap::new(), recent: VecDeque::new(), next: 0 }
+    }
+}
+
+impl<K> Sequences<K> {
+    /// One of them.
+    pub fn get(&self, id: SequenceId) -> Option<&Sequence<K>> {
         self.held.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
+    /// One of them, to change.
+    pub fn get_mut(&mut self, id: SequenceId) -> Option<&mut Sequence<K>> {
         self.held.get_mut(&id)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SequenceId, &Sequence)> {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SequenceId, &Sequence<K>)> {
         self.held.iter().map(|(&id, sequence)| (id, sequence))
     }
 
     /// The sequence that a file belongs to by its name: one at which a client is near, else that which was used last.
-    pub(super) fn find(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<(SequenceId, u64, usize)> {
+    pub fn find(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<(SequenceId, u64, usize)> {
         let fitting = self.iter().filter_map(|(id, sequence)| {
             let (number, digits) = sequence.pattern.number_of(directory, writes, name)?;
             Some((id, number, digits, sequence))
@@ -265,7 +285,7 @@ impl Sequences {
     }
 
     /// The sequence in which a file is about to be taken, by a client that plays it or records it.
-    pub(super) fn joined(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<SequenceId> {
+    pub fn joined(&self, directory: Ino, writes: bool, name: &[u8]) -> Option<SequenceId> {
         let (id, number, _) = self.find(directory, writes, name)?;
         let sequence = self.get(id)?;
         let head = sequence.head_at(number).and_then(|index| sequence.heads.get(index));
@@ -276,7 +296,7 @@ impl Sequences {
     }
 
     /// A client has taken a file. `None`: it is none of a sequence yet, or there are too many of them.
-    pub(super) fn note(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted> {
+    pub fn note(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted<K>> {
         let Taken { directory, writes, name, length, .. } = taken;
         if let Some((id, number, digits)) = self.find(directory, writes, name) {
             let (head, given_up) = self.held.get_mut(&id)?.note(now, number, digits, length);
@@ -294,7 +314,7 @@ impl Sequences {
     }
 
     /// Makes a sequence of a file and one that was taken before, if they are neighbours.
-    fn make(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted> {
+    fn make(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted<K>> {
         let Taken { directory, writes, name, length, .. } = taken;
         let before =
             self.recent.iter().rev().filter(|one| one.directory == directory && one.writes == writes);
@@ -307,7 +327,7 @@ impl Sequences {
             })
             .next()?;
         let pattern = Pattern { directory, writes, prefix: this.prefix.into(), suffix: this.suffix.into() };
-        let mut head = Head::new(before.at, first.0, first.1, before.length);
+        let mut head = SequenceCursor::new(before.at, first.0, first.1, before.length);
         head.begin();
         let mut sequence = Sequence {
             heads: vec![head],
@@ -347,17 +367,18 @@ impl Sequences {
     }
 
     /// When somebody will have stopped, if he goes on doing nothing.
-    pub(super) fn next_idle(&self) -> Instant {
+    pub fn next_idle(&self) -> Instant {
         let heads = self.held.values().flat_map(|sequence| &sequence.heads);
         heads.map(|head| head.active() + IDLE).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
     /// Takes out clients that have stopped: of each sequence that had one, what was in memory for them.
-    pub(super) fn take_idle(&mut self, now: Instant) -> Vec<(SequenceId, Vec<Ahead>)> {
+    pub fn take_idle(&mut self, now: Instant) -> Vec<(SequenceId, Vec<PrefetchedFrame<K>>)> {
         let mut stopped = Vec::new();
         for (&id, sequence) in &mut self.held {
-            let is_idle = |head: &mut Head| now.saturating_since(head.active()) >= IDLE;
-            let frames: Vec<_> = sequence.heads.extract_if(.., is_idle).map(Head::into_frames).collect();
+            let is_idle = |head: &mut SequenceCursor<K>| now.saturating_since(head.active()) >= IDLE;
+            let frames: Vec<_> =
+                sequence.heads.extract_if(.., is_idle).map(SequenceCursor::into_frames).collect();
             if !frames.is_empty() {
                 stopped.push((id, frames.into_iter().flatten().collect()));
             }
@@ -374,7 +395,7 @@ mod tests {
     const HERE: Ino = Ino(5);
 
     struct Client {
-        sequences: Sequences,
+        sequences: Sequences<()>,
         now: Instant,
     }
 
@@ -383,13 +404,19 @@ mod tests {
             Self { sequences: Sequences::default(), now: Instant::ZERO }
         }
 
-        fn take_after(&mut self, gap: Duration, directory: Ino, writes: bool, name: &str) -> Option<Noted> {
+        fn take_after(
+            &mut self,
+            gap: Duration,
+            directory: Ino,
+            writes: bool,
+            name: &str,
+        ) -> Option<Noted<()>> {
             self.now += gap;
             let taken = Taken { directory, writes, name: name.as_bytes(), ino: Ino(9), length: 1 << 20 };
             self.sequences.note(self.now, taken)
         }
 
-        fn take(&mut self, name: &str) -> Option<Noted> {
+        fn take(&mut self, name: &str) -> Option<Noted<()>> {
             self.take_after(Duration::from_millis(40), HERE, false, name)
         }
 

@@ -4,12 +4,10 @@
 //! ([`players`](super)). **State:** a [`Player`] for each handle that has read or written. **Invariants:** a function of the calls;
 //! no more than [`MOST_PLACES`] places.
 
-use super::HASTE;
-use super::lead::{Lead, REQUEST};
-use crate::core::cache::BlockId;
-use crate::core::pattern::{Allowance, Beat, Pace, Pattern, Rest, Way};
-use crate::format::BLOCK;
-use std::collections::VecDeque;
+use crate::due::HASTE;
+use crate::pattern::{CopyDetector, LeakyBucket, Pattern, RateEstimator, ScanDirection, VirtualClock};
+use crate::window::ReadaheadWindow;
+use crate::{PAGE, REQUEST};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Instant};
 
@@ -32,27 +30,28 @@ const MOST_LOOKS: u32 = 4;
 
 /// Where a client reads on and on, and what was read ahead of it there.
 #[derive(Debug, Default)]
-pub(super) struct Place {
-    pub(super) pattern: Pattern,
+pub struct ReadCursor<K> {
+    /// What its requests look like here.
+    pub pattern: Pattern,
     /// For how long it has read elsewhere since it did here.
     away: Duration,
     /// How much it has taken here since when, and whether it took as much as who plays before that.
     taken: Option<(Instant, u64)>,
     has_own_pace: bool,
     /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
-    /// [`START`](super::START) after that.
-    pub(super) origin: (Instant, u64),
+    /// [`START`](crate::due::START) after that.
+    pub origin: (Instant, u64),
     /// When it was where, as reckoned with in what was asked for ahead of it.
-    pub(super) reckoned: Option<(Instant, u64)>,
+    pub reckoned: Option<(Instant, u64)>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
-    pub(super) asked: Option<u64>,
-    /// Blocks that are kept for it, in the order in which it will come to them.
-    pub(super) wanted: VecDeque<BlockId>,
+    pub asked: Option<u64>,
+    /// What the host keeps for it.
+    pub kept: K,
 }
 
-impl Place {
+impl<K: Default> ReadCursor<K> {
     /// Where a client was, and may come back to: `origin` is when its requests began to go on there, and where.
-    pub(super) fn left(mut pattern: Pattern, origin: (Instant, u64)) -> Self {
+    pub fn left(mut pattern: Pattern, origin: (Instant, u64)) -> Self {
         pattern.leave();
         Self { pattern, origin, ..Self::default() }
     }
@@ -61,13 +60,13 @@ impl Place {
     fn ahead(&self) -> u64 {
         let front = self.pattern.front();
         self.asked.map_or(0, |asked| match self.pattern.way() {
-            Way::Forward => asked.saturating_sub(front),
-            Way::Backward => front.saturating_sub(asked),
+            ScanDirection::Forward => asked.saturating_sub(front),
+            ScanDirection::Backward => front.saturating_sub(asked),
         })
     }
 
     /// The client takes `length` here, of a file of this rate.
-    pub(super) fn take(&mut self, now: Instant, length: u64, rate: Bitrate) {
+    pub fn take(&mut self, now: Instant, length: u64, rate: Bitrate) {
         let (since, taken) = *self.taken.get_or_insert((now, 0));
         let (elapsed, taken) = (now.saturating_since(since), taken.saturating_add(length));
         self.taken = Some((since, taken));
@@ -85,52 +84,56 @@ impl Place {
     }
 
     /// It has come much farther than was reckoned with.
-    pub(super) fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
+    pub fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
         let is_ahead = |(passed, came)| came >= passed + HASTE;
-        self.pattern.way() == Way::Forward && self.since_reckoned(now, rate).is_some_and(is_ahead)
+        self.pattern.way() == ScanDirection::Forward && self.since_reckoned(now, rate).is_some_and(is_ahead)
     }
 
     /// It comes to what is asked for now no sooner than reckoned now.
-    pub(super) fn reckon(&mut self, now: Instant, rate: Bitrate) {
+    pub fn reckon(&mut self, now: Instant, rate: Bitrate) {
         if self.since_reckoned(now, rate).is_none_or(|(passed, came)| passed >= came) {
             self.reckoned = Some((now, self.pattern.front()));
         }
     }
 
     /// The client is elsewhere: what was kept for it here, which nobody keeps any more.
-    pub(super) fn leave(&mut self) -> VecDeque<BlockId> {
+    pub fn leave(&mut self) -> K {
         (self.asked, self.reckoned, self.taken, self.has_own_pace) = (None, None, None, false);
         self.pattern.leave();
-        std::mem::take(&mut self.wanted)
+        std::mem::take(&mut self.kept)
     }
 }
 
 /// What is known of a client that reads a file, or writes it.
 #[derive(Debug, Default)]
-pub(in crate::core) struct Player {
+pub struct Player<K> {
     /// Where it asked for something last.
-    pub(super) here: Place,
+    pub here: ReadCursor<K>,
     /// Where it did before, and may read on, the latest first.
-    pub(super) elsewhere: Vec<Place>,
+    pub elsewhere: Vec<ReadCursor<K>>,
     /// The header or index at which it looked since, and how often it looked at any.
     look: Option<(Range<u64>, u32)>,
-    pub(super) pace: Pace,
-    pub(super) rest: Rest,
-    pub(super) beat: Beat,
-    pub(super) allowance: Allowance,
+    /// Whether it takes more than is played.
+    pub pace: LeakyBucket,
+    /// Whether it rests as players do.
+    pub rest: CopyDetector,
+    /// Its clock, if it has one.
+    pub beat: RateEstimator,
+    /// Its turn among clients without a rate.
+    pub allowance: VirtualClock,
     /// When it asked for something first, and last.
-    pub(super) came: Option<Instant>,
+    pub came: Option<Instant>,
     asks: Option<Instant>,
     /// Its requests went on where others were at least once: it is a stream, should the file have a rate, until it
     /// copies or is gone. One that searches for a picture is still the player that it was.
-    pub(super) has_played: bool,
+    pub has_played: bool,
     /// It begins to play: what follows its first requests need not be there before.
-    pub(super) starts_by: Option<Instant>,
+    pub starts_by: Option<Instant>,
 }
 
-impl Player {
+impl<K: Default> Player<K> {
     /// It takes the file as fast as it can.
-    pub(in crate::core) fn copies(&self) -> bool {
+    pub fn copies(&self) -> bool {
         self.pace.copies() || self.rest.copies()
     }
 
@@ -140,33 +143,35 @@ impl Player {
     }
 
     /// Its requests went on where others were, at the place at which it is.
-    pub(super) fn is_run(&self) -> bool {
+    pub fn is_run(&self) -> bool {
         self.here.pattern.is_run()
     }
 
-    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+    /// Where it is and where it was.
+    pub fn places(&self) -> impl Iterator<Item = &ReadCursor<K>> {
         std::iter::once(&self.here).chain(&self.elsewhere)
     }
 
     /// Where it is, and where else it reads on.
-    pub(super) fn runs(&self) -> impl Iterator<Item = &Place> {
+    pub fn runs(&self) -> impl Iterator<Item = &ReadCursor<K>> {
         std::iter::once(&self.here).chain(self.elsewhere.iter().filter(|place| place.pattern.is_run()))
     }
 
-    pub(super) fn places_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+    /// Where it is and where it was.
+    pub fn places_mut(&mut self) -> impl Iterator<Item = &mut ReadCursor<K>> {
         std::iter::once(&mut self.here).chain(&mut self.elsewhere)
     }
 
     /// The place to which a byte belongs: the nearest of those at which it reads on, and of where it is.
-    pub(super) fn place_of(&self, at: u64) -> &Place {
-        let distance = |place: &&Place| place.pattern.front().abs_diff(at);
+    pub fn place_of(&self, at: u64) -> &ReadCursor<K> {
+        let distance = |place: &&ReadCursor<K>| place.pattern.front().abs_diff(at);
         self.runs().min_by_key(distance).unwrap_or(&self.here)
     }
 
     /// These bytes may go on where it was before it came here: then it is there again, and reads on at both places. Who searches in
     /// a short clip comes near where he was all the time: where it does not read on yet it has to go on with few requests between.
-    pub(super) fn return_to(&mut self, offset: u64, end: u64) {
-        let goes_on = |Place { pattern, .. }: &Place| {
+    pub fn return_to(&mut self, offset: u64, end: u64) {
+        let goes_on = |ReadCursor { pattern, .. }: &ReadCursor<K>| {
             if pattern.is_run() { !pattern.would_jump(offset, end) } else { pattern.is_close(offset, end) }
         };
         if self.here.pattern.would_jump(offset, end)
@@ -178,9 +183,9 @@ impl Player {
     }
 
     /// It only looks at a header or an index, and plays on where it is. Who goes on behind what he looked at has jumped there.
-    pub(super) fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
+    pub fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
         let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
-        let goes_on = |place: &Place| !place.pattern.would_jump(offset, end);
+        let goes_on = |place: &ReadCursor<K>| !place.pattern.would_jump(offset, end);
         let is_elsewhere = is_look && self.is_run() && !self.places().any(goes_on);
         let before = self.look.take();
         if !is_elsewhere {
@@ -199,12 +204,12 @@ impl Player {
     }
 
     /// This is a header or an index at which it only looks.
-    pub(super) fn looks_at(&self, at: u64) -> bool {
+    pub fn looks_at(&self, at: u64) -> bool {
         self.look.as_ref().is_some_and(|(look, _)| look.contains(&at))
     }
 
     /// It asks for something here; what was kept for it where it does not read any more.
-    pub(super) fn leave_old_places(&mut self, now: Instant) -> Vec<BlockId> {
+    pub fn leave_old_places(&mut self, now: Instant) -> Vec<K> {
         let gap = self.asks.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
         self.here.away = Duration::ZERO;
         self.elsewhere.iter_mut().for_each(|place| place.away += gap.min(LONGEST_GAP));
@@ -214,7 +219,7 @@ impl Player {
             count += 1;
             let stays = count <= MOST_PLACES && place.away < LEFT_AFTER;
             if !stays {
-                left.extend(place.leave());
+                left.push(place.leave());
             }
             stays
         });
@@ -222,52 +227,57 @@ impl Player {
     }
 
     /// How many streams it is, should the file have a rate; 0: it copies, or does not play.
-    pub(super) fn streams(&self) -> u32 {
-        let has_own_pace = |place: &&Place| place.has_own_pace && place.away < LONGEST_GAP;
+    pub fn streams(&self) -> u32 {
+        let has_own_pace = |place: &&ReadCursor<K>| place.has_own_pace && place.away < LONGEST_GAP;
         if self.plays() { self.runs().filter(has_own_pace).count().max(1) as u32 } else { 0 }
     }
 
     /// What of `lead`, which is that of one stream, it has here, and what it may have ahead of it here: at all its places together
     /// no more than so many streams, and a block that is played for all of them.
-    pub(super) fn share(&self, lead: Lead) -> (Lead, u64) {
+    pub fn share(&self, lead: ReadaheadWindow) -> (ReadaheadWindow, u64) {
         let runs = self.runs().count() as u64;
-        let whole = |request: u64| (request / BLOCK * BLOCK).max(BLOCK);
+        let whole = |request: u64| (request / PAGE * PAGE).max(PAGE);
         if runs == 1 {
-            return (Lead { request: whole(lead.request), ..lead }, u64::MAX);
+            return (ReadaheadWindow { request: whole(lead.request), ..lead }, u64::MAX);
         }
         if !lead.is_promised {
             // What everybody gets is short: a place that takes more than its part leaves the others nothing.
-            let elsewhere: u64 = self.runs().skip(1).map(Place::ahead).sum();
+            let elsewhere: u64 = self.runs().skip(1).map(ReadCursor::ahead).sum();
             let most = (lead.bytes + lead.request).saturating_sub(elsewhere);
             let request = whole(lead.request * 2 / runs);
-            return (Lead { bytes: lead.bytes.saturating_sub(lead.request) / runs, request, ..lead }, most);
+            return (
+                ReadaheadWindow { bytes: lead.bytes.saturating_sub(lead.request) / runs, request, ..lead },
+                most,
+            );
         }
         let streams = u64::from(self.streams().max(1));
         let elsewhere: u64 = self.runs().skip(1).map(|place| place.ahead() + REQUEST).sum();
         let request = whole(lead.request * streams / runs);
         let most = (lead.bytes * streams + lead.request).saturating_sub(elsewhere);
-        (Lead { bytes: lead.bytes * streams / runs, request, ..lead }, most)
+        (ReadaheadWindow { bytes: lead.bytes * streams / runs, request, ..lead }, most)
     }
 }
 
 /// A client whose rate nobody knows.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Client {
-    pub(in crate::core) allowance: Allowance,
-    pub(in crate::core) beat: Beat,
+pub struct Client {
+    /// Its turn among clients without a rate.
+    pub allowance: VirtualClock,
+    /// Its clock, if it has one.
+    pub beat: RateEstimator,
     /// When it asked for something first.
-    pub(in crate::core) came: Instant,
+    pub came: Instant,
 }
 
 impl Client {
     /// By when it should have what lies `ahead` of what it asks for. Who rests is no copy, however much it takes.
-    pub(in crate::core) fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
-        let allowance = if self.beat.rests(now) { Allowance::default() } else { self.allowance };
+    pub fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
+        let allowance = if self.beat.rests(now) { VirtualClock::default() } else { self.allowance };
         allowance.due(now, ahead)
     }
 
     /// It may play: it rests between what it asks for, or has only just come.
-    pub(in crate::core) fn may_play(&self, now: Instant) -> bool {
+    pub fn may_play(&self, now: Instant) -> bool {
         self.beat.may_rest(now, self.came)
     }
 }

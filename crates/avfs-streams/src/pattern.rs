@@ -1,7 +1,7 @@
 //! What one client's requests for one file look like: a run that goes on, in which direction, and how fast.
 //!
 //! **For:** telling players from readers of headers, from scrubbing and from copies, out of nothing but offsets and
-//! times. **Excludes:** what is done about it. **State:** one [`Pattern`] and one [`Pace`] for each client.
+//! times. **Excludes:** what is done about it. **State:** one [`Pattern`] and one [`LeakyBucket`] for each client.
 //! **Invariants:** a function of the calls; constant memory.
 //!
 //! Requests over a network come several at once and out of order (Windows keeps up to ten of 1 MiB on their way), so
@@ -13,7 +13,7 @@ use units::{Bitrate, Bytes, Duration, Instant};
 
 /// A request this far from the one before still belongs to its run: twice what clients have on their way, ten times
 /// 1 MiB, because the last of some may come before the first of the next; and what a fast player leaves out.
-pub(super) const NEAR: u64 = 24 << 20;
+pub const NEAR: u64 = 24 << 20;
 /// A request so many of its lengths from the one before may come with it.
 const CLOSE: u64 = 4;
 /// So many requests together have a place.
@@ -21,27 +21,29 @@ const GROUP: u32 = 16;
 
 /// Which way a run goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Way {
+pub enum ScanDirection {
+    /// To the end of the file.
     #[default]
     Forward,
+    /// To its begin.
     Backward,
 }
 
 /// What a request is to those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Access {
     /// It is the first.
-    Begins,
+    First,
     /// It goes on where they were.
-    Continues,
+    Sequential,
     /// It is somewhere else.
-    Jumps,
+    Seek,
 }
 
 /// Where a client is in a file, and where it goes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pattern {
-    way: Way,
+pub struct Pattern {
+    way: ScanDirection,
     /// End of what was asked for, or its begin if it goes backward.
     front: u64,
     /// Begin and end of the last request.
@@ -69,39 +71,39 @@ impl Pattern {
     }
 
     /// The client asks for `offset..end`.
-    pub(super) fn note(&mut self, offset: u64, end: u64) -> Step {
+    pub fn note(&mut self, offset: u64, end: u64) -> Access {
         if self.last == (offset, end) {
             // Once more the same says nothing.
-            return Step::Continues;
+            return Access::Sequential;
         }
         if self.last == (0, 0) || self.would_jump(offset, end) {
-            let step = if self.last == (0, 0) { Step::Begins } else { Step::Jumps };
+            let step = if self.last == (0, 0) { Access::First } else { Access::Seek };
             *self = Self::starting(offset, end);
             return step;
         }
         self.last = (offset, end);
         self.continued = self.continued.saturating_add(1);
         self.front = match self.way {
-            Way::Forward => self.front.max(end),
-            Way::Backward => self.front.min(offset),
+            ScanDirection::Forward => self.front.max(end),
+            ScanDirection::Backward => self.front.min(offset),
         };
         self.judge_direction(offset, end);
-        Step::Continues
+        Access::Sequential
     }
 
     /// The client has gone elsewhere. Should it come back, its requests have to go on here again before it is a run.
-    pub(super) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.continued = 0;
     }
 
     /// True when a request would be somewhere else than those before it.
-    pub(super) fn would_jump(&self, offset: u64, end: u64) -> bool {
+    pub fn would_jump(&self, offset: u64, end: u64) -> bool {
         let (begin, behind) = self.last;
         behind > 0 && (offset > behind.saturating_add(NEAR) || end.saturating_add(NEAR) < begin)
     }
 
     /// True when a request may be one of those that come with the one before, and overtake it.
-    pub(super) fn is_close(&self, offset: u64, end: u64) -> bool {
+    pub fn is_close(&self, offset: u64, end: u64) -> bool {
         let (begin, behind) = self.last;
         let apart = CLOSE.saturating_mul(end.saturating_sub(offset));
         offset <= behind.saturating_add(apart) && end.saturating_add(apart) >= begin
@@ -119,29 +121,29 @@ impl Pattern {
         let group = std::mem::take(group);
         let mean = group.sum / u64::from(GROUP);
         let way = match self.mean_before.replace(mean) {
-            Some(before) if mean < before => Way::Backward,
-            Some(before) if mean > before => Way::Forward,
+            Some(before) if mean < before => ScanDirection::Backward,
+            Some(before) if mean > before => ScanDirection::Forward,
             _ => self.way,
         };
         if way != self.way {
             self.way = way;
-            self.front = if way == Way::Forward { group.highest } else { group.lowest };
+            self.front = if way == ScanDirection::Forward { group.highest } else { group.lowest };
         }
     }
 
     /// Which way it goes.
-    pub(super) fn way(&self) -> Way {
+    pub fn way(&self) -> ScanDirection {
         self.way
     }
 
     /// End of what was asked for, or its begin if it goes backward.
-    pub(super) fn front(&self) -> u64 {
+    pub fn front(&self) -> u64 {
         self.front
     }
 
     /// True as soon as requests went on where others were: the client does more than to look at a header, or to
     /// search for a picture.
-    pub(super) fn is_run(&self) -> bool {
+    pub fn is_run(&self) -> bool {
         self.continued >= 2
     }
 }
@@ -156,15 +158,15 @@ const BURST_BYTES: Bytes = Bytes::from_mib(32);
 /// How fast a client takes what a file's rate says it needs: a token bucket in the form of virtual scheduling (ITU-T
 /// I.371), with hysteresis.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub struct LeakyBucket {
     /// When what was taken up to now would have been taken at the doubled rate.
     virtual_time: Instant,
     copies: bool,
 }
 
-impl Pace {
+impl LeakyBucket {
     /// The client takes `length` of a file of this rate.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
+    pub fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate) {
         let limit = Bitrate(rate.0.saturating_mul(COPY_FACTOR).max(1));
         let burst = BURST.max(limit.time_for(BURST_BYTES));
         self.virtual_time = self.virtual_time.max(now) + limit.time_for(length);
@@ -177,7 +179,7 @@ impl Pace {
     }
 
     /// It copies.
-    pub(super) fn copies(&self) -> bool {
+    pub fn copies(&self) -> bool {
         self.copies
     }
 }
@@ -195,21 +197,21 @@ const LATEST: Duration = Duration::from_secs(2);
 /// is served at once, as far as it waits, and a copy when those have what they need. This is VirtualClock (Zhang, SIGCOMM 1990)
 /// with a bound.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Allowance {
+pub struct VirtualClock {
     /// When what was taken up to now would have been taken at that rate.
     virtual_time: Instant,
 }
 
-impl Allowance {
+impl VirtualClock {
     /// The client has taken `length`, for which it had to wait or not.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes, has_waited: bool) {
+    pub fn note(&mut self, now: Instant, length: Bytes, has_waited: bool) {
         let access = if has_waited { ACCESS } else { Bytes::ZERO };
         let taken = ALLOWED.time_for(Bytes(length.0.saturating_add(access.0)));
         self.virtual_time = (self.virtual_time.max(now) + taken).min(now + LATEST);
     }
 
     /// By when it should have what lies `ahead` of what it asks for. `None`: when others have what they need.
-    pub(super) fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
+    pub fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
         Some((now + ALLOWED.time_for(ahead)).max(self.virtual_time)).filter(|due| *due < now + LATEST)
     }
 }
@@ -233,7 +235,7 @@ const RESTED: Duration = Duration::from_millis(100);
 /// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
 /// asks as soon as it has one, and on a full device that tells it from a player, because there it is no faster than its share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rest {
+pub struct CopyDetector {
     /// When it last asked for something, or had it.
     busy: Option<Instant>,
     /// Since the judgement before: how long it rested, and how long plays what it took.
@@ -244,31 +246,31 @@ pub(super) struct Rest {
     idled: Duration,
 }
 
-impl Rest {
+impl CopyDetector {
     /// The client asks for something.
-    pub(super) fn asks(&mut self, now: Instant) {
+    pub fn asks(&mut self, now: Instant) {
         let gap = self.busy.replace(now).map_or(Duration::ZERO, |before| now.saturating_since(before));
         self.rested += gap;
         self.idled += if gap >= IDLE { gap } else { Duration::ZERO };
     }
 
     /// It was given something of a file of which nobody knows the rate.
-    pub(super) fn answered(&mut self, now: Instant) {
+    pub fn answered(&mut self, now: Instant) {
         self.busy = Some(now);
     }
 
     /// It was seen to have a clock, since it came; long before it can be told from a copy by how much it takes.
-    pub(super) fn has_rested(&self) -> bool {
+    pub fn has_rested(&self) -> bool {
         self.idled >= RESTED
     }
 
     /// It has to wait for an answer: the time until it asks again says nothing.
-    pub(super) fn interrupt(&mut self) {
+    pub fn interrupt(&mut self) {
         self.busy = None;
     }
 
     /// It has read, or written, `length` of a file of this rate.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate, direction: Direction) {
+    pub fn note(&mut self, now: Instant, length: Bytes, rate: Bitrate, direction: Direction) {
         self.busy = Some(now);
         self.taken += rate.time_for(length);
         let writes = direction == Direction::Write;
@@ -290,7 +292,7 @@ impl Rest {
     }
 
     /// It copies.
-    pub(super) fn copies(&self) -> bool {
+    pub fn copies(&self) -> bool {
         self.copies
     }
 }
@@ -311,7 +313,7 @@ const TOLERANCE: u64 = 10;
 /// For how long a client idles: from when it last asked for something, or was given it, until it asks for the next. Who has to wait for
 /// answers may still ask by the clock, while a copy asks as soon as it has one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Idling {
+pub struct ThinkTime {
     /// When it last asked for something, or was given it.
     last: Option<Instant>,
     /// For how long it has rested so far.
@@ -320,9 +322,9 @@ pub(super) struct Idling {
     rested: Instant,
 }
 
-impl Idling {
+impl ThinkTime {
     /// The client asks for something. Gives back for how long it has idled; `None`: that says nothing.
-    pub(super) fn asks(&mut self, now: Instant) -> Option<Duration> {
+    pub fn asks(&mut self, now: Instant) -> Option<Duration> {
         let gap = now.saturating_since(self.last.replace(now)?);
         if gap >= IDLE {
             self.total += gap;
@@ -332,22 +334,22 @@ impl Idling {
     }
 
     /// The client has what it had to wait for.
-    pub(super) fn answered(&mut self, now: Instant) {
+    pub fn answered(&mut self, now: Instant) {
         self.last = self.last.map(|last| last.max(now));
     }
 
     /// When it last asked for something, or was given it.
-    pub(super) fn last(&self) -> Option<Instant> {
+    pub fn last(&self) -> Option<Instant> {
         self.last
     }
 
     /// The client may have a clock, as far as can be told before its rate can: a copy asks as soon as it has an answer.
-    pub(super) fn rests(&self, now: Instant) -> bool {
+    pub fn rests(&self, now: Instant) -> bool {
         now < self.rested
     }
 
     /// It rests, or came too lately for that to be seen.
-    pub(super) fn may_rest(&self, now: Instant, came: Instant) -> bool {
+    pub fn may_rest(&self, now: Instant, came: Instant) -> bool {
         self.rests(now) || now < came + JUST_CAME
     }
 }
@@ -355,8 +357,8 @@ impl Idling {
 /// Whether a client takes a file at a rate of its own, and which: seen when it idles for more than half of the time, and
 /// takes the same in one span of time as in the next.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beat {
-    idling: Idling,
+pub struct RateEstimator {
+    idling: ThinkTime,
     /// When the span began, with the first request after a rest, because what it filled its own memory with before, at once, is
     /// no part of a beat; and for how long the client had idled until then.
     since: Option<(Instant, Duration)>,
@@ -365,20 +367,20 @@ pub(super) struct Beat {
     before: Option<Bitrate>,
 }
 
-impl Beat {
+impl RateEstimator {
     /// The client asks for `length`. Gives back the rate when one was seen: the higher of two spans.
-    pub(super) fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
+    pub fn note(&mut self, now: Instant, length: Bytes) -> Option<Bitrate> {
         let gap = self.idling.asks(now)?;
         self.measure(now, length, gap, self.idling)
     }
 
     /// The same of one who asks elsewhere as well: he has idled for `gap`, and so far as `idling` says, in all that he does.
-    pub(super) fn measure(
+    pub fn measure(
         &mut self,
         now: Instant,
         length: Bytes,
         gap: Duration,
-        idling: Idling,
+        idling: ThinkTime,
     ) -> Option<Bitrate> {
         let Some((since, before)) = self.since else {
             self.since = (gap >= IDLE).then_some((now, idling.total));
@@ -402,23 +404,23 @@ impl Beat {
         seen
     }
 
-    /// See [`Idling::rests`].
-    pub(super) fn rests(&self, now: Instant) -> bool {
+    /// See [`ThinkTime::rests`].
+    pub fn rests(&self, now: Instant) -> bool {
         self.idling.rests(now)
     }
 
-    /// See [`Idling::may_rest`].
-    pub(super) fn may_rest(&self, now: Instant, came: Instant) -> bool {
+    /// See [`ThinkTime::may_rest`].
+    pub fn may_rest(&self, now: Instant, came: Instant) -> bool {
         self.idling.may_rest(now, came)
     }
 
-    /// See [`Idling::answered`].
-    pub(super) fn answered(&mut self, now: Instant) {
+    /// See [`ThinkTime::answered`].
+    pub fn answered(&mut self, now: Instant) {
         self.idling.answered(now);
     }
 
     /// The client is elsewhere, or waits for a frame: the time until it asks for the next says nothing of its clock.
-    pub(super) fn interrupt(&mut self) {
+    pub fn interrupt(&mut self) {
         (self.idling.last, self.since) = (None, None);
     }
 }
@@ -433,7 +435,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn reads(pattern: &mut Pattern, offsets: impl IntoIterator<Item = u64>, length: u64) -> Vec<Step> {
+    fn reads(pattern: &mut Pattern, offsets: impl IntoIterator<Item = u64>, length: u64) -> Vec<Access> {
         offsets.into_iter().map(|offset| pattern.note(offset, offset + length)).collect()
     }
 
@@ -452,8 +454,8 @@ mod tests {
             let mut pattern = Pattern::default();
             let offsets = shuffled(from * MIB, 100, depth, seed);
             for &offset in &offsets {
-                prop_assert_ne!(pattern.note(offset, offset + MIB), Step::Jumps);
-                prop_assert_eq!(pattern.way(), Way::Forward);
+                prop_assert_ne!(pattern.note(offset, offset + MIB), Access::Seek);
+                prop_assert_eq!(pattern.way(), ScanDirection::Forward);
             }
             prop_assert_eq!(pattern.front(), (from + 100) * MIB);
             prop_assert!(pattern.is_run());
@@ -467,9 +469,9 @@ mod tests {
             let frames = (3 * u64::from(GROUP)).div_ceil(pieces) + 2;
             for number in (100..100 + frames).rev() {
                 let offsets = (0..pieces).map(|index| number * frame + index * piece);
-                prop_assert!(reads(&mut pattern, offsets, piece).iter().all(|&step| step != Step::Jumps));
+                prop_assert!(reads(&mut pattern, offsets, piece).iter().all(|&step| step != Access::Seek));
             }
-            prop_assert_eq!(pattern.way(), Way::Backward);
+            prop_assert_eq!(pattern.way(), ScanDirection::Backward);
             prop_assert_eq!(pattern.front(), 100 * frame);
         }
     }
@@ -478,24 +480,24 @@ mod tests {
     fn a_player_that_turns_is_followed_both_ways() {
         let mut pattern = Pattern::default();
         reads(&mut pattern, (0..64).map(|index| index * MIB), MIB);
-        assert_eq!((pattern.way(), pattern.front()), (Way::Forward, 64 * MIB));
+        assert_eq!((pattern.way(), pattern.front()), (ScanDirection::Forward, 64 * MIB));
         reads(&mut pattern, (0..48).rev().map(|index| (index + 10) * MIB), MIB);
-        assert_eq!((pattern.way(), pattern.front()), (Way::Backward, 10 * MIB));
+        assert_eq!((pattern.way(), pattern.front()), (ScanDirection::Backward, 10 * MIB));
         reads(&mut pattern, (10..58).map(|index| index * MIB), MIB);
-        assert_eq!((pattern.way(), pattern.front()), (Way::Forward, 58 * MIB));
+        assert_eq!((pattern.way(), pattern.front()), (ScanDirection::Forward, 58 * MIB));
     }
 
     /// The boundary pair.
     #[test]
     fn a_jump_is_further_than_what_a_client_has_on_its_way() {
         let mut pattern = Pattern::default();
-        assert_eq!(pattern.note(0, MIB), Step::Begins);
-        assert_eq!(pattern.note(MIB + NEAR, 2 * MIB + NEAR), Step::Continues);
-        assert_eq!(pattern.note(2 * MIB + 2 * NEAR + 1, 3 * MIB + 2 * NEAR), Step::Jumps);
+        assert_eq!(pattern.note(0, MIB), Access::First);
+        assert_eq!(pattern.note(MIB + NEAR, 2 * MIB + NEAR), Access::Sequential);
+        assert_eq!(pattern.note(2 * MIB + 2 * NEAR + 1, 3 * MIB + 2 * NEAR), Access::Seek);
         assert!(!pattern.is_run());
         let begin = 2 * MIB + 2 * NEAR + 1;
-        assert_eq!(pattern.note(begin - NEAR - MIB, begin - NEAR), Step::Continues);
-        assert_eq!(pattern.note(begin - 2 * NEAR - 2 * MIB, begin - 2 * NEAR - MIB - 1), Step::Jumps);
+        assert_eq!(pattern.note(begin - NEAR - MIB, begin - NEAR), Access::Sequential);
+        assert_eq!(pattern.note(begin - 2 * NEAR - 2 * MIB, begin - 2 * NEAR - MIB - 1), Access::Seek);
     }
 
     /// The boundary pair, on both sides.
@@ -522,7 +524,7 @@ mod tests {
     }
 
     /// What a client takes in `seconds`, in pieces of 1 MiB at this rate.
-    fn take(pace: &mut Pace, start: Instant, seconds: u64, at: Bitrate, file: Bitrate) -> Instant {
+    fn take(pace: &mut LeakyBucket, start: Instant, seconds: u64, at: Bitrate, file: Bitrate) -> Instant {
         let count = u128::from(at.0) * u128::from(seconds) / 8 / u128::from(MIB);
         let mut now = start;
         for index in 0..count as u64 {
@@ -539,7 +541,7 @@ mod tests {
         let plays = file.time_for(piece);
         let least = plays / RESTING_PART;
         for (rests, copies) in [(least, false), (least - Duration::from_nanos(1), true)] {
-            let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+            let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
             rest.asks(now);
             for _ in 0..200 {
                 now += rests;
@@ -557,14 +559,14 @@ mod tests {
     fn a_writer_copies_unless_it_rests() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
-        let write = |rest: &mut Rest, now: &mut Instant, rests: Duration, count: u32| {
+        let write = |rest: &mut CopyDetector, now: &mut Instant, rests: Duration, count: u32| {
             (0..count).for_each(|_| {
                 *now += rests;
                 rest.asks(*now);
                 rest.note(*now, piece, file, Direction::Write);
             });
         };
-        let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+        let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
         write(&mut rest, &mut now, Duration::ZERO, 23);
         assert!(!rest.copies(), "less than two seconds of it");
         write(&mut rest, &mut now, Duration::ZERO, 1);
@@ -593,7 +595,8 @@ mod tests {
     #[test]
     fn who_has_taken_little_is_served_at_once_and_a_copy_after_all_others() {
         let (piece, ahead) = (Bytes::from_mib(1), Bytes::from_mib(16));
-        let (mut player, mut copy, mut now) = (Allowance::default(), Allowance::default(), Instant::ZERO);
+        let (mut player, mut copy, mut now) =
+            (VirtualClock::default(), VirtualClock::default(), Instant::ZERO);
         for _ in 0..1000 {
             now += Bitrate::from_megabits(150).time_for(piece);
             assert_eq!(player.due(now, Bytes::ZERO), Some(now));
@@ -611,7 +614,7 @@ mod tests {
     fn who_asks_by_the_clock_plays_however_late_the_answers() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
-        let mut rest = Rest::default();
+        let mut rest = CopyDetector::default();
         // Sixteen are answered together just before the next is asked for, all the time.
         for batch in 1..20 {
             for index in 0..16 {
@@ -628,7 +631,7 @@ mod tests {
     fn who_fills_a_large_memory_plays_as_soon_as_it_asks_by_the_clock() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
-        let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+        let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
         for _ in 0..120 {
             rest.asks(now);
             rest.note(now, piece, file, Direction::Read);
@@ -647,7 +650,7 @@ mod tests {
     #[test]
     fn twice_the_rate_is_play_and_more_is_a_copy() {
         let file = Bitrate::from_megabits(100);
-        let mut pace = Pace::default();
+        let mut pace = LeakyBucket::default();
         let end = take(&mut pace, Instant::ZERO, 600, Bitrate::from_megabits(199), file);
         assert!(!pace.copies());
         // Half a second at disk speed to fill its memory is nothing yet.
@@ -664,7 +667,7 @@ mod tests {
 
     /// What is seen of a client that asks for `length` every `period`, `count` times.
     fn beat(period: Duration, length: u64, count: u32) -> Option<Bitrate> {
-        let mut beat = Beat::default();
+        let mut beat = RateEstimator::default();
         (0..count).filter_map(|index| beat.note(Instant::ZERO + period * index, Bytes(length))).last()
     }
 
@@ -689,7 +692,7 @@ mod tests {
         let unit = Bytes::from_mib(1);
         let period = Bitrate::from_megabits(100).time_for(unit);
         // Sixteen answers come together, after all sixteen were asked for.
-        let mut player = Beat::default();
+        let mut player = RateEstimator::default();
         let mut seen = None;
         for index in 0..100 {
             seen = player.note(Instant::ZERO + period * index, unit).or(seen);
@@ -700,7 +703,7 @@ mod tests {
         assert!(seen.is_some_and(|rate| rate.0.abs_diff(100_000_000) < 10_000_000), "{seen:?}");
         // A copy that is answered just as often, with one or with eight on their way.
         for depth in [1, 8] {
-            let mut copy = Beat::default();
+            let mut copy = RateEstimator::default();
             (0..depth).for_each(|_| assert_eq!(copy.note(Instant::ZERO, unit), None));
             for index in 1..500 {
                 copy.answered(Instant::ZERO + period * index);
@@ -714,7 +717,7 @@ mod tests {
     fn who_rests_is_known_to_have_a_clock_and_a_copy_that_is_held_up_is_not() {
         let nanosecond = Duration::from_nanos(1);
         let rests = |each: Duration, count: u32| {
-            let (mut rest, mut now) = (Rest::default(), Instant::ZERO);
+            let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
             rest.asks(now);
             for _ in 0..count {
                 // It waits for its answer, and rests before it asks again.
@@ -734,7 +737,7 @@ mod tests {
     fn who_rests_may_have_a_clock_long_before_its_rate_is_known() {
         let unit = Bytes::from_mib(1);
         let period = Bitrate::from_megabits(100).time_for(unit);
-        let (mut player, mut now) = (Beat::default(), Instant::ZERO);
+        let (mut player, mut now) = (RateEstimator::default(), Instant::ZERO);
         // It fills its memory, and then plays.
         (0..12).for_each(|_| _ = player.note(now, unit));
         assert!(!player.rests(now));
@@ -760,7 +763,7 @@ mod tests {
     #[test]
     fn a_rest_counts_for_eight_times_its_length_and_for_no_more_than_two_seconds() {
         for (rest, counts) in [(100, 800), (60_000, 2000)] {
-            let (mut client, moment) = (Beat::default(), Duration::from_nanos(1));
+            let (mut client, moment) = (RateEstimator::default(), Duration::from_nanos(1));
             _ = client.note(Instant::ZERO, Bytes::from_mib(1));
             let now = Instant::ZERO + Duration::from_millis(rest);
             _ = client.note(now, Bytes::from_mib(1));
@@ -774,7 +777,7 @@ mod tests {
     fn what_a_player_fills_its_memory_with_is_not_its_rate() {
         let unit = Bytes::from_mib(1);
         let period = Bitrate::from_megabits(100).time_for(unit);
-        let mut player = Beat::default();
+        let mut player = RateEstimator::default();
         (0..12).for_each(|_| assert_eq!(player.note(Instant::ZERO, unit), None));
         let played = (1..).find(|&index| player.note(Instant::ZERO + period * index, unit).is_some());
         assert!(played.is_some_and(|count| period * count < MEASURED * 2 + period * 2), "{played:?}");
@@ -782,7 +785,7 @@ mod tests {
 
     #[test]
     fn a_client_whose_rate_varies_has_none_until_it_keeps_to_one() {
-        let mut beat = Beat::default();
+        let mut beat = RateEstimator::default();
         let (mut now, mut seen) = (Instant::ZERO, Vec::new());
         for (seconds, length) in [(4, 500_000), (2, 300_000), (2, 600_000), (2, 900_000), (8, 1_000_000)] {
             for _ in 0..seconds * 25 {
@@ -799,7 +802,7 @@ mod tests {
     #[test]
     fn the_first_megabytes_of_a_slow_file_are_no_copy() {
         let file = Bitrate::from_megabits(1);
-        let mut pace = Pace::default();
+        let mut pace = LeakyBucket::default();
         for _ in 0..BURST_BYTES.0 / MIB {
             pace.note(Instant::ZERO, Bytes::from_mib(1), file);
             assert!(!pace.copies());

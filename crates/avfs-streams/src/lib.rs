@@ -1,0 +1,56 @@
+//! Which clients are streams, what they need next, and by when.
+//!
+//! **For:** telling players, recorders and copies apart by what they ask for and when; their rates; how far ahead of them is
+//! read, and when that must be there. **Excludes:** blocks, extents and buffers, the device, clocks (`now` is an argument), and
+//! which command goes next, which is rtsched's. **State:** what is known of each client and of each numbered sequence of files.
+//! **Invariants:** the same calls give the same answers; memory is bounded by clients and sequences; the correctness of a
+//! filesystem depends on nothing here.
+//!
+//! The host keeps in memory what it has read ahead. What that is, this crate does not know: it is a type parameter `K`, which
+//! the host gives, and gets back when nobody will come to it any more.
+
+pub mod cursor;
+pub mod due;
+pub mod name;
+pub mod pattern;
+pub mod player;
+pub mod policy;
+pub mod sequence;
+pub mod window;
+pub mod writers;
+
+pub use policy::{Policy, Rate};
+
+/// What a host reads and keeps at least: 4 KiB.
+pub const PAGE: u64 = 4096;
+/// What everybody gets, and of what requests are multiples: the longest buffer of a host.
+pub const REQUEST: u64 = 8 << 20;
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u64);
+
+/// Who opened a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Opener(u64);
+
+impl Opener {
+    /// A process by its number; 0: one that has none here, because it runs in a namespace of its own.
+    pub fn process(number: u32) -> Self {
+        Self(number.into())
+    }
+
+    /// True for a process that has a number here.
+    pub fn is_known(self) -> bool {
+        self.0 != 0
+    }
+
+    /// An unknown process, which has opened nothing else.
+    pub fn of(handle: HandleId) -> Self {
+        Self(handle.0 | 1 << 32)
+    }
+
+    fn number(self) -> u64 {
+        self.0
+    }
+}
