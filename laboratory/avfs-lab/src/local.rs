@@ -186,6 +186,7 @@ mod tests {
                 start_after: Duration::ZERO,
                 clip: Bytes::from_kib(2048),
                 position: 0.3,
+                visits: avfs_workloads::Visits::default(),
             })
             .collect();
         let transport = |clients| LocalTransport::start(directory.path(), clients).expect("threads");

@@ -485,6 +485,7 @@ fn play(
             start_after: Duration::from_millis(250 * index as u64),
             clip,
             position: (index as f64 * 0.618).fract(),
+            visits: avfs_workloads::Visits::default(),
         })
         .collect();
     let connect = |clients| -> Result<Box<dyn Transport>, Box<dyn Error>> {

@@ -250,6 +250,7 @@ fn clients_alone(
         start_after: STAGGER * index + pattern.delay(),
         clip: declaration.clip().max(pattern.passes(longest)),
         position: position(index),
+        visits: avfs_workloads::Visits::default(),
     };
     let counted = (0..number).map(|index| {
         let pattern = experiment.pattern(index);

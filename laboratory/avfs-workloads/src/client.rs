@@ -6,8 +6,9 @@ use crate::files::{Copies, Files, Office, RandomReader};
 use crate::operation::{Answer, Operation};
 use crate::pattern::{CopySpec, Pattern};
 use crate::report::ClientReport;
-use crate::spec::{ClientSpec, takes};
+use crate::spec::{ClientSpec, Visits, takes};
 use crate::stream::Stream;
+use rand::rngs::SmallRng;
 use units::{Bytes, Duration, Instant};
 
 #[derive(Debug)]
@@ -18,30 +19,19 @@ enum Machine {
     Office(Office),
 }
 
-/// A client at work.
-#[derive(Debug)]
-pub struct Client {
-    desk: Desk,
-    machine: Machine,
-    start_after: Duration,
-    starts: Instant,
-    now: Instant,
-}
-
-impl Client {
-    /// A client that has not begun.
-    pub fn new(spec: &ClientSpec) -> Self {
+impl Machine {
+    fn new(spec: &ClientSpec) -> Self {
         let name = |file: &str| format!("{}/{file}", spec.directory);
-        let machine = match &spec.pattern {
-            Pattern::Player(stream) => Machine::Stream(Box::new(Stream::player(spec, stream, false))),
-            Pattern::Editor(editor) => Machine::Stream(Box::new(Stream::editor(spec, editor))),
-            Pattern::Chaser(chaser) => Machine::Stream(Box::new(Stream::chaser(spec, chaser))),
-            Pattern::FramePlayer(stream) => Machine::Stream(Box::new(Stream::player(spec, stream, true))),
-            Pattern::Recorder(stream) => Machine::Stream(Box::new(Stream::recorder(spec, stream, false))),
-            Pattern::FrameRecorder(stream) => Machine::Stream(Box::new(Stream::recorder(spec, stream, true))),
+        match &spec.pattern {
+            Pattern::Player(stream) => Self::Stream(Box::new(Stream::player(spec, stream, false))),
+            Pattern::Editor(editor) => Self::Stream(Box::new(Stream::editor(spec, editor))),
+            Pattern::Chaser(chaser) => Self::Stream(Box::new(Stream::chaser(spec, chaser))),
+            Pattern::FramePlayer(stream) => Self::Stream(Box::new(Stream::player(spec, stream, true))),
+            Pattern::Recorder(stream) => Self::Stream(Box::new(Stream::recorder(spec, stream, false))),
+            Pattern::FrameRecorder(stream) => Self::Stream(Box::new(Stream::recorder(spec, stream, true))),
             Pattern::CopyFrom(copy) => {
                 let files = vec![(name("clip.mov"), spec.clip)];
-                Machine::Copies(Copies::new(vec![Files::new(files, *copy, false, true)]))
+                Self::Copies(Copies::new(vec![Files::new(files, *copy, false, true)]))
             }
             Pattern::CopyTo(copy) => {
                 let takes = |number| {
@@ -50,19 +40,48 @@ impl Client {
                 };
                 let copies =
                     (0..copy.files_at_once).map(|number| Files::new(takes(number), *copy, true, true));
-                Machine::Copies(Copies::new(copies.collect()))
+                Self::Copies(Copies::new(copies.collect()))
             }
             Pattern::RandomReader(copy) => {
-                Machine::Random(RandomReader::new(name("clip.mov"), *copy, spec.clip, spec.position))
+                Self::Random(RandomReader::new(name("clip.mov"), *copy, spec.clip, spec.position))
             }
             Pattern::Scrubber(scrub) => {
-                Machine::Random(RandomReader::scrubber(name("clip.mov"), *scrub, spec.clip, spec.position))
+                Self::Random(RandomReader::scrubber(name("clip.mov"), *scrub, spec.clip, spec.position))
             }
             Pattern::Office { pause_ms } => {
-                Machine::Office(Office::new(&spec.directory, Duration::from_millis(*pause_ms)))
+                Self::Office(Office::new(&spec.directory, Duration::from_millis(*pause_ms)))
             }
-        };
-        Self::with(machine, spec.start_after)
+        }
+    }
+}
+
+/// When it leaves and comes back.
+#[derive(Debug)]
+struct Visiting {
+    spec: ClientSpec,
+    random: SmallRng,
+    /// Where it leaves.
+    leaves: Option<Instant>,
+}
+
+/// A client at work.
+#[derive(Debug)]
+pub struct Client {
+    desk: Desk,
+    machine: Machine,
+    visiting: Option<Visiting>,
+    start_after: Duration,
+    starts: Instant,
+    now: Instant,
+}
+
+impl Client {
+    /// A client that has not begun.
+    pub fn new(spec: &ClientSpec) -> Self {
+        let machine = Machine::new(spec);
+        let visits = spec.visits != Visits::default();
+        let visiting = visits.then(|| Visiting { spec: spec.clone(), random: spec.random(), leaves: None });
+        Self { visiting, ..Self::with(machine, spec.start_after) }
     }
 
     /// A client that writes files, one after the other, and then has finished.
@@ -73,7 +92,14 @@ impl Client {
     }
 
     fn with(machine: Machine, start_after: Duration) -> Self {
-        Self { desk: Desk::default(), machine, start_after, starts: Instant::FAR_FUTURE, now: Instant::ZERO }
+        Self {
+            desk: Desk::default(),
+            machine,
+            visiting: None,
+            start_after,
+            starts: Instant::FAR_FUTURE,
+            now: Instant::ZERO,
+        }
     }
 
     pub(crate) fn begin(&mut self, now: Instant, largest: u32) {
@@ -84,7 +110,7 @@ impl Client {
 
     pub(crate) fn act(&mut self, now: Instant, asks: &mut Vec<(u64, Operation)>) {
         self.now = now;
-        if now >= self.starts {
+        if now >= self.starts && !self.is_away(now) {
             match &mut self.machine {
                 Machine::Stream(stream) => stream.act(now, &mut self.desk),
                 Machine::Copies(copies) => copies.act(now, &mut self.desk),
@@ -93,6 +119,34 @@ impl Client {
             }
         }
         asks.extend(self.desk.asks.drain(..));
+        self.come_back(now);
+    }
+
+    /// Whether it does nothing, because it has left; a stream ends what is under way first.
+    fn is_away(&mut self, now: Instant) -> bool {
+        let Some(Visiting { spec, random, leaves }) = &mut self.visiting else { return false };
+        if leaves.is_none() {
+            *leaves = spec.visits.stay.map(|stay| self.starts + stay.draw(random));
+        }
+        match &mut self.machine {
+            _ if leaves.is_none_or(|leaves| now < leaves) => false,
+            Machine::Stream(stream) => {
+                stream.leave();
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// A stream that has left, or was refused, begins anew after its time.
+    fn come_back(&mut self, now: Instant) {
+        let (Some(visiting), Machine::Stream(stream)) = (&mut self.visiting, &self.machine) else { return };
+        if let Some(away) = visiting.spec.visits.away.filter(|_| stream.is_gone()) {
+            visiting.spec = visiting.spec.elsewhere();
+            visiting.leaves = None;
+            self.machine = Machine::new(&visiting.spec);
+            self.starts = now + away.draw(&mut visiting.random);
+        }
     }
 
     pub(crate) fn completed(&mut self, now: Instant, tag: u64, answer: Result<Answer, String>) {
@@ -116,11 +170,17 @@ impl Client {
         if self.now < self.starts {
             return Some(self.starts);
         }
-        match &self.machine {
+        let works = match &self.machine {
             Machine::Stream(stream) => stream.next_event(),
             Machine::Office(office) => office.next_event(),
             Machine::Random(random) => random.next_event(),
             Machine::Copies(_) => None,
+        };
+        let leaves = self.visiting.as_ref().and_then(|visiting| visiting.leaves);
+        match leaves {
+            // It waits for what is under way alone.
+            Some(leaves) if leaves <= self.now => None,
+            leaves => works.into_iter().chain(leaves).min(),
         }
     }
 
@@ -134,11 +194,18 @@ impl Client {
         self.desk.report.bytes
     }
 
-    pub(crate) fn report(&self) -> ClientReport {
+    /// What was counted so far.
+    pub(crate) fn so_far(&self) -> &ClientReport {
+        &self.desk.report
+    }
+
+    /// What became of it; `looked_at` is when the run's clients were looked at last.
+    pub(crate) fn report(&self, looked_at: Instant) -> ClientReport {
         let mut report = self.desk.report.clone();
+        let now = self.now.max(looked_at);
         match &self.machine {
-            Machine::Stream(stream) => stream.settle(self.now, &mut report),
-            Machine::Random(random) => random.settle(self.now, &mut report),
+            Machine::Stream(stream) => stream.settle(now, &mut report),
+            Machine::Random(random) => random.settle(now, &mut report),
             Machine::Copies(_) | Machine::Office(_) => {}
         }
         report

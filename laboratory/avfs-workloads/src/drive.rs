@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::operation::{Answer, Operation};
 use crate::report::ClientReport;
+use std::collections::BTreeSet;
 use thiserror::Error;
 use units::{Duration, Instant};
 
@@ -56,6 +57,10 @@ pub trait Transport {
     /// # Errors
     /// When nothing can be asked any more.
     fn wait(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), TransportError>;
+    /// What a client has counted so far, after each of its steps.
+    fn counted(&mut self, client: usize, report: &ClientReport) {
+        let _ = (client, report);
+    }
 }
 
 /// Runs the clients for a time, counted from now, or until all have finished; `tick` is called at least ten times a second with the time gone.
@@ -76,25 +81,81 @@ pub fn run(
     for client in clients.iter_mut() {
         client.begin(start, largest);
     }
+    let mut agenda = Agenda::of(clients.len());
     let (mut outcomes, mut asks) = (Vec::new(), Vec::new());
+    let mut unfinished = clients.iter().filter(|client| !client.is_finished()).count();
+    let mut looked_at = start;
     loop {
         let now = transport.now();
         tick(now.saturating_since(start), clients);
-        if now >= end || clients.iter().all(Client::is_finished) {
+        if now >= end || unfinished == 0 {
             break;
         }
-        for (index, client) in clients.iter_mut().enumerate() {
+        looked_at = now;
+        for index in agenda.due(now) {
+            let client = &mut clients[index];
+            let had_finished = client.is_finished();
             client.act(now, &mut asks);
+            unfinished -= usize::from(client.is_finished() && !had_finished);
+            transport.counted(index, client.so_far());
             for (tag, operation) in asks.drain(..) {
                 transport.submit(Ask { client: index, tag, operation })?;
             }
+            agenda.note(index, client.next_event());
         }
-        let next = clients.iter().filter_map(Client::next_event).min().unwrap_or(end);
+        let next = agenda.next().unwrap_or(end);
         transport.wait(next.min(end).min(now + TICK), &mut outcomes)?;
         let now = transport.now();
-        for Outcome { client, tag, answer } in outcomes.drain(..) {
-            clients[client].completed(now, tag, answer);
+        for Outcome { client: index, tag, answer } in outcomes.drain(..) {
+            let client = &mut clients[index];
+            let had_finished = client.is_finished();
+            client.completed(now, tag, answer);
+            unfinished -= usize::from(client.is_finished() && !had_finished);
+            transport.counted(index, client.so_far());
+            agenda.wake(index);
         }
     }
-    Ok(clients.iter().map(Client::report).collect())
+    Ok(clients.iter().map(|client| client.report(looked_at)).collect())
+}
+
+/// Which client acts when.
+#[derive(Debug)]
+struct Agenda {
+    /// To act as soon as they are asked: something came for them.
+    woken: BTreeSet<usize>,
+    events: BTreeSet<(Instant, usize)>,
+    /// Of each client, its place in `events`.
+    next: Vec<Option<Instant>>,
+}
+
+impl Agenda {
+    /// All are to act at once.
+    fn of(clients: usize) -> Self {
+        Self { woken: (0..clients).collect(), events: BTreeSet::new(), next: vec![None; clients] }
+    }
+
+    /// Those that are to act now, in the order of their numbers.
+    fn due(&mut self, now: Instant) -> BTreeSet<usize> {
+        while let Some(&(_, client)) = self.events.first().filter(|(at, _)| *at <= now) {
+            self.events.pop_first();
+            self.next[client] = None;
+            self.woken.insert(client);
+        }
+        std::mem::take(&mut self.woken)
+    }
+
+    fn wake(&mut self, client: usize) {
+        self.woken.insert(client);
+    }
+
+    fn note(&mut self, client: usize, next: Option<Instant>) {
+        if let Some(before) = std::mem::replace(&mut self.next[client], next) {
+            self.events.remove(&(before, client));
+        }
+        self.events.extend(next.map(|next| (next, client)));
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.events.first().map(|(at, _)| *at)
+    }
 }

@@ -2,14 +2,19 @@
 //!
 //! **State:** where the units that are asked for next lie, and what comes when. **Invariants:** a function of the calls.
 
-use crate::pattern::{EditorSpec, Then};
+use crate::pattern::{EditorSpec, Then, Thens};
+use crate::span::Span;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use units::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Editing {
-    then: Then,
-    play: Duration,
-    pause: Duration,
+    then: Thens,
+    play: Span,
+    pause: Span,
+    /// Of what is drawn; what is fixed draws nothing.
+    random: SmallRng,
     clip_units: u64,
     /// The unit from which on it plays as it does now, and where that is.
     since: u64,
@@ -33,11 +38,12 @@ pub(crate) struct Next {
 }
 
 impl Editing {
-    pub(crate) fn new(spec: &EditorSpec, from: u64, clip_units: u64) -> Self {
+    pub(crate) fn new(spec: &EditorSpec, from: u64, clip_units: u64, random: SmallRng) -> Self {
         Self {
-            then: spec.then,
-            play: Duration::from_millis(spec.play_ms),
-            pause: Duration::from_millis(spec.pause_ms),
+            then: spec.then.clone(),
+            play: spec.play_ms,
+            pause: spec.pause_ms,
+            random,
             clip_units,
             since: 0,
             from,
@@ -68,13 +74,20 @@ impl Editing {
         at: u64,
         next: u64,
     ) -> Option<Next> {
-        let until = *self.until.get_or_insert(play_at? + self.play);
+        let until = match self.until {
+            Some(until) => until,
+            None => *self.until.insert(play_at? + self.play.draw(&mut self.random)),
+        };
         if now < until {
             return None;
         }
         self.until = None;
         let place = self.place(at);
-        match self.then {
+        let then = match &self.then {
+            Thens::One(then) => *then,
+            Thens::Several(thens) => thens.choose(&mut self.random).copied().unwrap_or(Then::Pause),
+        };
+        match then {
             Then::Pause => {}
             Then::Both => {
                 // For good: it has nothing else to do.
@@ -85,13 +98,14 @@ impl Editing {
             Then::Stop | Then::Jump => self.from = (place + self.clip_units * 618 / 1000) % self.clip_units,
             Then::Turn => (self.from, self.backward) = (place, !self.backward),
         }
-        let is_elsewhere = self.then != Then::Pause;
+        let is_elsewhere = then != Then::Pause;
         if is_elsewhere {
             self.since = next;
         }
-        let rest = if matches!(self.then, Then::Stop | Then::Pause) { self.pause } else { Duration::ZERO };
+        let rests = matches!(then, Then::Stop | Then::Pause);
+        let rest = if rests { self.pause.draw(&mut self.random) } else { Duration::ZERO };
         self.rests_until = Some(now + rest);
-        Some(Next { is_elsewhere, closes: self.then == Then::Stop })
+        Some(Next { is_elsewhere, closes: then == Then::Stop })
     }
 
     pub(crate) fn close(&mut self, file: Option<u64>) {
@@ -125,17 +139,18 @@ impl Editing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand::SeedableRng;
 
     fn editing(then: Then) -> Editing {
         let spec = EditorSpec {
             megabits: 100.0,
             unit_kib: 1024,
             buffer_ms: 1000,
-            play_ms: 2000,
-            pause_ms: 500,
-            then,
+            play_ms: Span::Fixed(2000),
+            pause_ms: Span::Fixed(500),
+            then: Thens::One(then),
         };
-        Editing::new(&spec, 10, 100)
+        Editing::new(&spec, 10, 100, SmallRng::seed_from_u64(1))
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod histogram;
 mod operation;
 mod pattern;
 mod report;
+mod span;
 mod spec;
 mod stream;
 #[cfg(test)]
@@ -27,6 +28,7 @@ mod words;
 pub use client::Client;
 pub use drive::{Ask, Outcome, Transport, TransportError, run};
 pub use operation::{Answer, Operation};
-pub use pattern::{ChaseSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then};
+pub use pattern::{ChaseSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then, Thens};
 pub use report::ClientReport;
-pub use spec::ClientSpec;
+pub use span::Span;
+pub use spec::{ClientSpec, Visits};

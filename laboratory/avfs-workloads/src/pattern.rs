@@ -2,6 +2,7 @@
 //!
 //! **State:** none. **Invariants:** what [`Pattern::check`] accepts can be carried out.
 
+use crate::span::Span;
 use serde::{Deserialize, Serialize};
 use units::{Bytes, Duration};
 
@@ -64,8 +65,41 @@ pub enum Then {
     Both,
 }
 
+/// What an editor does after each time of playing.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Thens {
+    /// Always this.
+    One(Then),
+    /// One of these, drawn each time.
+    Several(Vec<Then>),
+}
+
+impl Thens {
+    /// Whether this is among them.
+    pub fn include(&self, then: Then) -> bool {
+        self.all().contains(&then)
+    }
+
+    pub(crate) fn all(&self) -> &[Then] {
+        match self {
+            Self::One(then) => std::slice::from_ref(then),
+            Self::Several(thens) => thens,
+        }
+    }
+}
+
+impl std::fmt::Debug for Thens {
+    fn fmt(&self, output: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::One(then) => then.fmt(output),
+            Self::Several(thens) => thens.fmt(output),
+        }
+    }
+}
+
 /// An editor's figures; the first three are those of a [`StreamSpec`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EditorSpec {
     /// Mbit/s.
@@ -75,12 +109,12 @@ pub struct EditorSpec {
     /// What is played before it starts to be late, milliseconds.
     pub buffer_ms: u64,
     /// So long it plays at a time, milliseconds, once its buffer is full.
-    pub play_ms: u64,
+    pub play_ms: Span,
     /// Between the end of that and the next, where there is a pause, milliseconds.
     #[serde(default)]
-    pub pause_ms: u64,
-    /// What it does then.
-    pub then: Then,
+    pub pause_ms: Span,
+    /// What it does then: one thing, or a list from which it is drawn.
+    pub then: Thens,
 }
 
 impl EditorSpec {
@@ -244,6 +278,13 @@ impl Pattern {
             if spec.unit_kib == 0 || spec.unit_kib > 1 << 20 || (whole && !spec.unit_kib.is_multiple_of(64)) {
                 return Err("unit_kib must be a multiple of 64, or for frames 1 or more".to_owned());
             }
+        }
+        if let Self::Editor(spec) = self
+            && !(spec.play_ms.is_one() && spec.pause_ms.is_one() && !spec.then.all().is_empty())
+        {
+            return Err(
+                "play_ms and pause_ms must be a time or [from, to], and then must not be empty".to_owned()
+            );
         }
         if let Self::Chaser(spec) = self
             && spec.behind_ms < 2 * spec.buffer_ms

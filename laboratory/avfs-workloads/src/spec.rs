@@ -1,6 +1,9 @@
 //! One client of a run: its pattern, where its files are, and when it starts.
 
 use crate::pattern::{CopySpec, Pattern};
+use crate::span::Span;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use units::{Bytes, Duration};
 
@@ -10,6 +13,15 @@ pub(crate) fn takes(copy: &CopySpec, clip: Bytes) -> u64 {
     /// Twice what may be dirty.
     const WRITTEN: Bytes = Bytes::from_mib(4 << 10);
     WRITTEN.as_u64().div_ceil(clip.as_u64() * u64::from(copy.files_at_once)).max(4)
+}
+
+/// How long a client stays and is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visits {
+    /// From its start; `None`: to the end.
+    pub stay: Option<Span>,
+    /// Until it comes back, elsewhere in its clip; `None`: for good. A client that is refused comes back after that time, too.
+    pub away: Option<Span>,
 }
 
 /// One client of a run.
@@ -25,9 +37,21 @@ pub struct ClientSpec {
     pub clip: Bytes,
     /// Where in the clip a player starts, 0 to 1; also what a random reader draws from.
     pub position: f64,
+    /// When it comes and goes.
+    pub visits: Visits,
 }
 
 impl ClientSpec {
+    /// Of what this client draws.
+    pub(crate) fn random(&self) -> SmallRng {
+        SmallRng::seed_from_u64(self.position.to_bits() ^ crate::content::seed(&self.directory))
+    }
+
+    /// Where it goes on when it comes back: the golden ratio spreads places.
+    pub(crate) fn elsewhere(&self) -> Self {
+        Self { position: (self.position + 0.618_034).fract(), ..self.clone() }
+    }
+
     /// The files that must be there, with their lengths.
     pub fn needs(&self) -> Vec<(String, Bytes)> {
         match &self.pattern {

@@ -30,6 +30,8 @@ enum Step {
     Open(u64),
     Piece(u64),
     Close(u64),
+    /// It leaves.
+    Leave,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,18 @@ pub(crate) struct Stream {
     units: BTreeMap<u64, Unit>,
     steps: BTreeMap<u64, Step>,
     turn: Turn,
+    presence: Presence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Stays,
+    /// It ends what is under way, and closes.
+    Leaves,
+    /// It has closed.
+    Gone,
+    /// Its file was not opened.
+    Refused,
 }
 
 impl Stream {
@@ -92,6 +106,7 @@ impl Stream {
             units: BTreeMap::new(),
             steps: BTreeMap::new(),
             turn,
+            presence: Presence::Stays,
         }
     }
 
@@ -102,7 +117,7 @@ impl Stream {
 
     pub(crate) fn editor(spec: &ClientSpec, editor: &EditorSpec) -> Self {
         let mut player = Self::player(spec, &editor.stream(), false);
-        player.editing = Some(Editing::new(editor, player.first, player.clip_units));
+        player.editing = Some(Editing::new(editor, player.first, player.clip_units, spec.random()));
         player
     }
 
@@ -138,6 +153,10 @@ impl Stream {
             } else {
                 self.open_clip(desk);
             }
+        }
+        if self.presence != Presence::Stays {
+            self.go(desk);
+            return;
         }
         if self.edit(now, desk) {
             return;
@@ -192,6 +211,30 @@ impl Stream {
             self.start(unit, desk);
         }
         self.hand_over(desk);
+    }
+
+    /// From now on it begins nothing new.
+    pub(crate) fn leave(&mut self) {
+        if self.presence == Presence::Stays {
+            self.presence = Presence::Leaves;
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.presence, Presence::Gone | Presence::Refused)
+    }
+
+    /// A recorder hands over what it has recorded, and a player waits for what it has asked for; then the file is closed.
+    fn go(&mut self, desk: &mut Desk) {
+        self.hand_over(desk);
+        let has_all = !self.writes() || self.units.is_empty();
+        if self.presence == Presence::Leaves && self.steps.is_empty() && has_all {
+            let closing = self.editing.as_mut().and_then(Editing::closing);
+            match self.file.take().or(closing) {
+                Some(file) => self.ask(Step::Leave, Operation::Close { file }, desk),
+                None => self.presence = Presence::Gone,
+            }
+        }
     }
 
     /// A recorder's oldest unit, if none is under way.
@@ -298,7 +341,13 @@ impl Stream {
         };
         match step {
             Step::Directory => self.open_clip(desk),
-            Step::OpenClip => self.file = opened,
+            Step::OpenClip => {
+                self.file = opened;
+                if opened.is_none() {
+                    self.presence = Presence::Refused;
+                }
+            }
+            Step::Leave => self.presence = Presence::Gone,
             Step::Open(number) => match (opened, self.units.get_mut(&number)) {
                 (Some(file), Some(unit)) => {
                     unit.file = Some(file);
@@ -365,8 +414,11 @@ impl Stream {
         }
     }
 
-    /// Counts what is late and still on its way at the end; a player's is counted.
+    /// Counts what is late and still on its way at the end; a player's is counted. A client that has left waits for nothing.
     pub(crate) fn settle(&self, now: Instant, report: &mut ClientReport) {
+        if matches!(self.presence, Presence::Leaves | Presence::Gone) {
+            return;
+        }
         if self.writes() {
             let buffer = self.period * self.buffered as u32;
             let waits = self.units.values().map(|unit| now.saturating_since(unit.asked));
@@ -385,6 +437,9 @@ impl Stream {
     }
 
     pub(crate) fn next_event(&self) -> Option<Instant> {
+        if self.presence != Presence::Stays {
+            return None;
+        }
         match &self.turn {
             Turn::Player { play_at, stalled, .. } => {
                 let plays = play_at.filter(|_| !*stalled);

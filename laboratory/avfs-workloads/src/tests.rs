@@ -96,6 +96,7 @@ fn clients(pattern: &Pattern, count: usize) -> Vec<Client> {
         start_after: Duration::from_millis(250 * index as u64),
         clip: Bytes::from_mib(256),
         position: 0.4,
+        visits: Visits::default(),
     };
     (0..count).map(|index| Client::new(&spec(index))).collect()
 }
@@ -223,9 +224,15 @@ fn a_jump_takes_until_its_picture_and_the_pause_does_not_count() {
 /// seconds, also the only one on an idle device, and none was ever in time.
 #[test]
 fn who_goes_on_after_a_pause_begins_then() {
-    let (play_ms, pause_ms) = (8000, 4000);
-    let editor =
-        EditorSpec { megabits: 100.0, unit_kib: 1024, buffer_ms: 1000, play_ms, pause_ms, then: Then::Pause };
+    let (play_ms, pause_ms) = (Span::Fixed(8000), Span::Fixed(4000));
+    let editor = EditorSpec {
+        megabits: 100.0,
+        unit_kib: 1024,
+        buffer_ms: 1000,
+        play_ms,
+        pause_ms,
+        then: Thens::One(Then::Pause),
+    };
     let mut transport = Modelled::new(Duration::from_millis(5));
     let (late, reports) = late(&mut transport, &Pattern::Editor(editor), 1);
     assert_eq!((late, reports[0].start.count()), (0, 3), "it begins thrice in 30 s");
@@ -279,6 +286,7 @@ fn a_chaser_plays_what_grows_and_is_late_when_it_grows_too_slowly() {
             start_after: chaser(behind_ms).delay(),
             clip: Bytes::from_mib(1),
             position: 0.4,
+            visits: Visits::default(),
         };
         spec.pattern.check().expect("it can be carried out");
         assert_eq!(spec.needs(), [], "it is recorded");

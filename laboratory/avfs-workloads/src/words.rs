@@ -1,6 +1,6 @@
 //! What a client does, in words, for reports.
 
-use crate::pattern::{ChaseSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then};
+use crate::pattern::{ChaseSpec, CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then, Thens};
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for StreamSpec {
@@ -31,6 +31,15 @@ impl Display for Then {
     }
 }
 
+impl Display for Thens {
+    fn fmt(&self, text: &mut Formatter<'_>) -> Result {
+        for (number, then) in self.all().iter().enumerate() {
+            write!(text, "{}{then}", if number > 0 { " or " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 impl Display for Pattern {
     fn fmt(&self, text: &mut Formatter<'_>) -> Result {
         match self {
@@ -49,7 +58,7 @@ impl Display for Pattern {
             Self::Editor(spec) => {
                 let EditorSpec { play_ms, pause_ms, then, .. } = spec;
                 let stream = spec.stream();
-                write!(text, "an editor ({stream}) who plays {play_ms} ms, rests {pause_ms} ms and {then}")
+                write!(text, "an editor ({stream}) who plays {play_ms}, rests {pause_ms} and {then}")
             }
             Self::CopyFrom(copy) => write!(text, "a copy that reads ({copy})"),
             Self::CopyTo(copy) => write!(text, "a copy that writes ({copy})"),

@@ -5,7 +5,7 @@
 
 use super::Request;
 use crate::experiment::{Contender, Declaration, Experiment};
-use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, StreamSpec, Then};
+use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens};
 use rtsched_sim::device::DeviceSpec;
 use std::collections::BTreeMap;
 
@@ -210,7 +210,8 @@ fn experiment(table: &Table, place: usize, most: u32) -> Experiment {
     let (players, recorders) = (of(Pattern::Player), of(Pattern::Recorder));
     let copy = |in_flight, files_at_once| CopySpec { request_kib: 1024, in_flight, files_at_once };
     let jumper = |buffer_ms, then, pause_ms| {
-        let play_ms = table.jumps_every_s * 1000;
+        let play_ms = Span::Fixed(table.jumps_every_s * 1000);
+        let (pause_ms, then) = (Span::Fixed(pause_ms), Thens::One(then));
         Pattern::Editor(EditorSpec { megabits, unit_kib, buffer_ms, play_ms, pause_ms, then })
     };
     let (mut counted, background) = match EXPERIMENTS[place] {

@@ -182,6 +182,7 @@ fn clients(records: bool, number: u32) -> Vec<ClientSpec> {
         start_after: stagger(number) * index,
         clip: CLIP,
         position: (0.618_034 * f64::from(index + 1)).fract(),
+        visits: avfs_workloads::Visits::default(),
     };
     (0..number).map(client).collect()
 }
