@@ -7,9 +7,9 @@
 
 pub mod memory;
 
-use crate::experiment::{Contender, Declaration, Experiment};
 use crate::point::Point;
 use crate::run::of;
+use avfs_workloads::{Contender, Declaration, Experiment};
 use resvg::{tiny_skia, usvg};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -13,8 +13,8 @@ pub use set::{CACHE_PASSES, EXPERIMENTS, TABLES, Table};
 pub use table::{Row, RowError, hashes, parse, parse_hashes, text};
 pub use verdict::{ALPHA, LONGER_AT_MOST, Verdict, fisher_more, judge, pooled};
 
-use crate::experiment::Contender;
 use crate::rehearsal::{RehearsalError, Rehearsed, Stage};
+use avfs_workloads::Contender;
 use avfs_workloads::histogram::Histogram;
 use avfs_workloads::{ClientReport, Pattern};
 use rtsched_sim::trace::Trace;

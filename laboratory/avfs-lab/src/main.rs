@@ -2,7 +2,7 @@
 
 use avfs_lab::agree;
 use avfs_lab::calibrate;
-use avfs_lab::experiment::{DECLARED, Declaration};
+use avfs_lab::experiment::{self, DECLARED};
 use avfs_lab::facts;
 use avfs_lab::figure;
 use avfs_lab::golden;
@@ -15,6 +15,7 @@ use avfs_lab::results::Results;
 use avfs_lab::rig::{self, LunProcess, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
+use avfs_workloads::Declaration;
 use avfs_workloads::{Client, ClientSpec, Pattern, Transport};
 use clap::{Parser, Subcommand};
 use rtsched_sim::device::DeviceSpec;
@@ -405,7 +406,7 @@ fn declared_text(name: &str, known: &[(&str, &str)]) -> Result<String, Box<dyn E
 
 fn declared(name: &str) -> Result<Declaration, Box<dyn Error>> {
     let text = declared_text(name, &DECLARED)?;
-    Declaration::parse(&text).map_err(|error| format!("{name}: {error}").into())
+    experiment::parse(&text).map_err(|error| format!("{name}: {error}").into())
 }
 
 fn agree(workloads: &[String], short: bool, seed: u64) -> Result<(), Box<dyn Error>> {
@@ -418,7 +419,8 @@ fn agree(workloads: &[String], short: bool, seed: u64) -> Result<(), Box<dyn Err
         eprintln!("{name}: {} s of real time", scenario.duration(!short).as_secs_f64());
         let (simulated, played) = agree::run(&scenario, !short, seed)?;
         let verdict = agree::compare(&simulated, &played);
-        println!("{}, on {}:\n\n{}", scenario.title, scenario.device, verdict.markdown());
+        let declaration = scenario.declaration();
+        println!("{}, on {}:\n\n{}", declaration.title, declaration.device, verdict.markdown());
         if !verdict.holds() {
             differing.push(name);
         }
@@ -438,7 +440,7 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
     // What was measured until then is reported in any case.
     report(&[name.to_owned()], out, &out.join(format!("{}.md", declaration.name)), &declaration.name)?;
     ended?;
-    let points = Results::open(&results, &declaration.pairs()?)?.counting();
+    let points = Results::open(&results, &experiment::pairs(&declaration)?)?.counting();
     match points.iter().find_map(|point| Some((point, point.first_error.as_ref()?))) {
         Some((point, error)) => {
             Err(format!("{}, {} with {} clients: {error}", point.contender, point.experiment, point.clients))?
@@ -450,7 +452,7 @@ fn experiments(name: &str, out: &Path) -> Result<(), Box<dyn Error>> {
 fn report(names: &[String], from: &Path, document: &Path, figures: &str) -> Result<(), Box<dyn Error>> {
     let measured = |name: &String| -> Result<Measured, Box<dyn Error>> {
         let declaration = declared(name)?;
-        let results = Results::open(&results(from, &declaration), &declaration.pairs()?)?;
+        let results = Results::open(&results(from, &declaration), &experiment::pairs(&declaration)?)?;
         let (points, set_aside) = (results.counting(), results.set_aside());
         eprintln!("{} points of {}: {}", points.len(), declaration.name, document.display());
         Ok(Measured { declaration, points, set_aside })

@@ -3,8 +3,8 @@
 //! **For:** refusing in one line what would not fit, before a kernel that wants memory kills the LUN and with it the run.
 //! **State:** none. **Invariants:** a declaration that is accepted fits into [`BUDGET`], so it runs on a machine of 16 GB.
 
-use crate::experiment::{Contender, Declaration};
 use crate::rig::LUN_MEMORY;
+use avfs_workloads::{Contender, Declaration};
 use std::io;
 use units::Bytes;
 

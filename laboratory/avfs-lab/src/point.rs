@@ -4,20 +4,17 @@
 //! and the report. **State:** none. **Invariants:** the same observations make the same figures.
 
 use crate::avfs::AvfsReport;
-use crate::experiment::Experiment;
 use crate::lun::Counters;
 use crate::processor::ProcessorTime;
+use avfs_workloads::Experiment;
 use avfs_workloads::histogram::Histogram;
-use avfs_workloads::{ClientReport, Pattern};
+use avfs_workloads::{BEGINS_WITHIN, ClientReport, Pattern};
 use serde::{Deserialize, Serialize};
 use units::Duration;
 
 /// The device must be able to write on and on at this part of the rate of what recorders produce, or the run would have failed
 /// had it been longer.
 const KEEPS_UP: f64 = 0.95;
-
-/// Who has not begun to play by then does not play: that nothing of his is late says nothing.
-const BEGINS_WITHIN_MS: f64 = 5000.0;
 
 /// From so much stolen processor time on, percent, a point tells about the machine's host. See [`Point::stolen`].
 pub const STOLEN_BOUND: f64 = 3.0;
@@ -140,7 +137,7 @@ impl Point {
 
     /// Whether every player began to play in the time in which one has to.
     pub fn all_play(&self) -> bool {
-        self.start.is_none_or(|start| start.longest_ms <= BEGINS_WITHIN_MS)
+        self.start.is_none_or(|start| start.longest_ms <= BEGINS_WITHIN.as_secs_f64() * 1e3)
     }
 
     /// And it may have decided the verdict. Who has nobody beside him is in time in spite of the host, never because of it: with

@@ -9,9 +9,8 @@ pub mod holdings;
 mod transport;
 
 use crate::ageing::Step;
-use crate::experiment::{Contender, Declaration, Experiment};
 use crate::point::{Mark, Point, Seen, judge};
-use crate::run::{self, clients, needs, ramp, shares};
+use crate::run::{self, shares};
 use crate::search::{self, Next};
 use avfs_core::config::{Config, ConfigError, DeviceConfig};
 use avfs_core::error::Error as VolumeError;
@@ -19,7 +18,9 @@ use avfs_core::recovery::RecoveryError;
 use avfs_core::simulation::formatted;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
-use avfs_workloads::{Client, ClientReport, TransportError};
+use avfs_workloads::{
+    Client, ClientReport, Contender, Declaration, Experiment, TransportError, clients, needs, ramp,
+};
 use rtsched_sim::calibration::{read_ends, start_values, write_times};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
@@ -114,7 +115,7 @@ pub(crate) struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub(crate) fn prepare(declaration: &'a Declaration) -> Result<Self, RehearsalError> {
         let size = Bytes(declaration.size_gib << 30);
-        let device = declaration.device()?.of_size(size);
+        let device = crate::experiment::device(declaration)?.of_size(size);
         let mut disks = BTreeMap::new();
         for age in declaration.experiments.iter().map(|one| one.aged_percent) {
             if let Entry::Vacant(vacant) = disks.entry(age) {
@@ -276,7 +277,7 @@ mod tests {
             format!("[[experiment]]\nname = \"clients\"\nclient = {client}\nmost = 20\nguess = 13\n");
         let (head, background) = declaration.split_once("---").unwrap_or((declaration, ""));
         let declaration =
-            Declaration::parse(&format!("{lun}{head}\n{counted}{background}")).expect("it is one");
+            crate::experiment::parse(&format!("{lun}{head}\n{counted}{background}")).expect("it is one");
         let mut points = Vec::new();
         carry_out(&declaration, Some(clients), &mut |point, _, _| points.push(point.clone()))
             .expect("it is rehearsed");
@@ -296,7 +297,7 @@ mod tests {
              compare = [\"AVFS\"]\n[[experiment]]\nname = \"clients\"\nclient = {READER}\nin_turn_with = [{recorder}]\n\
              most = 6\nguess = 6\n{beside}"
         );
-        let declaration = Declaration::parse(&declaration).expect("it is one");
+        let declaration = crate::experiment::parse(&declaration).expect("it is one");
         let mut stage = Stage::prepare(&declaration).expect("it is laid");
         let told = |stage: &Stage| {
             let (contender, experiment) = (&declaration.contenders[0], &declaration.experiments[0]);

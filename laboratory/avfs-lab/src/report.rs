@@ -7,11 +7,11 @@
 mod conditions;
 mod processor_time;
 
-use crate::experiment::{Contender, Declaration, Experiment};
 use crate::figure;
 use crate::point::{Percentiles, Point};
 use crate::run::of;
 use crate::search::{self, Next};
+use avfs_workloads::{Contender, Declaration, Experiment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt::Write;
@@ -191,7 +191,7 @@ impl Section<'_> {
                 let _ = writeln!(text, "| *{name}* | {} |", cells.collect::<Vec<_>>().join(" | "));
             }
         };
-        if let Ok(device) = declaration.device() {
+        if let Ok(device) = crate::experiment::device(declaration) {
             row("the device, if it never sought", &|one| Some(one.bound(device.sequential_mb_per_s() * 8.0)));
         }
         let published: BTreeSet<&String> =
@@ -332,7 +332,7 @@ pub(crate) mod tests {
 
     pub(crate) fn smoke() -> Declaration {
         let (_, text) = DECLARED.iter().find(|(name, _)| *name == "smoke").expect("the crate's own");
-        Declaration::parse(text).expect("the crate's own")
+        crate::experiment::parse(text).expect("the crate's own")
     }
 
     pub(crate) fn point(clients: u32, clean: bool, repeat: u32) -> Point {

@@ -12,11 +12,11 @@ pub use file_server::FileServer;
 pub use lun_process::LunProcess;
 
 use crate::avfs::{self, AvfsReport};
-use crate::experiment::{Contender, Declaration};
 use crate::loop_device::{self, LoopDevice, LoopError};
 use crate::lun::{Counters, Mode};
 use crate::processor::ProcessorTime;
 use avfs_workloads::ClientSpec;
+use avfs_workloads::{Contender, Declaration};
 use rtsched_sim::device::{DeviceError, ModelSpec};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -185,7 +185,7 @@ impl Rig {
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
         // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn, and the kernel
         // reads further ahead on what does.
-        let arms = matches!(declaration.device()?.model, ModelSpec::Disk(_));
+        let arms = matches!(crate::experiment::device(declaration)?.model, ModelSpec::Disk(_));
         device.set("rotational", if arms { "1" } else { "0" })?;
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;

@@ -4,7 +4,6 @@
 //! [`Results`]. **Invariants:** what is measured next depends on what was written down and on nothing else.
 
 use crate::ageing::{self, Step};
-use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::facts;
 use crate::local::LocalTransport;
 use crate::memory;
@@ -15,19 +14,14 @@ use crate::rig::{FileServer, Rig, RigError, Scratch};
 use crate::search::{self, Next};
 use crate::smb::SmbTransport;
 use crate::steal;
-use avfs_workloads::{Client, ClientSpec, Pattern, Transport};
+use avfs_workloads::{Access, Contender, Declaration, Experiment};
+use avfs_workloads::{Client, Transport, clients, needs, ramp};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 use units::{Bytes, Duration};
-
-/// Clients start one after the other.
-const STAGGER: Duration = Duration::from_millis(250);
-
-/// Who reads as fast as he can gets through so many players' clips in a run; what he read before would come from memory.
-const GREEDY_CLIPS: u64 = 12;
 
 /// What was measured of a declaration so far.
 #[derive(Debug)]
@@ -135,7 +129,7 @@ pub fn of<'a>(points: &'a [Point], contender: &Contender, experiment: &Experimen
 /// # Errors
 /// When a rig cannot be built, or the results cannot be written. What was measured stays.
 pub fn carry_out(declaration: &Declaration, results: &Path) -> Result<(), Box<dyn Error>> {
-    let pairs = declaration.pairs()?;
+    let pairs = crate::experiment::pairs(declaration)?;
     let mut results = Results::open(results, &pairs)?;
     let mut known = Known::of(&results);
     let scratch = Scratch::new()?;
@@ -217,73 +211,6 @@ pub fn verdict(point: &Point) -> String {
             .map_or(String::new(), |said| format!(", {:.1} % read for nobody", said.never_read_percent)),
         stolen.unwrap_or_default(),
     )
-}
-
-/// The clients of a run, and how many of them count. Their clips are as long as the files are, which others may need longer: a
-/// player that begins again before the end of its file has been read ahead of for nobody.
-pub(crate) fn clients(
-    declaration: &Declaration,
-    experiment: &Experiment,
-    number: u32,
-    seed: u32,
-) -> (Vec<ClientSpec>, usize) {
-    let (specs, counted) = clients_alone(declaration, experiment, number, seed);
-    let laid = needs(declaration, experiment.aged_percent);
-    (specs.into_iter().map(|spec| spec.as_laid(&laid)).collect(), counted)
-}
-
-/// The same, with clips as long as this experiment needs them.
-fn clients_alone(
-    declaration: &Declaration,
-    experiment: &Experiment,
-    number: u32,
-    seed: u32,
-) -> (Vec<ClientSpec>, usize) {
-    let number = number * experiment.at_once;
-    // Odd parts of the golden ratio: spread, and not the same in each search.
-    let position = |index: u32| (0.618_034 * f64::from(index + 1) + 0.137 * f64::from(seed)).fract();
-    // Nobody may come by what he read before: it would come from memory.
-    let longest = ramp(experiment, experiment.most * experiment.at_once) + declaration.measured(experiment);
-    let spec = |directory: String, pattern: &Pattern, index: u32| ClientSpec {
-        directory,
-        pattern: pattern.clone(),
-        start_after: STAGGER * index + pattern.delay(),
-        clip: declaration.clip().max(pattern.passes(longest)),
-        position: position(index),
-        visits: avfs_workloads::Visits::default(),
-    };
-    let counted = (0..number).map(|index| {
-        let pattern = experiment.pattern(index);
-        let owner = if matches!(pattern, Pattern::Chaser(_)) { index.saturating_sub(1) } else { index };
-        spec(format!("client{owner:02}"), pattern, index)
-    });
-    let beside = experiment.background.iter().enumerate().map(|(index, pattern)| {
-        let spec = spec(format!("beside{index:02}"), pattern, index as u32);
-        let reads = matches!(pattern, Pattern::CopyFrom(_) | Pattern::RandomReader(_) | Pattern::Scrubber(_));
-        let clip = Bytes(spec.clip.as_u64() * if reads { GREEDY_CLIPS } else { 1 });
-        let start_after = Duration::from_millis(experiment.beside_after_ms.unwrap_or_default());
-        ClientSpec { start_after, clip, ..spec }
-    });
-    (counted.chain(beside).collect(), number as usize)
-}
-
-/// Until so many clients have started, and filled their buffers.
-pub(crate) fn ramp(experiment: &Experiment, clients: u32) -> Duration {
-    let latest = (0..clients).map(|client| STAGGER * client + experiment.pattern(client).delay()).max();
-    latest.unwrap_or_default() + STAGGER + Duration::from_secs(1)
-}
-
-/// The files that the experiments of an age read, with their lengths; of what several read, the longest.
-pub(crate) fn needs(declaration: &Declaration, age: Option<u32>) -> BTreeMap<String, Bytes> {
-    let mut needs = BTreeMap::new();
-    let own = declaration.experiments.iter().filter(|one| one.aged_percent == age);
-    for (name, length) in
-        own.flat_map(|one| clients_alone(declaration, one, one.most, 0).0).flat_map(|client| client.needs())
-    {
-        let known = needs.entry(name).or_insert(length);
-        *known = length.max(*known);
-    }
-    needs
 }
 
 /// How a volume is aged on which these files are laid then, with which it is so full.
@@ -416,7 +343,7 @@ impl Volume {
         rig.remove_written(&self.laid)?;
         rig.unmount();
         let window = seen.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let sequential_megabits = declaration.device()?.sequential_mb_per_s() * 8.0;
+        let sequential_megabits = crate::experiment::device(declaration)?.sequential_mb_per_s() * 8.0;
         let reports = &reports;
         let window = &window;
         Ok(judge(
@@ -445,6 +372,7 @@ fn mark(rig: &Rig, at: Duration, clients: &[Client]) -> Result<Mark, RigError> {
 mod tests {
     use super::*;
     use crate::report::tests::{point, smoke};
+    use avfs_workloads::Pattern;
 
     #[test]
     fn clips_are_as_long_as_the_fastest_who_reads_them_needs() {

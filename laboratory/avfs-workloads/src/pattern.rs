@@ -218,6 +218,28 @@ impl Pattern {
         self.stream().map(|spec| spec.buffer_ms)
     }
 
+    /// What it asks for at once, as it is declared; of an office, a document.
+    pub fn unit(&self) -> Bytes {
+        match self {
+            Self::CopyFrom(copy) | Self::CopyTo(copy) | Self::RandomReader(copy) => {
+                Bytes::from_kib(copy.request_kib)
+            }
+            Self::Scrubber(scrub) => Bytes::from_kib(scrub.picture_kib),
+            Self::Office { .. } => Bytes::from_kib(64),
+            _ => self.stream().map_or(Bytes::ZERO, |spec| spec.unit()),
+        }
+    }
+
+    /// Units that it buffers, if it has a rate.
+    pub fn buffered_units(&self) -> u64 {
+        self.stream().map_or(0, |spec| spec.buffered())
+    }
+
+    /// Whether it stops for a while and goes on.
+    pub fn pauses(&self) -> bool {
+        matches!(self, Self::Editor(editor) if editor.then.include(Then::Pause))
+    }
+
     /// How much later than its turn it starts.
     pub fn delay(&self) -> Duration {
         match self {

@@ -2,6 +2,10 @@
 
 use crate::histogram::Histogram;
 use serde::{Deserialize, Serialize};
+use units::Duration;
+
+/// A player that has not begun to play by then does not play: that none of its units is late says nothing.
+pub const BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What became of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

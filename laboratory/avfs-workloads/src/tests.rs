@@ -316,3 +316,60 @@ fn who_does_not_chase_must_not_meet_the_end_of_a_file() {
         report.errors > 0 && report.first_error.as_ref().is_some_and(|error| error.contains("the file ends"))
     );
 }
+
+/// What is drawn of a time is of that time, and what is fixed draws nothing.
+#[test]
+fn a_client_comes_and_goes_as_it_is_declared() {
+    let visits = Visits { stay: Some(Span::Between([3000, 4000])), away: Some(Span::Fixed(2000)) };
+    for pattern in [Pattern::Player(SPEC), Pattern::Recorder(SPEC), Pattern::FramePlayer(SPEC)] {
+        let spec = ClientSpec {
+            directory: "p".to_owned(),
+            pattern: pattern.clone(),
+            start_after: Duration::ZERO,
+            clip: Bytes::from_mib(256),
+            position: 0.4,
+            visits,
+        };
+        let mut transport = Modelled::new(Duration::from_millis(5));
+        let reports = run(&mut transport, &mut [Client::new(&spec)], Duration::from_secs(30), |_, _| {});
+        let report = reports.expect("it never fails").remove(0);
+        assert_eq!((report.late, report.errors), (0, 0), "{pattern:?}");
+        // It is there for 3 to 4 of each 5 to 6 s, of 84 ms a unit; a player needs 60 ms to begin.
+        assert!((180..=260).contains(&report.units), "{pattern:?}: {} units", report.units);
+        if matches!(pattern, Pattern::Player(_)) {
+            let opens = transport.names.len() as u64;
+            assert!((5..=6).contains(&opens) && report.start.count() == opens, "{opens} opens");
+        }
+    }
+}
+
+/// A recorder that leaves has handed over all that it has recorded.
+#[test]
+fn a_recorder_that_leaves_loses_nothing() {
+    let spec = ClientSpec {
+        directory: "p".to_owned(),
+        pattern: Pattern::Recorder(SPEC),
+        start_after: Duration::ZERO,
+        clip: Bytes::from_mib(256),
+        position: 0.4,
+        visits: Visits { stay: Some(Span::Fixed(5000)), away: None },
+    };
+    let mut transport = Modelled::new(Duration::from_millis(5));
+    // It leaves while a unit takes 700 ms, and eight wait behind it.
+    transport.hiccup = Some((60, Duration::from_millis(700)));
+    let reports = run(&mut transport, &mut [Client::new(&spec)], Duration::from_secs(30), |_, _| {});
+    let report = &reports.expect("it never fails")[0];
+    assert_eq!((report.units, report.late, report.errors), (60, 0, 0));
+}
+
+#[test]
+fn an_editor_does_what_is_drawn_for_it() {
+    let then = Thens::Several(vec![Then::Jump, Then::Pause]);
+    let (play_ms, pause_ms) = (Span::Between([500, 1500]), Span::Between([200, 400]));
+    let editor = EditorSpec { megabits: 100.0, unit_kib: 1024, buffer_ms: 1000, play_ms, pause_ms, then };
+    let mut transport = Modelled::new(Duration::from_millis(5));
+    let (late, reports) = late(&mut transport, &Pattern::Editor(editor), 1);
+    // 30 s of plays of a second, each with a begin of 60 ms at the most, half of them with a pause of 300 ms.
+    let begins = reports[0].start.count();
+    assert!(late == 0 && (20..=32).contains(&begins), "{late} late, {begins} begins");
+}

@@ -8,7 +8,7 @@ use rtsched_sim::policy::PolicyName;
 use rtsched_sim::report::Outcome;
 use rtsched_sim::scenarios::{self, CapacityQuestion, Mix};
 use rtsched_sim::simulation::{self, Happening};
-use rtsched_sim::workload::{Scenario, ScenarioError, StreamKind};
+use rtsched_sim::workload::{Scenario, ScenarioError};
 use std::io::Write;
 use std::process::ExitCode;
 use units::{Duration, Instant};
@@ -80,8 +80,8 @@ enum Work {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Virtual seconds of each
-        #[arg(long, default_value_t = 600.0)]
-        seconds: f64,
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
         /// A line of JSON for each run
         #[arg(long)]
         json: bool,
@@ -89,7 +89,7 @@ enum Work {
         #[arg(long)]
         verbose: bool,
     },
-    /// Counts how many streams each policy carries without a late frame
+    /// Counts how many streams each policy carries without a late unit
     Capacity {
         /// A device's name or declaration
         #[arg(long, default_value = "raid5-table5")]
@@ -132,33 +132,36 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
                 true => scenarios::names().map(str::to_owned).collect(),
                 false => scenarios,
             };
-            let mut good = 0;
+            let (mut good, mut all) = (0, 0);
             for name in &names {
-                let scenario = scenarios::named(name)?;
-                let mut policies = vec![policy.unwrap_or(PolicyName::Rtsched)];
-                if compare {
-                    policies.extend(&scenario.compare);
+                for scenario in scenarios::named(name)? {
+                    let mut policies = vec![policy.unwrap_or(PolicyName::Rtsched)];
+                    if compare {
+                        policies.extend(scenario.compare());
+                    }
+                    if !json {
+                        say!("{}: {}", scenario.name(), scenario.declaration().title);
+                    }
+                    let mut holds = true;
+                    for policy in policies {
+                        let mut print = |at: Instant, what: &Happening<'_>| {
+                            if trace {
+                                say!("{:.6} {what}", at.saturating_since(Instant::ZERO).as_secs_f64());
+                            }
+                        };
+                        let duration = scenario.duration(!short);
+                        let outcome =
+                            simulation::run_observed(&scenario, policy, seed, duration, &mut print)?;
+                        holds &= show(&scenario, policy, &outcome, json, each);
+                    }
+                    good += usize::from(holds);
+                    all += 1;
                 }
-                if !json {
-                    say!("{}: {}", scenario.name, scenario.title);
-                }
-                let mut holds = true;
-                for policy in policies {
-                    let mut print = |at: Instant, what: &Happening<'_>| {
-                        if trace {
-                            say!("{:.6} {what}", at.saturating_since(Instant::ZERO).as_secs_f64());
-                        }
-                    };
-                    let duration = scenario.duration(!short);
-                    let outcome = simulation::run_observed(&scenario, policy, seed, duration, &mut print)?;
-                    holds &= show(&scenario, policy, &outcome, json, each);
-                }
-                good += usize::from(holds);
             }
             if !json {
-                say!("{good} of {} scenarios end as they declare", names.len());
+                say!("{good} of {all} scenarios end as they declare");
             }
-            Ok(good == names.len())
+            Ok(good == all)
         }
         Work::Random { players, count, seed, seconds, json, verbose } => {
             let mix = if players { Mix::Players } else { Mix::Everything };
@@ -172,7 +175,9 @@ fn work(work: Work) -> Result<bool, ScenarioError> {
 
 fn list() -> Result<bool, ScenarioError> {
     for name in scenarios::names() {
-        say!("{name:<18} {}", scenarios::named(name)?.title);
+        for scenario in scenarios::named(name)? {
+            say!("{name:<18} {}", scenario.declaration().title);
+        }
     }
     say!("");
     for name in DeviceSpec::names() {
@@ -220,11 +225,11 @@ fn show(scenario: &Scenario, policy: PolicyName, outcome: &Outcome, json: bool, 
         say!("{}", outcome.to_table(each).trim_end());
     }
     let failures = match policy {
-        PolicyName::Rtsched => outcome.failures(&scenario.expect),
+        PolicyName::Rtsched => outcome.failures(scenario.expect()),
         _ => outcome.violations.clone(),
     };
     for failure in &failures {
-        eprintln!("  FAILED {}: {failure}", scenario.name);
+        eprintln!("  FAILED {}: {failure}", scenario.name());
     }
     failures.is_empty()
 }
@@ -233,7 +238,7 @@ fn random(
     mix: Mix,
     count: u64,
     first: u64,
-    seconds: f64,
+    seconds: u64,
     json: bool,
     verbose: bool,
 ) -> Result<bool, ScenarioError> {
@@ -241,19 +246,18 @@ fn random(
     let (mut admitted, mut refused, mut on_time) = (0, 0, 0);
     for seed in first..first.saturating_add(count) {
         let scenario = scenarios::random(mix, seed, seconds);
-        let outcome =
-            simulation::run(&scenario, PolicyName::Rtsched, seed, Duration::from_secs_f64(seconds))?;
+        let outcome = simulation::run(&scenario, PolicyName::Rtsched, seed, Duration::from_secs(seconds))?;
         admitted += outcome.streams.iter().map(|stream| u64::from(stream.admitted)).sum::<u64>();
         refused += outcome.refusals.len();
         on_time += outcome.streams.iter().map(|stream| stream.on_time).sum::<u64>();
-        let failures = outcome.failures(&scenario.expect);
+        let failures = outcome.failures(scenario.expect());
         if json {
             say!("{}", outcome.to_json());
         } else if verbose || !failures.is_empty() {
             say!("{}", outcome.to_table(true).trim_end());
         }
         if verbose {
-            say!("{}", toml::to_string(&scenario).unwrap_or_default());
+            say!("{}", toml::to_string(scenario.declaration()).unwrap_or_default());
         }
         for failure in &failures {
             eprintln!("  FAILED seed {seed}: {failure}");
@@ -264,7 +268,7 @@ fn random(
     }
     if !json {
         say!(
-            "{count} random scenarios of {seconds} s: {admitted} admissions, {refused} refusals, {on_time} frames \
+            "{count} random scenarios of {seconds} s: {admitted} admissions, {refused} refusals, {on_time} units \
              on time; {} failed{}",
             bad.len(),
             if bad.is_empty() { String::new() } else { format!(": seeds {bad:?}") }
@@ -281,7 +285,7 @@ fn capacity(
     most: u32,
     seed: u64,
 ) -> Result<bool, ScenarioError> {
-    say!("streams of {rate_mbit} Mbit/s without a late frame in {seconds} s on {device}");
+    say!("streams of {rate_mbit} Mbit/s without a late unit in {seconds} s on {device}");
     say!(
         "{:<22} {:>8} {:>22} {:>10} {:>22}",
         "policy, request",
@@ -292,11 +296,11 @@ fn capacity(
     );
     let row = |policy: PolicyName, request_mib: u64, name: String| -> Result<(), ScenarioError> {
         let mut cells = Vec::new();
-        for kind in [StreamKind::Reader, StreamKind::Writer] {
+        for records in [false, true] {
             for copier in [false, true] {
                 let question = CapacityQuestion {
                     device: device.to_owned(),
-                    kind,
+                    records,
                     rate_mbit,
                     copier,
                     baseline_request_kib: request_mib << 10,

@@ -5,7 +5,7 @@
 
 use crate::oracle::MARGIN;
 use crate::stream::Stream;
-use crate::workload::{Expect, StreamGroup};
+use crate::workload::Expect;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -84,20 +84,20 @@ pub struct StreamOutcome {
     pub refused: u32,
     /// How often it lost its guarantee.
     pub demoted: u32,
-    /// Frames in time while it had a guarantee.
+    /// Units in time while it had a guarantee.
     pub on_time: u64,
-    /// Frames late, or lost, while it had a guarantee.
+    /// Units late, or lost, while it had a guarantee.
     pub late: u64,
-    /// Of these, those of visits in which it lost its guarantee, before or after.
-    pub late_demoted: u64,
-    /// Frames in time without a guarantee.
+    /// Of these, those of visits in which its guarantee was interrupted, before or after.
+    pub late_interrupted: u64,
+    /// Units in time without a guarantee.
     pub unpromised_on_time: u64,
-    /// Frames late without a guarantee.
+    /// Units late without a guarantee.
     pub unpromised_late: u64,
     /// By how much its latest request was late, or early (negative), milliseconds.
     pub tardiness_max_ms: Option<f64>,
-    /// The longest time from joining or a jump to the first bytes, milliseconds.
-    pub first_bytes_max_ms: f64,
+    /// The longest time from an open or a jump to the first picture, milliseconds.
+    pub picture_max_ms: f64,
     /// Length of its last request, KiB.
     pub request_kib: f64,
     /// The granted time to a deadline: how long after joining a player starts, milliseconds.
@@ -105,42 +105,42 @@ pub struct StreamOutcome {
 }
 
 impl StreamOutcome {
-    pub(crate) fn new(stream: usize, group: &StreamGroup, of: &Stream, device_changes: bool) -> Self {
+    pub(crate) fn new(stream: usize, of: &Stream, device_changes: bool) -> Self {
         let tally = &of.tally;
         Self {
             stream,
-            group: group.name.clone(),
+            group: of.group.clone(),
             rate_mbit: of.rate.0 as f64 / 1e6,
-            behaves: group.speed <= 1.0,
-            may_be_demoted: device_changes || group.pause_every_s.is_some(),
+            behaves: of.pace <= of.rate,
+            may_be_demoted: device_changes || of.pauses,
             admitted: tally.admitted,
             refused: tally.refused,
             demoted: tally.demoted,
-            on_time: tally.on_time,
+            on_time: tally.units.saturating_sub(tally.late),
             late: tally.late,
-            late_demoted: tally.late_demoted,
-            unpromised_on_time: tally.unpromised_on_time,
+            late_interrupted: tally.late_interrupted,
+            unpromised_on_time: tally.unpromised_units.saturating_sub(tally.unpromised_late),
             unpromised_late: tally.unpromised_late,
             tardiness_max_ms: tally.tardiness_max_ms,
-            first_bytes_max_ms: tally.first_bytes_max_ms,
+            picture_max_ms: tally.picture_max_ms,
             request_kib: tally.request.as_u64() as f64 / 1024.0,
             window_ms: tally.window.as_secs_f64() * 1e3,
         }
     }
 
-    /// Frames late that were promised: of visits in which it kept its guarantee, and where it had no reason to lose it, of
+    /// Units late that were promised: of visits in which it kept its guarantee, and where it had no reason to lose it, of
     /// the others, too; also those after it lost it, unless it was refused at times, when they cannot be told apart.
     pub fn broken_promises(&self) -> u64 {
         match (self.behaves, self.may_be_demoted) {
             (false, _) => 0,
-            (true, true) => self.late - self.late_demoted,
+            (true, true) => self.late - self.late_interrupted,
             (true, false) => {
                 self.late + if self.demoted > 0 && self.refused == 0 { self.unpromised_late } else { 0 }
             }
         }
     }
 
-    /// It was admitted and never lost its guarantee, and no frame was late.
+    /// It was admitted and never lost its guarantee, and no unit was late.
     pub fn is_clean(&self) -> bool {
         self.behaves && self.admitted > 0 && self.demoted == 0 && self.late == 0
     }
@@ -169,7 +169,7 @@ impl Refusal {
 }
 
 impl Outcome {
-    /// Late frames of streams that nothing excuses.
+    /// Late units of streams that nothing excuses.
     pub fn late(&self) -> u64 {
         self.streams.iter().map(StreamOutcome::broken_promises).sum()
     }
@@ -191,7 +191,7 @@ impl Outcome {
                 idle * 100.0
             ),
         );
-        check(self.late() == 0, format!("{} frames of admitted streams are late", self.late()));
+        check(self.late() == 0, format!("{} units of admitted streams are late", self.late()));
         let wrong: Vec<_> = self.refusals.iter().filter(|refusal| refusal.is_wrong()).collect();
         if let Some(first) = wrong.first() {
             let used = first.oracle_utilisation.unwrap_or_default() * 100.0;
@@ -260,7 +260,7 @@ impl Outcome {
         );
         let _ = writeln!(
             text,
-            "  streams: {} clean, {} frames late, {} refused of which {} wrongly",
+            "  streams: {} clean, {} units late, {} refused of which {} wrongly",
             self.clean(),
             self.late(),
             self.refusals.len(),
@@ -297,7 +297,7 @@ impl Outcome {
             "on time",
             "late",
             "tardiness",
-            "first bytes",
+            "picture",
             "window",
             "request",
         ];
@@ -348,7 +348,7 @@ fn row(streams: &[&StreamOutcome]) -> [String; 11] {
         (sum(|stream| stream.on_time) + sum(|stream| stream.unpromised_on_time)).to_string(),
         (sum(|stream| stream.late) + sum(|stream| stream.unpromised_late)).to_string(),
         if tardiness > f64::MIN { format!("{tardiness:.1} ms") } else { "-".to_owned() },
-        format!("{:.0} ms", most(|stream| stream.first_bytes_max_ms)),
+        format!("{:.0} ms", most(|stream| stream.picture_max_ms)),
         format!("{:.0} ms", most(|stream| stream.window_ms)),
         format!("{:.0} KiB", most(|stream| stream.request_kib)),
     ]

@@ -1,22 +1,31 @@
 //! Virtual time.
 //!
-//! **For:** running one scenario under one policy: the next thing that happens, happens. **Excludes:** what clients want,
-//! what devices take, who goes first. **State:** device, streams, background and stage of one run. **Invariants:** time
-//! goes on only to the next event; a policy that keeps requests from an idle device says until when.
+//! **For:** running one scenario under one policy: a way to the files for its clients, behind which are the scheduler and a
+//! modelled device. **Excludes:** what clients want and whether they are late, what devices take, who goes first. **State:**
+//! device, streams and stage of one run. **Invariants:** time goes on only to the next event; a policy that keeps requests from
+//! an idle device says until when.
 
-use crate::background::Background;
 use crate::calibration::{read_ends, start_values, write_times};
 use crate::device::{Command, Completion, Device, DeviceSpec};
+use crate::loose::Loose;
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
 use crate::policy::{Ask, Notice, Policy, PolicyName, Scheduled};
-use crate::report::{Outcome, Refusal, StreamOutcome};
-use crate::stage::{Alarm, BEST_EFFORT, Client, METADATA, STREAMS, Stage, UNADMITTED, seconds};
+use crate::report::{Outcome as RunOutcome, Refusal, StreamOutcome};
+use crate::stage::{BEST_EFFORT, Client as Requester, METADATA, STREAMS, Stage, UNADMITTED, seconds};
 pub use crate::stage::{Happening, Observer};
-use crate::stream::Stream;
-use crate::workload::{Layout, Refused, Scenario, ScenarioError};
+use crate::stream::{Stream, file_of};
+use crate::workload::{Scenario, ScenarioError};
+use avfs_workloads as workloads;
+use avfs_workloads::{
+    Answer, Client, ClientReport, ClientSpec, Member, Operation, Outcome, Refused, Transport, TransportError,
+};
 use rtsched::{Calibrated, Class, Config, DispatchId, StreamId};
+use thiserror::Error;
 use units::{Bytes, Duration, Instant};
+
+/// What a client asks for at once, bytes, at most.
+const LARGEST: u32 = 64 << 20;
 
 /// Runs a scenario.
 ///
@@ -27,7 +36,7 @@ pub fn run(
     policy: PolicyName,
     seed: u64,
     duration: Duration,
-) -> Result<Outcome, ScenarioError> {
+) -> Result<RunOutcome, ScenarioError> {
     run_observed(scenario, policy, seed, duration, &mut |_, _| ())
 }
 
@@ -41,9 +50,9 @@ pub fn run_observed<'a>(
     seed: u64,
     duration: Duration,
     observer: &'a mut Observer<'a>,
-) -> Result<Outcome, ScenarioError> {
+) -> Result<RunOutcome, ScenarioError> {
     let device = scenario.device()?;
-    let request = Bytes::from_kib(scenario.scheduler.baseline_request_kib);
+    let request = Bytes::from_kib(scenario.simulated().baseline_request_kib);
     let mut policy_box: Box<dyn Policy> = match Baseline::new(policy, request) {
         Some(baseline) => Box::new(baseline),
         None => Box::new(Scheduled::new(config(scenario, &device))),
@@ -53,7 +62,7 @@ pub fn run_observed<'a>(
 
 /// The configuration of production, but for what the scenario says and what was measured on the device.
 pub fn config(scenario: &Scenario, device: &DeviceSpec) -> Config {
-    let spec = &scenario.scheduler;
+    let spec = scenario.simulated();
     let [read, write, flush] = start_values(device);
     let mut config = Config {
         read,
@@ -87,16 +96,21 @@ pub fn run_with<'a>(
     seed: u64,
     duration: Duration,
     observer: &'a mut Observer<'a>,
-) -> Outcome {
-    let memory = Bytes::from_mib(scenario.scheduler.memory_mib);
-    let longest = Bytes::from_kib(scenario.scheduler.largest_request_kib);
+) -> RunOutcome {
+    let memory = Bytes::from_mib(scenario.simulated().memory_mib);
+    let longest = Bytes::from_kib(scenario.simulated().largest_request_kib);
+    let specs = specs(scenario, seed, device.capacity());
+    let stage = Stage::new(policy, device.capacity(), observer);
     let mut simulation = Simulation {
+        scenario,
         device: Device::new(device, seed),
         oracle: Oracle::new(device, memory, longest),
+        members: Vec::new(),
         streams: Vec::new(),
         zones: Vec::new(),
-        background: Vec::new(),
-        stage: Stage::new(scenario, policy, device.capacity(), observer),
+        loose: Loose::new(seed),
+        stage,
+        outcomes: Vec::new(),
         completions: Vec::new(),
         refusals: Vec::new(),
         latencies: Default::default(),
@@ -104,19 +118,47 @@ pub fn run_with<'a>(
         most_in_flight: 0,
         idle: Duration::ZERO,
     };
-    simulation.prepare(device, seed);
-    simulation.go_on_until(Instant::ZERO + duration);
+    simulation.prepare(device, &specs, seed);
+    let mut clients: Vec<Client> = specs.iter().map(|(_, spec)| Client::new(spec)).collect();
+    // A run that went wrong ends at once, and its violations say why.
+    if let Ok(reports) = avfs_workloads::run(&mut simulation, &mut clients, duration, |_, _| ()) {
+        simulation.settle(&reports);
+    }
     simulation.finish(name, device, seed, duration)
 }
 
+/// The clients, with files as long as the device has room for.
+fn specs(scenario: &Scenario, seed: u64, capacity: Bytes) -> Vec<(Member, ClientSpec)> {
+    let experiment = scenario.experiment();
+    let members = avfs_workloads::members(experiment, experiment.most);
+    // Places are spread by small numbers.
+    let seed = (seed % 1024) as u32;
+    let (specs, _) = avfs_workloads::clients_alone(scenario.declaration(), experiment, experiment.most, seed);
+    let with_file = |((member, _), spec): ((Member, u32), ClientSpec)| {
+        let clip = file_of(&spec.pattern, scenario.group(member).1, capacity);
+        (member, ClientSpec { clip, ..spec })
+    };
+    std::iter::zip(members, specs).map(with_file).collect()
+}
+
+/// Something is wrong with the policy.
+#[derive(Debug, Error)]
+#[error("the policy does what must not happen")]
+struct Violated;
+
 struct Simulation<'a> {
+    scenario: &'a Scenario,
     device: Device,
     oracle: Oracle,
+    /// Of each client, whether it is a stream.
+    members: Vec<Of>,
     streams: Vec<Stream>,
     /// What the place of each one's file adds to a byte that is read, seconds.
     zones: Vec<f64>,
-    background: Vec<Background>,
+    loose: Loose,
     stage: Stage<'a>,
+    /// Not yet told to the clients.
+    outcomes: Vec<Outcome>,
     completions: Vec<Completion>,
     refusals: Vec<Refusal>,
     /// Nanoseconds from enqueueing to completion, of requests without a guarantee, by owner.
@@ -126,6 +168,14 @@ struct Simulation<'a> {
     most_in_flight: usize,
     /// The device had nothing to do, although requests waited.
     idle: Duration,
+}
+
+/// What the simulator knows a client as.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Stream(usize),
+    /// With files so long.
+    Loose(Bytes),
 }
 
 /// How long requests of one kind took.
@@ -142,58 +192,90 @@ impl Latencies {
     }
 }
 
-impl Simulation<'_> {
-    fn prepare(&mut self, device: &DeviceSpec, seed: u64) {
-        let scenario = self.stage.scenario;
-        for (group, spec) in scenario.streams.iter().enumerate() {
-            for nth in 0..spec.count {
-                let index = self.streams.len();
-                let stream = Stream::new(index, group, nth, spec, self.stage.capacity, seed);
-                self.zones.push(device.zone_seconds_per_byte(&stream.pieces_of_file()));
-                self.streams.push(stream);
-                let join = spec.join_s + spec.join_every_s * f64::from(nth);
-                self.stage.alarm_in(join, Client::Stream(index), Alarm::Join);
+impl Transport for Simulation<'_> {
+    fn now(&self) -> Instant {
+        self.stage.now
+    }
+
+    fn largest(&self) -> u32 {
+        LARGEST
+    }
+
+    fn submit(&mut self, ask: workloads::Ask) -> Result<(), TransportError> {
+        let workloads::Ask { client, tag, operation } = ask;
+        match self.members[client] {
+            Of::Stream(index) => self.stream_asks(index, tag, &operation),
+            Of::Loose(longest) => {
+                let answered = self.loose.begin(&mut self.stage, (client, tag), operation, longest);
+                self.outcomes.extend(answered);
             }
         }
-        for (index, spec) in scenario.background.iter().enumerate() {
-            let mut background = Background::new(index, spec, self.stage.capacity, seed);
-            background.prepare(&mut self.stage);
-            self.background.push(background);
+        Ok(())
+    }
+
+    fn wait(&mut self, until: Instant, outcomes: &mut Vec<Outcome>) -> Result<(), TransportError> {
+        while self.outcomes.is_empty() && self.stage.now < until {
+            self.step(until);
+            if !self.stage.violations.is_empty() {
+                return Err(TransportError::new(Violated));
+            }
+        }
+        outcomes.append(&mut self.outcomes);
+        Ok(())
+    }
+
+    fn counted(&mut self, client: usize, report: &ClientReport) {
+        let Of::Stream(index) = self.members[client] else { return };
+        let units = self.streams[index].counted(report);
+        if units > 0 {
+            self.stage.tell(&Happening::Late { stream: StreamId(index as u64), units });
+        }
+    }
+}
+
+impl Simulation<'_> {
+    fn prepare(&mut self, device: &DeviceSpec, specs: &[(Member, ClientSpec)], seed: u64) {
+        for (client, (member, spec)) in specs.iter().enumerate() {
+            if !spec.pattern.is_stream() {
+                self.members.push(Of::Loose(spec.clip));
+                continue;
+            }
+            let numbers = (self.streams.len(), client);
+            self.members.push(Of::Stream(numbers.0));
+            let stream = Stream::new(numbers, self.scenario.group(*member), spec, self.stage.capacity, seed);
+            self.zones.push(device.zone_seconds_per_byte(&stream.pieces_of_file()));
+            self.streams.push(stream);
         }
     }
 
-    fn go_on_until(&mut self, end: Instant) {
-        loop {
-            self.dispatch();
-            let wakeup = self.stage.policy.next_wakeup(self.stage.now);
-            let device = self.device.next_event();
-            let next = [wakeup, device, self.stage.next_alarm()].into_iter().flatten().min();
-            // A device that has no command may have something to write; and a policy may wait for that, until it says.
-            let is_waiting = self.stage.in_flight() == 0 && self.stage.queued() > 0;
-            if is_waiting && wakeup.is_none() {
-                let queued = self.stage.queued();
-                self.stage.violations.push(format!("the device is idle and {queued} requests wait"));
-            }
-            let Some(next) = next.filter(|next| *next <= end && self.stage.violations.is_empty()) else {
-                self.stage.now = if self.stage.violations.is_empty() { end } else { self.stage.now };
-                return;
-            };
-            if is_waiting && device.is_none() {
-                self.idle += next.saturating_since(self.stage.now);
-            }
-            self.stage.now = next.max(self.stage.now);
-            self.device.advance(self.stage.now, &mut self.completions);
-            for completion in std::mem::take(&mut self.completions) {
-                self.complete(DispatchId(completion.tag));
-            }
-            while let Some((client, alarm)) = self.stage.take_alarm() {
-                match client {
-                    Client::Stream(index) => self.stream_wakes(index, alarm),
-                    Client::Background(index) => self.background[index].wake(&mut self.stage, alarm),
-                }
-            }
-            self.take_notices();
+    /// Time goes on to the next thing that happens.
+    fn step(&mut self, until: Instant) {
+        self.dispatch();
+        let wakeup = self.stage.policy.next_wakeup(self.stage.now);
+        let device = self.device.next_event();
+        // A device that has no command may have something to write; and a policy may wait for that, until it says.
+        let is_waiting = self.stage.in_flight() == 0 && self.stage.queued() > 0;
+        if is_waiting && wakeup.is_none() {
+            let queued = self.stage.queued();
+            self.stage.violations.push(format!("the device is idle and {queued} requests wait"));
+            return;
         }
+        let next = [wakeup, device, self.stage.next_alarm()].into_iter().flatten().min();
+        let next = next.map_or(until, |next| next.min(until)).max(self.stage.now);
+        if is_waiting && device.is_none() {
+            self.idle += next.saturating_since(self.stage.now);
+        }
+        self.stage.now = next;
+        self.device.advance(next, &mut self.completions);
+        for completion in std::mem::take(&mut self.completions) {
+            self.complete(DispatchId(completion.tag));
+        }
+        while let Some((client, alarm)) = self.stage.take_alarm() {
+            if let Requester::Stream(index) = client {
+                self.streams[index].wake(&mut self.stage, alarm, &mut self.outcomes);
+            }
+        }
+        self.take_notices();
     }
 
     fn dispatch(&mut self) {
@@ -218,69 +300,56 @@ impl Simulation<'_> {
                 self.latencies[pending.owner].0.push(u64::try_from(nanos).unwrap_or(u64::MAX));
             }
             match pending.client {
-                Client::Stream(index) => self.streams[index].completed(&mut self.stage, pending.mark),
-                Client::Background(index) => {
-                    let background = &mut self.background[index];
-                    background.completed(&mut self.stage, pending.direction, pending.length);
+                Requester::Stream(index) => {
+                    self.streams[index].completed(&mut self.stage, pending.mark, &mut self.outcomes);
+                    if self.streams[index].has_closed() {
+                        self.leave(index);
+                    }
                 }
+                Requester::Loose => self.outcomes.extend(self.loose.completed(pending.mark)),
             }
         }
     }
 
-    fn stream_wakes(&mut self, index: usize, alarm: Alarm) {
-        let client = Client::Stream(index);
-        let spec = &self.stage.scenario.streams[self.streams[index].group];
-        match alarm {
-            Alarm::Join => self.join(index),
-            Alarm::Ask(jumps) => self.streams[index].wake(&mut self.stage, jumps),
-            Alarm::Leave(visit) | Alarm::Seek(visit) | Alarm::Pause(visit) | Alarm::Resume(visit)
-                if visit != self.streams[index].visits() || self.streams[index].is_away() => {}
-            Alarm::Leave(_) => {
-                let stream = &mut self.streams[index];
-                stream.leave(&mut self.stage);
-                self.stage.policy.release(self.stage.now, stream.id());
-                if let Some(away) = spec.away_s {
-                    let away = self.streams[index].draw(away);
-                    self.stage.alarm_in(away, client, Alarm::Join);
+    fn stream_asks(&mut self, index: usize, tag: u64, operation: &Operation) {
+        let client = self.streams[index].client();
+        let answer = match operation {
+            Operation::Open { .. } => self.join(index),
+            Operation::Read { .. } | Operation::Write { .. } => {
+                return self.streams[index].transfer(&mut self.stage, tag, operation, &mut self.outcomes);
+            }
+            Operation::Close { .. } => {
+                if self.streams[index].close(&mut self.stage, tag, &mut self.outcomes) {
+                    self.leave(index);
                 }
+                return;
             }
-            Alarm::Seek(_) => {
-                self.streams[index].seek(&mut self.stage);
-                self.alarm_within(index, spec.seek_every_s, Alarm::Seek);
-            }
-            Alarm::Pause(_) => {
-                self.streams[index].pause(self.stage.now);
-                self.alarm_within(index, Some(spec.pause_s), Alarm::Resume);
-            }
-            Alarm::Resume(_) => {
-                self.streams[index].resume(&mut self.stage);
-                self.alarm_within(index, spec.pause_every_s, Alarm::Pause);
-            }
-        }
+            Operation::MakeDirectory { .. } => Ok(Answer::Done),
+        };
+        self.outcomes.push(Outcome { client, tag, answer });
     }
 
-    fn alarm_within(&mut self, index: usize, span: Option<[f64; 2]>, alarm: fn(u64) -> Alarm) {
-        if let Some(span) = span {
-            let stream = &mut self.streams[index];
-            let (seconds, visits) = (stream.draw(span), stream.visits());
-            self.stage.alarm_in(seconds, Client::Stream(index), alarm(visits));
-        }
+    fn leave(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        let closing = stream.take_closing();
+        stream.leave(&mut self.stage, &mut self.outcomes);
+        self.stage.policy.release(self.stage.now, stream.id());
+        let answered = closing.map(|tag| Outcome { client: stream.client(), tag, answer: Ok(Answer::Done) });
+        self.outcomes.extend(answered);
     }
 
-    fn join(&mut self, index: usize) {
-        let spec = &self.stage.scenario.streams[self.streams[index].group];
+    /// A stream's file is opened, if it may be.
+    fn join(&mut self, index: usize) -> Result<Answer, String> {
         let stream = &self.streams[index];
         let ask = Ask {
             stream: stream.id(),
-            direction: stream.kind().direction(),
+            direction: stream.direction(),
             rate: stream.rate,
-            contiguous: match spec.layout {
-                Layout::Contiguous => None,
-                Layout::Fragmented { extent_kib } => Some(Bytes::from_kib(extent_kib)),
-            },
+            contiguous: stream.contiguous(),
             place: stream.place(),
-            priority: spec.priority,
+            priority: stream.told.priority,
         };
+        let refused = stream.told.refused;
         let granted = self.stage.policy.admit(self.stage.now, &ask);
         let beside = self.loads_with(index);
         let oracle = self.oracle.utilisation(self.stage.now, &beside);
@@ -289,19 +358,13 @@ impl Simulation<'_> {
             Ok(_) => self.streams[index].tally.admitted += 1,
             Err(reason) => self.refuse(index, beside.len() - 1, reason, oracle),
         }
-        if granted.is_err() && spec.refused == Refused::Leaves {
-            if let Some(away) = spec.away_s {
-                let away = self.streams[index].draw(away);
-                self.stage.alarm_in(away, Client::Stream(index), Alarm::Join);
-            }
-            return;
-        }
         // Streams that grow or shrink for its sake do so before it begins.
         self.take_notices();
-        self.streams[index].join(&mut self.stage, granted.ok());
-        self.alarm_within(index, spec.stay_s, Alarm::Leave);
-        self.alarm_within(index, spec.seek_every_s, Alarm::Seek);
-        self.alarm_within(index, spec.pause_every_s, Alarm::Pause);
+        match granted {
+            Err(reason) if refused == Refused::Leaves => return Err(reason),
+            granted => self.streams[index].join(granted.ok()),
+        }
+        Ok(Answer::Opened { file: index as u64, length: u64::MAX })
     }
 
     fn refuse(&mut self, index: usize, beside: usize, reason: &str, oracle_utilisation: Option<f64>) {
@@ -318,12 +381,9 @@ impl Simulation<'_> {
 
     fn load(&self, index: usize) -> Load {
         let stream = &self.streams[index];
-        let contiguous = match self.stage.scenario.streams[stream.group].layout {
-            Layout::Contiguous => Bytes(u64::MAX),
-            Layout::Fragmented { extent_kib } => Bytes::from_kib(extent_kib),
-        };
+        let contiguous = stream.contiguous().unwrap_or(Bytes(u64::MAX));
         let zone_seconds_per_byte = self.zones[index];
-        Load { direction: stream.kind().direction(), rate: stream.rate, contiguous, zone_seconds_per_byte }
+        Load { direction: stream.direction(), rate: stream.rate, contiguous, zone_seconds_per_byte }
     }
 
     fn take_notices(&mut self) {
@@ -340,36 +400,39 @@ impl Simulation<'_> {
                 Notice::Demoted(stream, _) => (stream, None),
             };
             if let Some(stream) = self.streams.get_mut(stream.0 as usize) {
-                stream.granted(&mut self.stage, grant);
+                stream.granted(&mut self.stage, grant, &mut self.outcomes);
             }
         }
     }
 
-    fn finish(mut self, policy: &str, device: &DeviceSpec, seed: u64, duration: Duration) -> Outcome {
+    /// What clients counted at the very end: what is still on its way is late if it was due.
+    fn settle(&mut self, reports: &[ClientReport]) {
+        let now = self.stage.now;
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_due(now)) {
+            stream.counted(&reports[stream.client()]);
+        }
+    }
+
+    fn finish(mut self, policy: &str, device: &DeviceSpec, seed: u64, duration: Duration) -> RunOutcome {
         // What the run cut off: frames that were due are counted; no request is taken back any more.
         let outstanding = self.stage.outstanding();
         let counts = self.stage.counts;
         if counts.enqueued != counts.completed + counts.cancelled + outstanding {
             self.stage.violations.push(format!("requests are lost: {counts:?}, {outstanding} outstanding"));
         }
-        for stream in &mut self.streams {
-            if !stream.is_away() {
-                stream.leave(&mut self.stage);
-            }
+        for stream in self.streams.iter_mut().filter(|stream| stream.is_present()) {
+            stream.leave(&mut self.stage, &mut self.outcomes);
         }
         let usage = self.device.usage(self.stage.now);
         let elapsed = duration.as_secs_f64();
         let busy = |owner: usize| usage.busy[owner].as_secs_f64();
         let left = elapsed - busy(STREAMS) - busy(METADATA);
         let best_effort = busy(BEST_EFFORT) + busy(UNADMITTED);
-        let scenario = self.stage.scenario;
         let streams = self.streams.iter().enumerate();
-        let streams = streams.map(|(index, stream)| {
-            let group = &scenario.streams[stream.group];
-            StreamOutcome::new(index, group, stream, !device.phases.is_empty())
-        });
-        Outcome {
-            scenario: scenario.name.clone(),
+        let streams =
+            streams.map(|(index, stream)| StreamOutcome::new(index, stream, !device.phases.is_empty()));
+        RunOutcome {
+            scenario: self.scenario.name().to_owned(),
             policy: policy.to_owned(),
             device: device.name.clone(),
             seed,

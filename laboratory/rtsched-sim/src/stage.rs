@@ -6,29 +6,22 @@
 
 use crate::policy::{Grant, Notice, Policy};
 use crate::trace::Trace;
-use crate::workload::Scenario;
 use rtsched::{Class, Direction, Dispatch, DispatchId, Request, RequestId, StreamId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use units::{Bytes, DeviceOffset, Duration, Instant};
+use units::{Bytes, DeviceOffset, Instant};
 
 /// Whose request or timer it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Client {
     Stream(usize),
-    Background(usize),
+    Loose,
 }
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alarm {
-    Join,
-    /// These are void when the stream has left and come back since: they carry the count of its visits.
-    Leave(u64),
-    Seek(u64),
-    Pause(u64),
-    Resume(u64),
-    /// The next request is due. It carries the count of jumps, after the next of which it is void.
+    /// Something of a stream is due. It carries the count of its alarms: all but the last are void.
     Ask(u64),
 }
 
@@ -89,14 +82,12 @@ pub enum Happening<'a> {
     },
     /// The policy decided something about a stream.
     Noticed(&'a Notice),
-    /// Frames of a stream were late.
+    /// Units of a stream were late.
     Late {
         /// Which stream.
         stream: StreamId,
         /// How many.
-        frames: u64,
-        /// When the request they were in was due.
-        due: Instant,
+        units: u64,
     },
 }
 
@@ -121,9 +112,7 @@ impl fmt::Display for Happening<'_> {
                 write!(f, "asked {} oracle {oracle:.3?} {answer:?}", stream.0)
             }
             Self::Noticed(notice) => write!(f, "notice {notice:?}"),
-            Self::Late { stream, frames, due } => {
-                write!(f, "LATE stream {}: {frames} frames, due {:.6}", stream.0, seconds(*due))
-            }
+            Self::Late { stream, units } => write!(f, "LATE stream {}: {units} units", stream.0),
         }
     }
 }
@@ -139,7 +128,6 @@ pub type Observer<'a> = dyn FnMut(Instant, &Happening<'_>) + 'a;
 /// See the module.
 pub(crate) struct Stage<'a> {
     observer: &'a mut Observer<'a>,
-    pub(crate) scenario: &'a Scenario,
     pub(crate) now: Instant,
     pub(crate) policy: &'a mut dyn Policy,
     pub(crate) capacity: Bytes,
@@ -182,15 +170,9 @@ impl Default for Counts {
 }
 
 impl<'a> Stage<'a> {
-    pub(crate) fn new(
-        scenario: &'a Scenario,
-        policy: &'a mut dyn Policy,
-        capacity: Bytes,
-        observer: &'a mut Observer<'a>,
-    ) -> Self {
+    pub(crate) fn new(policy: &'a mut dyn Policy, capacity: Bytes, observer: &'a mut Observer<'a>) -> Self {
         Self {
             observer,
-            scenario,
             now: Instant::ZERO,
             policy,
             capacity,
@@ -244,10 +226,6 @@ impl<'a> Stage<'a> {
     pub(crate) fn alarm(&mut self, at: Instant, client: Client, alarm: Alarm) {
         self.sequence += 1;
         self.alarms.insert((at.max(self.now), self.sequence), (client, alarm));
-    }
-
-    pub(crate) fn alarm_in(&mut self, seconds: f64, client: Client, alarm: Alarm) {
-        self.alarm(self.now + Duration::from_secs_f64(seconds), client, alarm);
     }
 
     pub(crate) fn next_alarm(&self) -> Option<Instant> {

@@ -1,85 +1,92 @@
-//! Players and recorders.
+//! What a volume does for a stream, reduced to what the scheduler sees of it.
 //!
-//! **For:** what a stream asks for and when, and whether its frames are in time. **Excludes:** admission, which the
-//! simulation asks for. **State:** each stream its own. **Invariants:** a frame is on time or late, never both; a stream
-//! that keeps to its rate asks for one request a period, with the granted time to its deadline, after a jump no less than
-//! a period behind the one before (the rate-based execution of Jeffay and Goddard 1999).
+//! **For:** turning what a client reads or writes through one open file into requests with deadlines, by the terms that it was
+//! granted. **Excludes:** the client, and whether it is late: [`avfs_workloads`] says that. Admission, which the simulation asks
+//! for. **State:** each stream its own. **Invariants:** a stream that keeps to its rate asks for one request a period, with the
+//! granted time to its deadline, after a jump no less than a period behind the one before (the rate-based execution of Jeffay
+//! and Goddard 1999); a client whose requests are in time is in time.
 //!
-//! **A player** starts when its first request is due at the latest, and from then on shows a frame each time the rate
-//! has delivered one more. A request is due when the first of its bytes is, and is made the granted time before. A frame
-//! is late when its bytes are not there when it is shown; the show goes on. **A recorder** makes a request when it has
-//! recorded the request's length; it is late when the bytes recorded meanwhile exceed its buffer, which is when the
-//! granted time is over; the frames recorded from then until the request completes are lost, which counts as late.
+//! **A player** is given its first unit when the first request is due and a unit has been played: from then on each unit is due
+//! before its turn. A request is due when the first of its bytes is, and is made the granted time before. A client that takes a
+//! unit later than its clock says has paused, or was late: its clock is set back by as much. **A recorder's** request is made
+//! when as much has been written, and is due after the granted time. What is recorded meanwhile is taken into memory; when that
+//! is full, a unit waits until a request is done.
 
+use crate::loose::FILE_ALIGNMENT;
 use crate::policy::Grant;
-use crate::stage::{Alarm, Client, Happening, STREAMS, Stage, UNADMITTED, Wish};
-use crate::workload::{Layout, StreamGroup, StreamKind};
+use crate::stage::{Alarm, Client, STREAMS, Stage, UNADMITTED, Wish};
+use avfs_workloads::{Answer, ClientReport, ClientSpec, Operation, Outcome, Pattern, Told};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::{Class, RequestId, StreamId};
-use std::collections::BTreeMap;
+use rtsched::{Class, Direction, RequestId, StreamId};
+use std::collections::{BTreeMap, VecDeque};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
-
-/// Files begin at multiples of this.
-const FILE_ALIGNMENT: u64 = 8 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     index: usize,
-    pub(crate) group: usize,
-    kind: StreamKind,
+    /// At the transport.
+    client: usize,
+    pub(crate) group: String,
+    pub(crate) told: Told,
+    /// It may lose its guarantee because it pauses.
+    pub(crate) pauses: bool,
+    direction: Direction,
     /// What it asked for.
     pub(crate) rate: Bitrate,
     /// What it plays or records.
-    pace: Bitrate,
+    pub(crate) pace: Bitrate,
     unit: u64,
-    layout: Layout,
-    /// Where the file lies; of a fragmented one: what its pieces' places are drawn from.
+    /// What the client holds itself.
+    buffer: u64,
+    /// Where the file lies; of one in pieces: what its pieces' places are drawn from.
     base: u64,
     file: u64,
-    pub(crate) rng: SmallRng,
-    state: State,
+    /// A file is open.
+    present: bool,
     /// The shape of its requests; they are promised if it is admitted.
     shape: Grant,
     pub(crate) admitted: bool,
     /// It was admitted when it came.
     came_admitted: bool,
-    visits: u64,
-    /// Frames late, and whether it was demoted, since it came.
+    /// Units late, and whether its guarantee was interrupted, since it came.
     visit_late: u64,
-    visit_demoted: bool,
-    jumps: u64,
+    visit_interrupted: bool,
+    /// Counts alarms: all but the last are void.
+    alarms: u64,
     /// When it may ask for its first bytes.
     starts: Instant,
-    /// When byte 0 since the last jump is shown, or was recorded.
+    /// When byte 0 since the last jump is due.
     anchor: Instant,
-    /// Since when it waits for its first bytes.
-    waits_since: Option<Instant>,
-    /// Where in the file byte 0 is.
-    origin: u64,
-    /// Bytes asked for since the last jump.
+    /// Where in the file byte 0 is; `None`: nothing was read since it came.
+    origin: Option<u64>,
+    /// Bytes that the client asked for since the last jump, those it has been given, and those asked for at the device.
+    wanted: u64,
+    taken: u64,
     asked: u64,
+    /// Of a recorder: bytes that are written, and what may be unwritten.
+    done: u64,
+    room: u64,
     /// No deadline before this: a period behind the last one.
     earliest_deadline: Instant,
     blocks: BTreeMap<u64, Block>,
     next_block: u64,
-    /// It has as much outstanding as it may.
-    stalled: bool,
+    /// When it is woken next.
+    alarm: Option<Instant>,
+    /// Operations of the client that are not answered: where they end, and their tags.
+    waits: VecDeque<(u64, u64)>,
+    /// It closes when everything is written.
+    closing: Option<u64>,
+    /// What the client had counted when it was looked at last.
+    counted: (u64, u64),
     pub(crate) tally: Tally,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Away,
-    Active,
-    Paused(Instant),
 }
 
 /// One request, or a piece of one where the file lies in pieces.
 #[derive(Clone, Debug)]
 struct Block {
     start: u64,
-    end: u64,
+    length: u64,
     due: Instant,
     id: RequestId,
     deadline_before: Instant,
@@ -88,22 +95,21 @@ struct Block {
 /// What became of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
-    /// It was admitted at least once.
     pub(crate) admitted: u32,
     pub(crate) refused: u32,
     pub(crate) demoted: u32,
-    /// Frames while it was admitted.
-    pub(crate) on_time: u64,
+    /// Units while it was admitted.
+    pub(crate) units: u64,
     pub(crate) late: u64,
-    /// Of the late ones those of visits in which it was demoted, before or after.
-    pub(crate) late_demoted: u64,
-    /// Frames while it was not.
-    pub(crate) unpromised_on_time: u64,
+    /// Of the late ones those of visits in which its guarantee was interrupted, before or after.
+    pub(crate) late_interrupted: u64,
+    /// Units while it was not.
+    pub(crate) unpromised_units: u64,
     pub(crate) unpromised_late: u64,
     /// The most by which a request was late, or (negative) early, milliseconds, while it was admitted.
     pub(crate) tardiness_max_ms: Option<f64>,
-    /// The longest wait for the first bytes after joining or a jump, milliseconds.
-    pub(crate) first_bytes_max_ms: f64,
+    /// The longest wait for a first picture, milliseconds.
+    pub(crate) picture_max_ms: f64,
     /// Length of the last request.
     pub(crate) request: Bytes,
     /// The last granted time to a deadline.
@@ -111,51 +117,60 @@ pub(crate) struct Tally {
 }
 
 impl Stream {
-    /// `nth` of its group.
     pub(crate) fn new(
-        index: usize,
-        group: usize,
-        nth: u32,
-        spec: &StreamGroup,
+        (index, client): (usize, usize),
+        (group, told): (&str, Told),
+        spec: &ClientSpec,
         capacity: Bytes,
         seed: u64,
     ) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let rate = spec.rate(nth);
-        let file = (spec.file_mib << 20).min(capacity.as_u64() / 2).max(FILE_ALIGNMENT);
-        let places = (capacity.as_u64() - file) / FILE_ALIGNMENT;
+        let pattern = &spec.pattern;
+        let pace = pattern.megabits().unwrap_or_default();
+        let rate = told.megabits.unwrap_or(pace);
+        let [rate, pace] = [rate, pace].map(|megabits| Bitrate((megabits * 1e6) as u64));
+        let file = file_of(pattern, told, capacity).as_u64();
+        let places = capacity.as_u64().saturating_sub(file) / FILE_ALIGNMENT;
+        let shape = Grant {
+            request: Bytes::from_mib(8),
+            deadline: rate.time_for(Bytes::from_mib(8)),
+            since: Instant::ZERO,
+        };
         Self {
             index,
-            group,
-            kind: spec.kind,
+            client,
+            group: group.to_owned(),
+            told,
+            pauses: pattern.pauses(),
+            direction: if pattern.recorded_megabits().is_some() { Direction::Write } else { Direction::Read },
             rate,
-            pace: Bitrate((rate.0 as f64 * spec.speed) as u64),
-            unit: spec.unit(rate).as_u64(),
-            layout: spec.layout,
+            pace,
+            unit: pattern.unit().as_u64(),
+            buffer: pattern.unit().as_u64() * pattern.buffered_units(),
             base: rng.random_range(0..places.max(1)) * FILE_ALIGNMENT,
             file,
-            rng,
-            state: State::Away,
-            shape: Grant {
-                request: Bytes::from_mib(8),
-                deadline: rate.time_for(Bytes::from_mib(8)),
-                since: Instant::ZERO,
-            },
+            present: false,
+            shape,
             admitted: false,
             came_admitted: false,
-            visits: 0,
             visit_late: 0,
-            visit_demoted: false,
-            jumps: 0,
+            visit_interrupted: false,
+            alarms: 0,
             starts: Instant::ZERO,
             anchor: Instant::ZERO,
-            waits_since: None,
-            origin: 0,
+            origin: None,
+            wanted: 0,
+            taken: 0,
             asked: 0,
+            done: 0,
+            room: 0,
             earliest_deadline: Instant::ZERO,
             blocks: BTreeMap::new(),
             next_block: 0,
-            stalled: false,
+            alarm: None,
+            waits: VecDeque::new(),
+            closing: None,
+            counted: (0, 0),
             tally: Tally::default(),
         }
     }
@@ -164,17 +179,26 @@ impl Stream {
         StreamId(self.index as u64)
     }
 
-    fn client(&self) -> Client {
-        Client::Stream(self.index)
+    pub(crate) fn client(&self) -> usize {
+        self.client
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.state == State::Away
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    pub(crate) fn is_present(&self) -> bool {
+        self.present
     }
 
     /// It has a guarantee, or had one and waits for it.
     pub(crate) fn holds(&self) -> bool {
-        !self.is_away() && self.came_admitted
+        self.present && self.came_admitted
+    }
+
+    /// Its file lies in pieces no longer than this.
+    pub(crate) fn contiguous(&self) -> Option<Bytes> {
+        self.told.extent_kib.map(Bytes::from_kib)
     }
 
     /// Where its file lies, about: the mean place of its bytes.
@@ -191,155 +215,264 @@ impl Stream {
         self.pieces(0, self.file)
     }
 
-    /// How often it has come.
-    pub(crate) fn visits(&self) -> u64 {
-        self.visits
-    }
-
-    pub(crate) fn kind(&self) -> StreamKind {
-        self.kind
-    }
-
-    /// A moment of `span`, in seconds from now.
-    pub(crate) fn draw(&mut self, span: [f64; 2]) -> f64 {
-        if span[0] < span[1] { self.rng.random_range(span[0]..span[1]) } else { span[0] }
-    }
-
-    /// Begins, admitted or not.
-    pub(crate) fn join(&mut self, stage: &mut Stage<'_>, grant: Option<Grant>) {
+    /// Its file is open, admitted or not.
+    pub(crate) fn join(&mut self, grant: Option<Grant>) {
         self.admitted = grant.is_some();
         self.came_admitted = self.admitted;
         if let Some(grant) = grant {
             self.shape = grant;
         }
-        self.visits += 1;
-        self.state = State::Active;
-        self.begin(stage);
+        (self.present, self.origin, self.room) = (true, None, 0);
+        (self.wanted, self.taken, self.asked, self.done) = (0, 0, 0, 0);
+        self.forget_alarm();
     }
 
-    pub(crate) fn leave(&mut self, stage: &mut Stage<'_>) {
-        self.close(stage);
+    fn forget_alarm(&mut self) {
+        self.alarms += 1;
+        self.alarm = None;
+    }
+
+    /// What its client did counts.
+    pub(crate) fn leave(&mut self, stage: &mut Stage<'_>, answers: &mut Vec<Outcome>) {
+        self.let_go(stage, answers);
         let late = std::mem::take(&mut self.visit_late);
-        if std::mem::take(&mut self.visit_demoted) {
-            self.tally.late_demoted += late;
+        if std::mem::take(&mut self.visit_interrupted) {
+            self.tally.late_interrupted += late;
         }
         self.tally.late += late;
-        self.state = State::Away;
-        self.admitted = false;
+        (self.present, self.admitted) = (false, false);
     }
 
-    pub(crate) fn seek(&mut self, stage: &mut Stage<'_>) {
-        if self.state == State::Active {
-            self.close(stage);
-            self.begin(stage);
+    /// A read or a write of the client.
+    pub(crate) fn transfer(
+        &mut self,
+        stage: &mut Stage<'_>,
+        tag: u64,
+        operation: &Operation,
+        answers: &mut Vec<Outcome>,
+    ) {
+        match *operation {
+            Operation::Read { offset, length, .. } => {
+                let is_next = self
+                    .origin
+                    .is_some_and(|origin| (origin + self.wanted) % self.file == offset % self.file);
+                if !is_next {
+                    self.jump(stage, offset % self.file, answers);
+                }
+                self.set_back(stage.now);
+                self.wanted += u64::from(length);
+            }
+            Operation::Write { length, .. } => {
+                if self.origin.is_none() {
+                    self.origin = Some(0);
+                    self.starts = stage.now.max(self.shape.since);
+                }
+                self.wanted += u64::from(length);
+            }
+            _ => return,
         }
+        self.waits.push_back((self.wanted, tag));
+        self.go_on(stage, answers);
     }
 
-    pub(crate) fn pause(&mut self, now: Instant) {
-        if self.state == State::Active {
-            self.state = State::Paused(now);
-        }
+    /// The client closes its file; true: there is nothing to write, and it has left.
+    pub(crate) fn close(&mut self, stage: &mut Stage<'_>, tag: u64, answers: &mut Vec<Outcome>) -> bool {
+        self.closing = Some(tag);
+        self.go_on(stage, answers);
+        self.has_closed()
     }
 
-    pub(crate) fn resume(&mut self, stage: &mut Stage<'_>) {
-        if let State::Paused(since) = self.state {
-            self.postpone(stage.now.saturating_since(since));
-            self.state = State::Active;
-            self.jumps += 1;
-            self.ask(stage);
-        }
+    /// It closes, and all is written.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closing.is_some() && (self.direction == Direction::Read || self.done >= self.taken)
     }
 
-    /// A pause lasts until `since`, because its time was given to others meanwhile.
-    pub(crate) fn wait_until(&mut self, now: Instant, since: Instant) {
-        let wait = since.saturating_since(now);
-        self.postpone(wait);
-        self.earliest_deadline += wait;
+    /// The tag of the close that is to be answered.
+    pub(crate) fn take_closing(&mut self) -> Option<u64> {
+        self.closing.take()
     }
 
-    fn postpone(&mut self, time: Duration) {
-        self.anchor += time;
-        for block in self.blocks.values_mut() {
-            block.due += time;
-        }
-    }
-
-    /// The policy changed the shape of its requests, or its mind.
-    pub(crate) fn granted(&mut self, stage: &mut Stage<'_>, grant: Option<Grant>) {
-        if self.state == State::Away {
+    /// A client that asks for a unit later than its clock says has paused, or was late.
+    fn set_back(&mut self, now: Instant) {
+        if self.wanted < self.buffer || self.asked == 0 {
             return;
         }
-        let demoted = self.admitted && grant.is_none();
-        self.tally.demoted += u32::from(demoted);
-        self.visit_demoted |= demoted;
-        self.admitted = grant.is_some();
-        if let Some(grant) = grant {
-            self.shape = grant;
-        }
-        if self.state == State::Active {
-            self.jumps += 1;
-            if self.asked == 0 && self.starts > stage.now {
-                self.set_out(stage.now);
-            }
-            self.ask(stage);
+        let turn = self.given_from() + self.pace.time_for(Bytes(self.wanted - self.buffer));
+        let lag = now.saturating_since(turn);
+        self.anchor += lag;
+        for block in self.blocks.values_mut() {
+            block.due += lag;
         }
     }
 
-    fn begin(&mut self, stage: &mut Stage<'_>) {
-        self.jumps += 1;
-        self.asked = 0;
-        self.origin = self.rng.random_range(0..self.file >> 20) << 20;
+    /// When a player has its first unit, at the earliest.
+    fn given_from(&self) -> Instant {
+        self.anchor + self.pace.time_for(Bytes(self.unit))
+    }
+
+    /// Whether what it is promised has begun: before that no unit can be late.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.direction == Direction::Write || self.origin.is_some() && now > self.given_from()
+    }
+
+    fn jump(&mut self, stage: &mut Stage<'_>, offset: u64, answers: &mut Vec<Outcome>) {
+        self.let_go(stage, answers);
+        self.forget_alarm();
+        (self.wanted, self.taken, self.asked) = (0, 0, 0);
+        self.origin = Some(offset);
         self.set_out(stage.now);
-        self.waits_since = Some(stage.now);
-        self.ask(stage);
     }
 
     /// Fixes when its bytes are due, by what it is granted now.
     fn set_out(&mut self, now: Instant) {
         self.starts = now.max(self.shape.since);
-        self.anchor = match self.kind {
-            StreamKind::Reader => (self.starts + self.shape.deadline).max(self.earliest_deadline),
-            StreamKind::Writer => self.starts,
-        };
+        self.anchor = (self.starts + self.shape.deadline).max(self.earliest_deadline);
     }
 
-    /// The timer of [`Alarm::Ask`].
-    pub(crate) fn wake(&mut self, stage: &mut Stage<'_>, jumps: u64) {
-        if self.state == State::Active && jumps == self.jumps {
-            self.ask(stage);
+    /// A pause lasts until `since`, because its time was given to others meanwhile.
+    pub(crate) fn wait_until(&mut self, now: Instant, since: Instant) {
+        let wait = since.saturating_since(now);
+        self.visit_interrupted |= wait > Duration::ZERO;
+        self.anchor += wait;
+        self.earliest_deadline += wait;
+        for block in self.blocks.values_mut() {
+            block.due += wait;
         }
     }
 
-    /// Makes every request that is to be made by now.
+    /// The policy changed the shape of its requests, or its mind.
+    pub(crate) fn granted(
+        &mut self,
+        stage: &mut Stage<'_>,
+        grant: Option<Grant>,
+        answers: &mut Vec<Outcome>,
+    ) {
+        if !self.present {
+            return;
+        }
+        let demoted = self.admitted && grant.is_none();
+        self.tally.demoted += u32::from(demoted);
+        self.visit_interrupted |= demoted;
+        self.admitted = grant.is_some();
+        if let Some(grant) = grant {
+            self.shape = grant;
+        }
+        if self.origin.is_some() {
+            self.forget_alarm();
+            if self.asked == 0 && self.direction == Direction::Read && self.starts > stage.now {
+                self.set_out(stage.now);
+            }
+            self.go_on(stage, answers);
+        }
+    }
+
+    /// A timer.
+    pub(crate) fn wake(&mut self, stage: &mut Stage<'_>, alarm: Alarm, answers: &mut Vec<Outcome>) {
+        let Alarm::Ask(number) = alarm;
+        if self.present && number == self.alarms {
+            self.alarm = None;
+            self.go_on(stage, answers);
+        }
+    }
+
+    /// It has to look again then; what is due sooner may be due later when it looks.
+    fn wake_at(&mut self, stage: &mut Stage<'_>, at: Instant) {
+        if self.alarm.is_none_or(|alarm| at < alarm) {
+            // The one before is void.
+            self.alarms += 1;
+            stage.alarm(at, Client::Stream(self.index), Alarm::Ask(self.alarms));
+            self.alarm = Some(at);
+        }
+    }
+
+    /// Makes every request that is to be made by now, and answers what can be answered.
+    fn go_on(&mut self, stage: &mut Stage<'_>, answers: &mut Vec<Outcome>) {
+        match self.direction {
+            Direction::Write => {
+                self.take_in(answers);
+                self.write(stage);
+            }
+            _ => {
+                self.give(stage, answers);
+                self.ask(stage);
+            }
+        }
+    }
+
+    /// A player's reads that can be answered.
+    fn give(&mut self, stage: &mut Stage<'_>, answers: &mut Vec<Outcome>) {
+        let there = self.blocks.first_key_value().map_or(self.asked, |(_, block)| block.start);
+        let given_from = self.given_from();
+        while let Some((end, tag)) = self.waits.front().copied().filter(|(end, _)| *end <= there) {
+            if stage.now < given_from {
+                self.wake_at(stage, given_from);
+                return;
+            }
+            self.waits.pop_front();
+            self.taken = end;
+            answers.push(self.answer(tag));
+        }
+    }
+
+    fn answer(&self, tag: u64) -> Outcome {
+        Outcome { client: self.client, tag, answer: Ok(Answer::Done) }
+    }
+
+    /// A recorder's units for which memory has room.
+    fn take_in(&mut self, answers: &mut Vec<Outcome>) {
+        let Grant { request, deadline, .. } = self.shape;
+        let promised = request.as_u64() + self.pace.bytes_in(deadline).as_u64() + self.unit;
+        // Where requests have become shorter, it still has the buffer of the longer ones.
+        self.room = self.room.max(promised);
+        while let Some((end, tag)) =
+            self.waits.front().copied().filter(|(end, _)| *end <= self.done + self.room)
+        {
+            self.waits.pop_front();
+            self.taken = end;
+            answers.push(self.answer(tag));
+        }
+    }
+
+    /// As many requests as may be ahead of the client.
+    fn most_ahead(&self) -> u64 {
+        let Grant { request, deadline: window, .. } = self.shape;
+        let period = self.pace.time_for(request).max(Duration::from_nanos(1));
+        request.as_u64() * ((window.as_nanos() / period.as_nanos()) as u64 + 3)
+    }
+
     fn ask(&mut self, stage: &mut Stage<'_>) {
+        if self.origin.is_none() || self.closing.is_some() {
+            return;
+        }
         loop {
             let Grant { request, deadline: window, .. } = self.shape;
-            let period = self.pace.time_for(request).max(Duration::from_nanos(1));
-            let most = (window.as_nanos() / period.as_nanos()) as u64 + 3;
-            let outstanding: u64 = self.blocks.values().map(|block| block.end - block.start).sum();
-            self.stalled = outstanding >= request.as_u64() * most;
-            if self.stalled {
+            if self.asked - self.taken >= self.most_ahead() {
                 return;
             }
-            let end = self.end_of_request(request.as_u64());
-            let (made, due) = match self.kind {
-                StreamKind::Reader => {
-                    let due = self.anchor + self.pace.time_for(Bytes(self.asked));
-                    (due.saturating_before(window), due)
-                }
-                StreamKind::Writer => {
-                    let full = self.anchor + self.pace.time_for(Bytes(end));
-                    // Where requests have become shorter, it still has the buffer of the longer ones.
-                    (full, (full + window).max(self.earliest_deadline))
-                }
-            };
-            // A player's first request after a jump is made at once, even where its deadline is farther away.
-            let first = self.kind == StreamKind::Reader && self.asked == 0;
-            let made = if first { self.starts } else { made };
+            let due = self.anchor + self.pace.time_for(Bytes(self.asked));
+            // The first request after a jump is made at once, even where its deadline is farther away.
+            let made = if self.asked == 0 { self.starts } else { due.saturating_before(window) };
             if made > stage.now {
-                stage.alarm(made, self.client(), Alarm::Ask(self.jumps));
+                self.wake_at(stage, made);
                 return;
             }
+            self.request(stage, self.end_of_request(request.as_u64()), due);
+        }
+    }
+
+    fn write(&mut self, stage: &mut Stage<'_>) {
+        if self.origin.is_some() && self.starts > stage.now {
+            self.wake_at(stage, self.starts);
+            return;
+        }
+        loop {
+            let Grant { request, deadline: window, .. } = self.shape;
+            let end = self.end_of_request(request.as_u64());
+            let end = if self.closing.is_some() { end.min(self.taken) } else { end };
+            if self.asked - self.done >= self.most_ahead() || end > self.taken || end == self.asked {
+                return;
+            }
+            let due = (stage.now + window).max(self.earliest_deadline);
             self.request(stage, end, due);
         }
     }
@@ -347,9 +480,8 @@ impl Stream {
     /// Where a request of `length` ends that begins with the first byte not asked for. Where the file lies in pieces, a
     /// request no longer than a piece ends with it, and one that is longer has no more pieces than it must.
     fn end_of_request(&self, length: u64) -> u64 {
-        let Layout::Fragmented { extent_kib } = self.layout else { return self.asked + length };
-        let extent = extent_kib << 10;
-        let inside = (self.origin + self.asked) % self.file % extent;
+        let Some(extent) = self.contiguous().map(Bytes::as_u64) else { return self.asked + length };
+        let inside = (self.origin.unwrap_or_default() + self.asked) % self.file % extent;
         if length <= extent {
             return self.asked + length.min(extent - inside);
         }
@@ -362,19 +494,19 @@ impl Stream {
         let (request, start) = (Bytes(end - self.asked), self.asked);
         let owner = if self.admitted { STREAMS } else { UNADMITTED };
         let class = if self.admitted { Class::RealTime } else { Class::BestEffort };
-        let (direction, stream) = (self.kind.direction(), Some(self.id()));
+        let (direction, stream) = (self.direction, Some(self.id()));
         for (offset, length) in self.pieces(self.asked, end) {
             let mark = self.next_block;
             self.next_block += 1;
             let due = due + self.pace.time_for(Bytes(self.asked - start));
             let deadline = Some(due);
             let wish = Wish { mark, class, stream, direction, offset, length, deadline, owner };
-            let id = stage.enqueue(self.client(), wish);
-            let piece_end = self.asked + length.as_u64();
+            let id = stage.enqueue(Client::Stream(self.index), wish);
             let deadline_before = self.earliest_deadline;
-            self.blocks.insert(mark, Block { start: self.asked, end: piece_end, due, id, deadline_before });
-            self.asked = piece_end;
-            self.earliest_deadline = due + self.pace.time_for(length);
+            let length = length.as_u64();
+            self.blocks.insert(mark, Block { start: self.asked, length, due, id, deadline_before });
+            self.asked += length;
+            self.earliest_deadline = due + self.pace.time_for(Bytes(length));
         }
         (self.tally.request, self.tally.window) = (request, self.shape.deadline);
     }
@@ -382,13 +514,13 @@ impl Stream {
     /// Where bytes of the file lie on the device.
     fn pieces(&self, start: u64, end: u64) -> Vec<(DeviceOffset, Bytes)> {
         let mut pieces: Vec<(DeviceOffset, Bytes)> = Vec::new();
-        let (mut at, end) = (self.origin + start, self.origin + end);
+        let origin = self.origin.unwrap_or_default();
+        let (mut at, end) = (origin + start, origin + end);
         while at < end {
             let place = at % self.file;
-            let (offset, whole) = match self.layout {
-                Layout::Contiguous => (self.base + place, self.file - place),
-                Layout::Fragmented { extent_kib } => {
-                    let extent = extent_kib << 10;
+            let (offset, whole) = match self.contiguous().map(Bytes::as_u64) {
+                None => (self.base + place, self.file - place),
+                Some(extent) => {
                     let inside = place % extent;
                     let left = (extent - inside).min(self.file - place);
                     (self.extent(place / extent, extent) + inside, left)
@@ -401,7 +533,7 @@ impl Stream {
         pieces
     }
 
-    /// A place for the nth extent of a fragmented file, the same every time: within twice the file's length from its base,
+    /// A place for the nth extent of a file in pieces, the same every time: within twice the file's length from its base,
     /// or before it.
     fn extent(&self, nth: u64, extent: u64) -> u64 {
         let mixed = (nth + self.base).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -409,94 +541,51 @@ impl Stream {
         mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) % places.max(1) * extent
     }
 
-    /// Where its clock stands.
-    fn clock(&self, now: Instant) -> Instant {
-        match self.state {
-            State::Paused(since) => since.min(now),
-            State::Away | State::Active => now,
-        }
-    }
-
     /// A request is there.
-    pub(crate) fn completed(&mut self, stage: &mut Stage<'_>, mark: u64) {
+    pub(crate) fn completed(&mut self, stage: &mut Stage<'_>, mark: u64, answers: &mut Vec<Outcome>) {
         let Some(block) = self.blocks.remove(&mark) else { return };
-        if let Some(since) = self.waits_since.take() {
-            let waited = stage.now.saturating_since(since).as_secs_f64() * 1e3;
-            self.tally.first_bytes_max_ms = self.tally.first_bytes_max_ms.max(waited);
-        }
-        let now = self.clock(stage.now);
-        let late = self.late(&block, now);
-        if late > 0 {
-            stage.tell(&Happening::Late { stream: self.id(), frames: late, due: block.due });
-        }
-        self.count(self.frames(&block) - late, late);
+        self.done += block.length;
         if self.admitted {
-            let (now, due) = (now.as_nanos() as f64, block.due.as_nanos() as f64);
+            let (now, due) = (stage.now.as_nanos() as f64, block.due.as_nanos() as f64);
             let tardiness = (now - due) / 1e6;
             let most = self.tally.tardiness_max_ms.unwrap_or(f64::NEG_INFINITY);
             self.tally.tardiness_max_ms = Some(most.max(tardiness));
         }
-        if self.stalled && self.state == State::Active {
-            self.ask(stage);
-        }
+        self.go_on(stage, answers);
     }
 
-    fn count(&mut self, on_time: u64, late: u64) {
-        let tally = &mut self.tally;
+    /// What its client has counted; how many units were late since it was looked at last.
+    pub(crate) fn counted(&mut self, report: &ClientReport) -> u64 {
+        let (units, late) = (report.units - self.counted.0, report.late - self.counted.1);
+        self.counted = (report.units, report.late);
+        self.tally.picture_max_ms = report.first.longest_ms();
         if self.admitted {
-            tally.on_time += on_time;
+            self.tally.units += units;
             self.visit_late += late;
         } else {
-            tally.unpromised_on_time += on_time;
-            tally.unpromised_late += late;
+            self.tally.unpromised_units += units;
+            self.tally.unpromised_late += late;
         }
+        late
     }
 
-    /// Frames whose last byte is in the block.
-    fn frames(&self, block: &Block) -> u64 {
-        block.end / self.unit - block.start / self.unit
-    }
-
-    /// How many of them are late if the block is there at `now`.
-    fn late(&self, block: &Block, now: Instant) -> u64 {
-        let frames = self.frames(block);
-        match self.kind {
-            StreamKind::Reader => self.shown_before(now).saturating_sub(block.start / self.unit).min(frames),
-            StreamKind::Writer => {
-                let lost = self.pace.bytes_in(now.saturating_since(block.due));
-                lost.as_u64().div_ceil(self.unit).min(frames)
-            }
-        }
-    }
-
-    /// Frames that a player had to show before `now`.
-    fn shown_before(&self, now: Instant) -> u64 {
-        let before = now.saturating_before(Duration::from_nanos(1));
-        self.pace.bytes_in(before.saturating_since(self.anchor)).as_u64() / self.unit
-    }
-
-    /// It ends, or jumps: what was due and is not there is late, what is queued is taken back, what is at the device comes
-    /// for nothing.
-    pub(crate) fn close(&mut self, stage: &mut Stage<'_>) {
-        let now = self.clock(stage.now);
+    /// It ends, or jumps: what is queued is taken back, what is at the device comes for nothing, and nothing more is waited for.
+    fn let_go(&mut self, stage: &mut Stage<'_>, answers: &mut Vec<Outcome>) {
         let blocks = std::mem::take(&mut self.blocks);
         for block in blocks.values().rev() {
-            let late = self.late(block, now);
-            self.count(0, late);
             // What is taken back might as well not have been asked for.
             if stage.cancel(block.id) {
-                self.earliest_deadline = self.earliest_deadline.min(block.deadline_before.max(now));
+                self.earliest_deadline = self.earliest_deadline.min(block.deadline_before.max(stage.now));
             }
         }
-        let unasked = match self.kind {
-            StreamKind::Reader => self.shown_before(now).saturating_sub(self.asked / self.unit),
-            StreamKind::Writer => {
-                let recorded = self.pace.bytes_in(now.saturating_since(self.anchor)).as_u64();
-                let Grant { request, deadline, .. } = self.shape;
-                let buffer = request.as_u64() + self.pace.bytes_in(deadline).as_u64();
-                recorded.saturating_sub(self.asked + buffer).div_ceil(self.unit)
-            }
-        };
-        self.count(0, unasked);
+        let waits = std::mem::take(&mut self.waits);
+        answers.extend(waits.iter().map(|(_, tag)| self.answer(*tag)));
     }
+}
+
+/// How long a client's file is: whole units, and half of the device at the most.
+pub(crate) fn file_of(pattern: &Pattern, told: Told, capacity: Bytes) -> Bytes {
+    let unit = pattern.unit().as_u64().max(1);
+    let file = Bytes::from_mib(told.file_mib).as_u64().min(capacity.as_u64() / 2).max(FILE_ALIGNMENT);
+    Bytes((file / unit).max(1) * unit)
 }

@@ -7,10 +7,10 @@ use rtsched_sim::workload::Scenario;
 use std::collections::BTreeSet;
 
 fn ends_as_declared(name: &str) {
-    let scenario = scenarios::named(name).expect("declared");
+    let scenario = scenarios::named(name).expect("declared").remove(0);
     let outcome =
         run(&scenario, PolicyName::Rtsched, 1, scenario.duration(false)).expect("its device is declared");
-    let failures = outcome.failures(&scenario.expect);
+    let failures = outcome.failures(scenario.expect());
     assert!(failures.is_empty(), "{}\n{}", outcome.to_table(true), failures.join("\n"));
 }
 
@@ -47,20 +47,20 @@ scenarios! {
 #[test]
 fn random_scenarios_end_well() {
     for seed in 1..=10 {
-        let scenario = scenarios::random(Mix::Players, seed, 120.0);
+        let scenario = scenarios::random(Mix::Players, seed, 120);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
-        let failures = outcome.failures(&scenario.expect);
+        let failures = outcome.failures(scenario.expect());
         assert!(failures.is_empty(), "seed {seed}\n{}\n{}", outcome.to_table(true), failures.join("\n"));
     }
 }
 
 #[test]
-fn no_frame_is_late_whatever_is_done_on_any_device() {
+fn no_unit_is_late_whatever_is_done_on_any_device() {
     // What went wrong once: files in the inner zones of a disk whose mean rate alone was known (35, 87), a cache that writes
     // back while reads wait (138), time that was nobody's because a write overtook a read (194), writes priced by a line they
     // do not keep to (42), and writes that took twice as long between reads as in one piece (13, 144).
     for (seed, seconds) in
-        (1..=12).map(|seed| (seed, 120.0)).chain([13, 35, 42, 87, 138, 144, 194].map(|seed| (seed, 300.0)))
+        (1..=12).map(|seed| (seed, 120)).chain([13, 35, 42, 87, 138, 144, 194].map(|seed| (seed, 300)))
     {
         let scenario = scenarios::random(Mix::Everything, seed, seconds);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
@@ -74,9 +74,9 @@ fn no_stream_is_refused_for_what_writes_cost_between_reads_or_for_a_price_that_i
     // Long writes priced 5 % too high by a line (110, 191), reads that were blamed for what a cache wrote between them (96,
     // 120, 143), a stream at the better end of a zone (21).
     for seed in [21, 96, 110, 120, 143, 191] {
-        let scenario = scenarios::random(Mix::Everything, seed, 300.0);
+        let scenario = scenarios::random(Mix::Everything, seed, 300);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
-        let failures = outcome.failures(&scenario.expect);
+        let failures = outcome.failures(scenario.expect());
         assert!(failures.is_empty(), "seed {seed}\n{}\n{}", outcome.to_table(true), failures.join("\n"));
     }
 }
@@ -86,30 +86,30 @@ const AFTER_A_COPY: &str = r#"
 name = "after-a-copy"
 title = "What a copy teaches of writes says nothing of reads"
 device = "raid5-table5"
-duration_s = 240
-short_s = 240
+seconds = 240
 
-[[streams]]
+[[experiment]]
 name = "first"
-count = 1
-rate_mbit = [400]
+client = { kind = "player", megabits = 400, unit_kib = 2048, buffer_ms = 40 }
+most = 1
+guess = 1
+background = [
+    { kind = "office", pause_ms = 300 },
+    { kind = "office", pause_ms = 300 },
+]
 
-[[streams]]
+[[experiment.group]]
 name = "later"
 count = 4
-rate_mbit = [400]
-join_s = 180
+client = { kind = "player", megabits = 400, unit_kib = 2048, buffer_ms = 40 }
+after_ms = 180000
 
-[[background]]
-[background.copier]
-outstanding = 2
-request_kib = 4096
-work = "copy"
-start_s = 5
-
-[[background]]
-[background.office]
-operations_per_s = 6
+[[experiment.group]]
+name = "copy"
+count = 2
+client = { kind = "copy-from", request_kib = 4096, in_flight = 1 }
+in_turn_with = [{ kind = "copy-to", request_kib = 4096, in_flight = 1 }]
+after_ms = 5000
 "#;
 
 #[test]
@@ -124,6 +124,6 @@ fn what_a_copy_teaches_of_writes_does_not_make_reads_cheap() {
     };
     let duration = scenario.duration(false);
     let outcome = run_observed(&scenario, PolicyName::Rtsched, 1, duration, &mut watch).expect("declared");
-    assert_eq!(outcome.failures(&scenario.expect), Vec::<String>::new(), "{}", outcome.to_table(true));
+    assert_eq!(outcome.failures(scenario.expect()), Vec::<String>::new(), "{}", outcome.to_table(true));
     assert!(admitted >= 2 && most <= 1.0, "{admitted} admitted that take {most} of the time");
 }

@@ -21,15 +21,22 @@ fn plain_device() -> DeviceSpec {
     spec
 }
 
-fn scenario(streams: &str) -> Scenario {
-    let head = "name = \"t\"\ntitle = \"\"\ndevice = \"raid5-table5\"\nduration_s = 60\nshort_s = 60\n";
-    Scenario::parse(&format!("{head}{streams}")).expect("a scenario")
+const PLAYER: &str = "kind = \"player\"";
+const RECORDER: &str = "kind = \"recorder\"";
+
+fn scenario(client: &str, count: u32, more: &str) -> Scenario {
+    let head = "name = \"t\"\ndevice = \"raid5-table5\"\nseconds = 60\n[[experiment]]\nname = \"p\"\n";
+    let counted = format!("client = {{ {client} }}\nmost = {count}\nguess = 1\nevery_ms = 0\n");
+    Scenario::parse(&format!("{head}{counted}told = {{ file_mib = 65536 }}\n{more}")).expect("a scenario")
 }
 
-/// Players of 100 Mbit/s that start at once.
-fn players(count: u32, more: &str) -> Scenario {
-    let group = format!("count = {count}\nrate_mbit = [100]\njoin_every_s = 0\nfile_mib = 65536\n{more}");
-    scenario(&format!("[[streams]]\nname = \"p\"\n{group}\n"))
+/// Clients of 100 Mbit/s that start at once, and hold one unit of 41.9 ms.
+fn clients(count: u32, kind: &str) -> Scenario {
+    scenario(&format!("{kind}, megabits = 100, unit_kib = 512, buffer_ms = 40"), count, "")
+}
+
+fn players(count: u32) -> Scenario {
+    clients(count, PLAYER)
 }
 
 fn run_plain(scenario: &Scenario, name: PolicyName, seconds: u64) -> Outcome {
@@ -42,7 +49,7 @@ fn run_plain(scenario: &Scenario, name: PolicyName, seconds: u64) -> Outcome {
 fn eight_times_an_eighth_of_the_device_is_all_of_it_and_nine_are_too_many() {
     for (count, fits) in [(8, true), (9, false)] {
         for name in [PolicyName::Fifo, PolicyName::Edf, PolicyName::CScan, PolicyName::MqDeadline] {
-            let outcome = run_plain(&players(count, ""), name, 60);
+            let outcome = run_plain(&players(count), name, 60);
             assert_eq!(outcome.violations, Vec::<String>::new());
             // FIFO and EDF serve equal periods in turn, and the eighth request ends exactly when it is due.
             if fits && matches!(name, PolicyName::Fifo | PolicyName::Edf) {
@@ -56,22 +63,22 @@ fn eight_times_an_eighth_of_the_device_is_all_of_it_and_nine_are_too_many() {
 }
 
 #[test]
-fn frames_are_counted_once_and_none_is_forgotten() {
-    // 100 Mbit/s in frames of a 25th of a second, shown from 0.671 s on; the last is shown when its time is over.
+fn units_are_counted_once_and_none_is_forgotten() {
+    // Shown from 0.671 s and a unit on, when the first request of 8 MiB is due and its first unit has been played.
     for (count, late) in [(1, false), (16, true)] {
-        let outcome = run_plain(&players(count, ""), PolicyName::Edf, 60);
+        let outcome = run_plain(&players(count), PolicyName::Edf, 60);
         for stream in &outcome.streams {
-            let shown = ((60.0 - 0.671) * 25.0) as u64;
-            // Up to three requests are there before they are shown.
-            let counted = stream.on_time + stream.late;
-            assert!((shown..=shown + 4 * 17).contains(&counted), "{counted} of {shown}");
+            let most = (60.0 - 0.671) / 0.041_943;
+            let shown = (stream.on_time + stream.late) as f64;
             assert_eq!(stream.late > 0, late);
             assert_eq!(stream.tardiness_max_ms.expect("admitted") > 0.0, late);
-        }
-        // Sixteen players want twice what there is; as each waits for its requests, it sees about half in time, at most.
-        if late {
-            let lates: u64 = outcome.streams.iter().map(|stream| stream.late).sum();
-            assert!(lates > 16 * 60 * 25 / 2, "{lates}");
+            // Sixteen players want twice what there is: playing waits, so each sees about half, and a request's wait counts once.
+            let expected = if late { most / 2.0 } else { most };
+            assert!(
+                (expected * 0.9..=expected * if late { 1.1 } else { 1.005 }).contains(&shown),
+                "{shown} of {expected}"
+            );
+            assert!(stream.late as f64 <= shown / 16.0 + 1.0, "{} late of {shown}", stream.late);
         }
     }
 }
@@ -79,7 +86,7 @@ fn frames_are_counted_once_and_none_is_forgotten() {
 #[test]
 fn a_recorder_is_late_when_its_buffer_is_full() {
     for (count, fits) in [(8, true), (9, false)] {
-        let outcome = run_plain(&players(count, "kind = \"writer\""), PolicyName::Edf, 60);
+        let outcome = run_plain(&clients(count, RECORDER), PolicyName::Edf, 60);
         assert_eq!(outcome.violations, Vec::<String>::new());
         assert_eq!(outcome.late() == 0, fits, "{count}: {} late", outcome.late());
         let recorded = 8.0 * 60.0 * 12.5;
@@ -92,38 +99,57 @@ fn a_recorder_is_late_when_its_buffer_is_full() {
 
 #[test]
 fn a_pause_stops_the_clock_and_a_jump_starts_another() {
-    let paused = players(1, "pause_every_s = [10, 10]\npause_s = [10, 10]");
-    let outcome = run_plain(&paused, PolicyName::Edf, 60);
+    let editor = |count, play: &str, then: &str| {
+        let client = "kind = \"editor\", megabits = 100, unit_kib = 512, buffer_ms = 40, pause_ms = 10000";
+        scenario(&format!("{client}, play_ms = {play}, then = \"{then}\""), count, "")
+    };
+    let outcome = run_plain(&editor(1, "10000", "pause"), PolicyName::Edf, 60);
     assert_eq!(outcome.late(), 0);
     // It plays in 30 of 60 seconds.
-    let frames = outcome.streams[0].on_time;
-    assert!((700..=30 * 25 + 70).contains(&frames), "{frames}");
+    let units = outcome.streams[0].on_time;
+    assert!((700..=30 * 24 + 10).contains(&units), "{units}");
 
-    let jumping = players(6, "seek_every_s = [2, 9]");
-    let outcome = run_plain(&jumping, PolicyName::Edf, 60);
+    let outcome = run_plain(&editor(6, "[2000, 9000]", "jump"), PolicyName::Edf, 60);
     assert_eq!(outcome.late(), 0, "a jump waits for its first request, and is promised no more");
-    let frames = |outcome: &Outcome| outcome.streams.iter().map(|stream| stream.on_time).sum::<u64>();
-    let still = run_plain(&players(6, ""), PolicyName::Edf, 60);
-    assert!(frames(&outcome) < frames(&still), "it shows nothing while it waits");
+    let units = |outcome: &Outcome| outcome.streams.iter().map(|stream| stream.on_time).sum::<u64>();
+    let still = run_plain(&players(6), PolicyName::Edf, 60);
+    assert!(units(&outcome) < units(&still), "it shows nothing while it waits");
 }
 
 #[test]
 fn a_copier_keeps_as_much_outstanding_as_it_may() {
-    let copier = scenario(
-        "[[background]]\ncopier = { outstanding = 3, request_kib = 1024, work = \"copy\", end_s = 30 }\n",
-    );
-    let outcome = run_plain(&copier, PolicyName::Fifo, 60);
-    assert_eq!(outcome.most_queued, 3);
+    let copier = "[[experiment.group]]\nname = \"copy\"\ncount = 1\nstay_ms = 30000\nclient = { kind = \"copy-from\", \
+                  request_kib = 1024, in_flight = 3 }\n";
+    // Beside it is a player that asks for 8 MiB, once.
+    let client = "kind = \"player\", megabits = 0.1, unit_kib = 64, buffer_ms = 40";
+    let outcome = run_plain(&scenario(client, 1, copier), PolicyName::Fifo, 60);
+    assert_eq!(outcome.most_queued, 4);
     assert!((0.49..0.51).contains(&outcome.utilisation), "it stops half way: {}", outcome.utilisation);
-    // As much is written as read, at 100 MB/s together.
     assert!((49.0..51.0).contains(&outcome.best_effort_mb_per_s), "{}", outcome.best_effort_mb_per_s);
     assert_eq!(outcome.best_effort_share_of_rest.map(|share| (share * 10.0).round()), Some(5.0));
 }
 
 #[test]
+fn who_comes_and_goes_asks_to_be_admitted_each_time() {
+    let stays = "stay_ms = 5000\naway_ms = [4000, 6000]";
+    let client = "megabits = 100, unit_kib = 512, buffer_ms = 40";
+    for kind in [PLAYER, RECORDER] {
+        let outcome = run_plain(&scenario(&format!("{kind}, {client}"), 2, stays), PolicyName::Edf, 60);
+        assert_eq!((outcome.late(), outcome.violations.len()), (0, 0), "{kind}");
+        assert!(
+            outcome.streams.iter().all(|stream| (5..=7).contains(&stream.admitted)),
+            "{:?}",
+            outcome.streams
+        );
+        // A visit's last take is written before its file is closed.
+        assert!(outcome.streams_mb_per_s > 2.0 * 12.5 * 0.4, "{} MB/s", outcome.streams_mb_per_s);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace_and_another_one_another() {
     for name in scenarios::names() {
-        let scenario = scenarios::named(name).expect("declared");
+        let scenario = scenarios::named(name).expect("declared").remove(0);
         let trace = |policy, seed| {
             let duration = Duration::from_secs(10);
             run(&scenario, policy, seed, duration).expect("its device is declared").trace_hash
@@ -138,29 +164,40 @@ fn the_same_seed_gives_the_same_trace_and_another_one_another() {
 #[test]
 fn random_scenarios_are_declarations_that_can_be_kept() {
     for seed in 0..200 {
-        let scenario = scenarios::random(Mix::Everything, seed, 60.0);
-        let text = toml::to_string(&scenario).expect("serialises");
+        let scenario = scenarios::random(Mix::Everything, seed, 60);
+        let text = toml::to_string(scenario.declaration()).expect("serialises");
         assert_eq!(Scenario::parse(&text).expect("a declaration"), scenario);
     }
 }
 
 #[test]
 fn what_is_wrong_in_a_declaration_is_named() {
+    let client = "client = { kind = \"player\", megabits = 100, unit_kib = 64, buffer_ms = 40 }";
+    let chaser =
+        "client = { kind = \"chaser\", megabits = 100, unit_kib = 64, buffer_ms = 40, behind_ms = 80 }";
+    let text = format!(
+        "name = \"t\"\ndevice = \"nvme\"\nseconds = 60\n[[experiment]]\nname = \"p\"\n{client}\nmost = 1\nguess = 1\n"
+    );
+    assert!(Scenario::parse(&text).is_ok());
     for (from, to, named) in [
-        ("rate_mbit = [100]", "rate_mbit = []", "rate_mbit"),
-        ("count = 1", "count = 1000000", "count"),
-        ("duration_s = 60", "duration_s = -1", "duration_s"),
-        ("count = 1", "count = 1\nseek_every_s = [5, 1]", "span"),
-        ("count = 1", "count = 1\nlayout = { fragmented = { extent_kib = 0 } }", "extent_kib"),
-        ("count = 1", "count = 1\ncolour = 3", "colour"),
+        ("megabits = 100", "megabits = 0", "megabits"),
+        ("most = 1", "most = 1000000", "most"),
+        ("seconds = 60", "seconds = 0", "seconds"),
+        ("guess = 1", "guess = 1\nstay_ms = [5, 1]", "stay_ms"),
+        ("guess = 1", "guess = 1\ntold = { extent_kib = 0 }", "extent_kib"),
+        ("guess = 1", "guess = 1\ncolour = 3", "colour"),
+        ("guess = 1", "guess = 1\naged_percent = 90", "./lab rehearse"),
+        ("kind = \"player\"", "kind = \"frame-player\"", "./lab rehearse"),
+        ("seconds = 60", "seconds = 60\nsimulated = { compare = [\"best\"] }", "best"),
     ] {
-        let head = "name = \"t\"\ntitle = \"\"\ndevice = \"nvme\"\nduration_s = 60\nshort_s = 60\n";
-        let text = format!("{head}[[streams]]\nname = \"p\"\ncount = 1\nrate_mbit = [100]\n");
-        assert!(Scenario::parse(&text).is_ok());
         assert!(text.contains(from), "{from} in {text}");
         let error = Scenario::parse(&text.replacen(from, to, 1)).expect_err(to).to_string();
         assert!(error.contains(named), "{error}");
     }
+    let chases =
+        text.replace("most = 1\n", &format!("most = 1\nin_turn_with = [{}]\n", &chaser["client = ".len()..]));
+    let chases = chases.replace("kind = \"player\"", "kind = \"recorder\"");
+    assert!(Scenario::parse(&chases).expect_err("a chaser").to_string().contains("./lab rehearse"));
     assert!(
         scenarios::named("nothing").expect_err("no such scenario").to_string().contains("readers-copier")
     );
@@ -234,7 +271,7 @@ fn a_policy_that_loses_or_repeats_requests_is_found_out() {
     for fault in [Fault::Loses, Fault::ServesTwice, Fault::Invents, Fault::Shortens] {
         let inner = Baseline::new(PolicyName::Edf, Bytes::from_mib(8)).expect("a baseline");
         let mut policy = Wrong { inner, fault, count: 0, last: None };
-        let scenario = players(4, "");
+        let scenario = players(4);
         let duration = Duration::from_secs(60);
         let observer = &mut |_: Instant, _: &Happening<'_>| ();
         let outcome = run_with(&scenario, &plain_device(), &mut policy, "wrong", 1, duration, observer);
@@ -245,7 +282,7 @@ fn a_policy_that_loses_or_repeats_requests_is_found_out() {
 
 #[test]
 fn expectations_that_are_not_met_are_told() {
-    let outcome = run_plain(&players(9, ""), PolicyName::Edf, 60);
+    let outcome = run_plain(&players(9), PolicyName::Edf, 60);
     let expect = Expect {
         clean_min: Some(9),
         best_effort_share_min: Some(0.5),
@@ -257,6 +294,6 @@ fn expectations_that_are_not_met_are_told() {
     for told in ["late", "clean", "best effort has", "metadata", "demoted"] {
         assert!(failures.contains(told), "{told} in {failures}");
     }
-    let good = run_plain(&players(2, ""), PolicyName::Edf, 60);
+    let good = run_plain(&players(2), PolicyName::Edf, 60);
     assert_eq!(good.failures(&Expect { clean_min: Some(2), ..Expect::default() }), Vec::<String>::new());
 }

@@ -38,7 +38,7 @@ pub(super) fn simulate(
     let outcome =
         simulation::run_with(scenario, device, &mut recorder, "rtsched", seed, duration, &mut |_, _| ());
     if let Some(violation) = outcome.violations.first() {
-        let (scenario, violation) = (scenario.name.clone(), violation.clone());
+        let (scenario, violation) = (scenario.name().to_owned(), violation.clone());
         return Err(AgreeError::Simulation { scenario, violation });
     }
     let busy = Duration::from_secs_f64(outcome.utilisation * outcome.duration_s);

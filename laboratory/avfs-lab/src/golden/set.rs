@@ -4,8 +4,8 @@
 //! out when the set is run, so that a policy that carries fewer is seen to carry fewer.
 
 use super::Request;
-use crate::experiment::{Contender, Declaration, Experiment};
-use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens};
+use avfs_workloads::{Contender, Declaration, Experiment};
+use avfs_workloads::{CopySpec, EditorSpec, Expect, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens, Told};
 use rtsched_sim::device::DeviceSpec;
 use std::collections::BTreeMap;
 
@@ -224,7 +224,7 @@ fn experiment(table: &Table, place: usize, most: u32) -> Experiment {
     };
     Experiment {
         name: EXPERIMENTS[place].to_owned(),
-        access: crate::experiment::Access::Local,
+        access: avfs_workloads::Access::Local,
         client: counted.remove(0),
         in_turn_with: counted,
         at_once: 1,
@@ -235,5 +235,11 @@ fn experiment(table: &Table, place: usize, most: u32) -> Experiment {
         guess: most - 1,
         published: BTreeMap::new(),
         wanted: None,
+        every_ms: None,
+        stay_ms: None,
+        away_ms: None,
+        groups: Vec::new(),
+        told: Told::default(),
+        expect: Expect::default(),
     }
 }

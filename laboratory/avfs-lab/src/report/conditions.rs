@@ -1,10 +1,10 @@
 //! Under what conditions: who is compared, what clients do, and how well searches agree.
 
 use super::{Carried, carried};
-use crate::experiment::{Access, Contender, Declaration, Experiment};
 use crate::point::{Point, STOLEN_BOUND};
 use crate::run::of;
 use avfs_workloads::Pattern;
+use avfs_workloads::{Access, Contender, Declaration, Experiment};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 

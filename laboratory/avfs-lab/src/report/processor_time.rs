@@ -1,8 +1,8 @@
 //! Processor time side by side, where contenders take turns.
 
-use crate::experiment::{Contender, Declaration, Experiment};
 use crate::point::Point;
 use crate::run::of;
+use avfs_workloads::{Contender, Declaration, Experiment};
 use std::fmt::Write;
 
 /// What a GB takes, each experiment's with the number of clients that it is to be measured with, and the first contender's ratio to

@@ -4,8 +4,8 @@
 //! listens on the loopback interface alone, and keeps its state in the rig's directory.
 
 use super::{RigError, await_until, file, run};
-use crate::experiment::Contender;
 use crate::smb::SmbTransport;
+use avfs_workloads::Contender;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
