@@ -42,6 +42,7 @@ use crate::steps::{self, Step, has};
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER, Pool};
 use avfs_io::{Accepted, Completion, Evidence, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_streams::Advice;
 use avfs_streams::sequence::Sequences;
 use avfs_streams::writers::Writers;
 use cache::{BlockId, BlockMemory, Cache, CacheBlock};
@@ -312,6 +313,8 @@ pub struct CoreOptions {
     pub access_times: AccessTimes,
     /// Rates, latencies, intervals.
     pub config: Config,
+    /// Whether clients are told apart.
+    pub advice: Advice,
 }
 
 /// See the module's documentation.
@@ -514,6 +517,16 @@ impl Core {
                 written.map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
             );
         }
+    }
+
+    /// Nothing is wished for from now on, and everything is best effort. To be called before anything is open.
+    pub fn without_streams(&mut self) {
+        self.options.advice = Advice::NullStreams;
+    }
+
+    /// Nothing is known of clients, and nothing wished for them.
+    fn is_unadvised(&self) -> bool {
+        self.options.advice == Advice::NullStreams
     }
 
     /// What is to be done now; the outbox is empty afterwards.

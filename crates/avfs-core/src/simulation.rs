@@ -130,8 +130,18 @@ impl SimVolume {
             largest_turn: 0,
             finished: BTreeMap::new(),
         };
+        match std::env::var("AVFS_STREAMS") {
+            Ok(which) if which == "null" => volume.without_streams(),
+            Ok(which) => panic!("AVFS_STREAMS is {which:?}; there is null"),
+            Err(_) => {}
+        }
         volume.with(|core, now| core.tick(now));
         Ok(volume)
+    }
+
+    /// Nothing is wished for any stream, see [`Core::without_streams`]. With `AVFS_STREAMS=null` in the environment every volume is so.
+    pub fn without_streams(&mut self) {
+        self.core.without_streams();
     }
 
     /// From now on contents of files are neither written nor read, see [`SimEngine::without_contents`].

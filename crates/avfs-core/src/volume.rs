@@ -622,6 +622,7 @@ impl Volume {
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let overdue = options.config.requests.overdue;
         let core_options = CoreOptions {
+            advice: avfs_streams::Advice::Streams,
             read_only: options.read_only || recovered.behind.is_some(),
             access_times: options.access_times,
             config: options.config,

@@ -26,6 +26,16 @@ pub const PAGE: u64 = 4096;
 /// What everybody gets, and of what requests are multiples: the longest buffer of a host.
 pub const REQUEST: u64 = 8 << 20;
 
+/// Whether a host asks anything of this crate. What it asks for is advice: a filesystem is as correct without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Advice {
+    /// Clients are told apart and read ahead of.
+    #[default]
+    Streams,
+    /// Nothing is wished for, and everything is best effort.
+    NullStreams,
+}
+
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);

@@ -66,6 +66,9 @@ impl Core {
         read: Range<u64>,
         has_waited: bool,
     ) {
+        if self.is_unadvised() {
+            return;
+        }
         let Range { start: offset, end } = read;
         let followed = self.follow_frame(now, ino, handle, end - offset, has_waited);
         self.give_frame(now, ino, has_waited);
@@ -107,6 +110,9 @@ impl Core {
         offset: u64,
         length: usize,
     ) -> Option<SequenceId> {
+        if self.is_unadvised() {
+            return None;
+        }
         let (ino, _) = self.handle(handle).ok()?;
         let file = self.files.get(&ino)?;
         let end = file.size.min(offset.saturating_add(length as u64));
@@ -226,6 +232,9 @@ impl Core {
 
     /// A client wants to write so much.
     pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId, length: usize) {
+        if self.is_unadvised() {
+            return;
+        }
         let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return };
         let length = Bytes(length as u64);
         let idled = self.writers.gives(now.monotonic, opener, length);
@@ -262,6 +271,9 @@ impl Core {
 
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
+        if self.is_unadvised() {
+            return;
+        }
         self.note_written(now, handle, length);
         self.outgrow_sequence(now, ino, handle);
         let copied = self.copies(handle);

@@ -177,7 +177,8 @@ impl Core {
     /// Class, stream and window of a file's requests, from its policy and from what `client` declared, or what all did.
     pub(super) fn ranking(&self, ino: Ino, direction: Direction, client: Option<HandleId>) -> Ranking {
         let background = |class| Ranking { class, stream: None, window: None, rate: None };
-        let Some(file) = self.files.get(&ino) else { return background(Class::BestEffort) };
+        let file = self.files.get(&ino).filter(|_| !self.is_unadvised());
+        let Some(file) = file else { return background(Class::BestEffort) };
         let policy = file.policy();
         let declared =
             || file.declared(direction).filter(|one| client.is_none_or(|client| client == one.handle));
@@ -216,7 +217,8 @@ impl Core {
     /// The stream that the file's readers or writers are together, if it is one: what the scheduler is to know. Each
     /// client adds the rate that it declared, or else that of the policy.
     fn stream_spec(&self, ino: Ino, direction: Direction) -> Option<StreamSpec> {
-        let file = self.files.get(&ino).filter(|file| !file.policy().forbids_streams())?;
+        let is_advised = !self.is_unadvised();
+        let file = self.files.get(&ino).filter(|file| is_advised && !file.policy().forbids_streams())?;
         let of_policy = file.policy().bitrate().map_or(0, |rate| rate.0);
         let declared =
             || file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
@@ -383,6 +385,9 @@ impl Core {
     /// What a client needs at `at`, which lies `ahead` of what it asks for.
     pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, at: u64, ahead: Bytes) -> Need {
         let mut need = Need::of(self.ranking(ino, Direction::Read, Some(handle)), now.monotonic, ahead);
+        if self.is_unadvised() {
+            return need;
+        }
         let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
         if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
             need = Need { class: Class::RealTime, deadline: Some(wish), ..need };

@@ -11,6 +11,7 @@ mod growing;
 mod handing_over;
 mod headers;
 mod holdings;
+mod null_streams;
 mod pages;
 mod places;
 mod players;
