@@ -9,17 +9,20 @@
 //! The host keeps in memory what it has read ahead. What that is, this crate does not know: it is a type parameter `K`, which
 //! the host gives, and gets back when nobody will come to it any more.
 
+pub mod consumed;
 pub mod cursor;
 pub mod due;
 pub mod name;
 pub mod pattern;
 pub mod player;
 pub mod policy;
+pub mod qos;
 pub mod sequence;
 pub mod window;
 pub mod writers;
 
 pub use policy::{Policy, Rate};
+pub use qos::{Ranking, RequestQos};
 
 /// What a host reads and keeps at least: 4 KiB.
 pub const PAGE: u64 = 4096;

@@ -4,9 +4,10 @@
 //! **Excludes:** what is on the device; that is fsck's. Everything here is compared with something else that says the
 //! same in another way. Costs time in proportion to the whole state.
 
-use super::cache::CacheBlock;
-use super::file::FileState;
-use super::{Core, Purpose};
+use super::state::Core;
+use super::state::cache::CacheBlock;
+use super::state::file::FileState;
+use super::state::outbox::Purpose;
 use crate::allocator::BlockRun;
 use crate::format::BLOCK;
 use crate::ranges::RangeSet;
@@ -38,7 +39,7 @@ impl Core {
     /// Pages on their way to a place that no record tells of yet.
     fn placed(&self) -> BTreeMap<Ino, Vec<BlockRun>> {
         let mut placed: BTreeMap<Ino, Vec<BlockRun>> = BTreeMap::new();
-        for purpose in self.in_flight.purposes() {
+        for purpose in self.requests.in_flight.purposes() {
             let Purpose::Data { ino, pieces, .. } = purpose else { continue };
             for extent in pieces.iter().map(|piece| piece.extent()) {
                 let extents = self.metadata.get(*ino).and_then(|inode| inode.extents());
@@ -61,14 +62,14 @@ impl Core {
             owned.extend(extents.map(|extent| (extent.run(), format!("inode {ino}"))));
         }
         owned.extend(self.checkpoints.places.owned().map(|run| (run, "metadata".into())));
-        let freed = self.freed.iter().map(|&(_, run)| run).chain(self.busy.values().copied());
+        let freed = self.space.freed.iter().map(|&(_, run)| run).chain(self.space.busy.values().copied());
         owned.extend(freed.clone().map(|run| (run, "freed".into())));
         for (ino, runs) in self.placed() {
             owned.extend(runs.into_iter().map(|run| (run, format!("written to inode {ino}"))));
         }
         let mut others = RangeSet::default();
         owned.iter().for_each(|(run, _)| others.insert(run.start..run.end()));
-        for place in self.refused.places() {
+        for place in self.space.refused.places() {
             let runs = others.gaps(place).into_iter();
             owned.extend(
                 runs.map(|gap| (BlockRun { start: gap.start, count: gap.end - gap.start }, "refused".into())),
@@ -80,7 +81,7 @@ impl Core {
             ensure!(first.end() <= second.start, "{first} of {holder} overlaps {second} of {other}");
         }
         let held: u64 = owned.iter().map(|(run, _)| run.count).sum();
-        let (total, free) = (self.allocator.total_blocks(), self.allocator.free_blocks());
+        let (total, free) = (self.space.allocator.total_blocks(), self.space.allocator.free_blocks());
         ensure!(held + free == total, "{held} blocks are owned and {free} free, of {total}");
         let mut merged: Vec<BlockRun> = Vec::new();
         for (run, _) in &owned {
@@ -89,15 +90,19 @@ impl Core {
                 _ => merged.push(*run),
             }
         }
-        let used: Vec<BlockRun> = self.allocator.used_runs().collect();
+        let used: Vec<BlockRun> = self.space.allocator.used_runs().collect();
         ensure!(merged == used, "blocks with an owner: {merged:?}, used: {used:?}");
         let freed: u64 = freed.map(|run| run.count).sum();
-        ensure!(freed == self.freed_blocks, "{freed} freed blocks, counted {}", self.freed_blocks);
-        let claimed: u64 = self.files.values().map(|file| file.claimed).sum();
         ensure!(
-            claimed == self.allocator.claimed(),
+            freed == self.space.freed_blocks,
+            "{freed} freed blocks, counted {}",
+            self.space.freed_blocks
+        );
+        let claimed: u64 = self.data.files.values().map(|file| file.claimed).sum();
+        ensure!(
+            claimed == self.space.allocator.claimed(),
             "files claim {claimed} blocks, the allocator knows of {}",
-            self.allocator.claimed()
+            self.space.allocator.claimed()
         );
         Ok(())
     }
@@ -107,13 +112,13 @@ impl Core {
         let mut writing: BTreeMap<_, (u32, RangeSet)> = BTreeMap::new();
         let mut loading: BTreeMap<_, RangeSet> = BTreeMap::new();
         let mut bytes = 0;
-        for purpose in self.in_flight.purposes() {
+        for purpose in self.requests.in_flight.purposes() {
             match purpose {
                 Purpose::Load { block, start, length, .. } => {
                     loading.entry(*block).or_default().insert(*start..start + length);
                 }
                 Purpose::Data { ino, block: id, pieces, .. } => {
-                    let Some(block) = self.cache.get(*id) else {
+                    let Some(block) = self.data.cache.get(*id) else {
                         return Err(format!("inode {ino}: a block is gone while the device reads it"));
                     };
                     let entry = writing.entry(*id).or_default();
@@ -129,27 +134,27 @@ impl Core {
             }
         }
         ensure!(
-            bytes == self.writing_bytes,
+            bytes == self.writeback.bytes,
             "{bytes} bytes are being written, counted {}",
-            self.writing_bytes
+            self.writeback.bytes
         );
-        let requests = self.in_flight.purposes().filter(|purpose| match purpose {
+        let requests = self.requests.in_flight.purposes().filter(|purpose| match purpose {
             Purpose::Load { bounce, .. } => bounce.is_some(),
             Purpose::Data { .. } => true,
             _ => false,
         });
-        ensure!(requests.count() == self.writeback_requests, "{} requests counted", self.writeback_requests);
+        ensure!(requests.count() == self.writeback.requests, "{} requests counted", self.writeback.requests);
         let mut wanted: BTreeMap<_, u32> = BTreeMap::new();
         for id in self.blocks_of_players().chain(self.blocks_of_sequences()) {
             *wanted.entry(id).or_default() += 1;
         }
         let mut dirty_bytes = 0;
         let mut count = 0;
-        for (&ino, file) in &self.files {
+        for (&ino, file) in &self.data.files {
             let mut end = 0;
             for (start, id) in file.blocks.iter() {
                 count += 1;
-                let Some(block) = self.cache.get(id) else {
+                let Some(block) = self.data.cache.get(id) else {
                     return Err(format!("inode {ino}: the block at {start} is gone"));
                 };
                 let place = format!("inode {ino}, block at {start} of {} bytes", block.memory.len());
@@ -171,10 +176,10 @@ impl Core {
                 let loads = loading.remove(&id).unwrap_or_default();
                 ensure!(loads == block.loading, "{place}: loads {loads:?}, noted {:?}", block.loading);
                 ensure!(
-                    block.dirty.is_empty() == self.cache.is_evictable(id),
+                    block.dirty.is_empty() == self.data.cache.is_evictable(id),
                     "{place}: dirty {:?}, evictable {}",
                     block.dirty,
-                    self.cache.is_evictable(id)
+                    self.data.cache.is_evictable(id)
                 );
                 let behind = file.size.saturating_sub(start).min(block.memory.len() as u64);
                 for valid in block.valid.within(behind..block.memory.len() as u64) {
@@ -186,14 +191,14 @@ impl Core {
                     ensure!(clean, "{place}: something behind the end {}", file.size);
                 }
                 let has_dirty = !block.dirty.is_empty();
-                let known =
-                    !has_dirty || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
+                let known = !has_dirty
+                    || self.writeback.files.contains(&ino) && self.writeback.next_aging < Instant::FAR_FUTURE;
                 ensure!(known, "{place} is dirty and nobody will write it");
             }
         }
-        let kept = self.files.values().flat_map(|file| file.blocks.ids());
-        for id in kept.chain(self.resting.values().flat_map(|file| file.blocks.ids())) {
-            let Some(block) = self.cache.get(id) else { continue };
+        let kept = self.data.files.values().flat_map(|file| file.blocks.ids());
+        for id in kept.chain(self.data.resting.values().flat_map(|file| file.blocks.ids())) {
+            let Some(block) = self.data.cache.get(id) else { continue };
             let counted = wanted.get(&id).copied().unwrap_or_default();
             ensure!(
                 counted == block.wanted,
@@ -203,22 +208,22 @@ impl Core {
                 block.wanted
             );
         }
-        for (&ino, file) in &self.resting {
-            ensure!(!self.files.contains_key(&ino), "inode {ino} rests and is used");
+        for (&ino, file) in &self.data.resting {
+            ensure!(!self.data.files.contains_key(&ino), "inode {ino} rests and is used");
             ensure!(!file.is_empty(), "inode {ino} rests with nothing in memory");
             for (start, id) in file.blocks.iter() {
                 count += 1;
-                let at_rest = self.cache.get(id).is_some_and(|block| {
+                let at_rest = self.data.cache.get(id).is_some_and(|block| {
                     block.ino == ino && block.start == start && block.is_idle() && block.dirty.is_empty()
                 });
                 ensure!(at_rest, "inode {ino} rests: the block at {start} does not");
             }
         }
-        for block in self.cache.gone() {
+        for block in self.data.cache.gone() {
             count += 1;
             dirty_bytes += block.dirty.total();
         }
-        for (ino, file) in &self.files {
+        for (ino, file) in &self.data.files {
             let filling = self.cache_blocks(file).map(|block| block.filling.len()).sum::<usize>();
             ensure!(
                 filling == file.filling as usize,
@@ -233,20 +238,20 @@ impl Core {
             );
             let dirty =
                 self.cache_blocks(file).filter(|block| !block.dirty.is_empty()).map(|block| block.start);
-            let listed = self.cache.dirty_of(*ino, 0..u64::MAX).map(|(start, _)| start);
+            let listed = self.data.cache.dirty_of(*ino, 0..u64::MAX).map(|(start, _)| start);
             ensure!(dirty.eq(listed), "inode {ino}: the list of its dirty blocks is wrong");
         }
         ensure!(
-            dirty_bytes == self.cache.dirty_bytes,
+            dirty_bytes == self.data.cache.dirty_bytes,
             "{dirty_bytes} bytes are dirty, counted {}",
-            self.cache.dirty_bytes
+            self.data.cache.dirty_bytes
         );
-        ensure!(count == self.cache.len(), "{} blocks, files have {count}", self.cache.len());
+        ensure!(count == self.data.cache.len(), "{} blocks, files have {count}", self.data.cache.len());
         Ok(())
     }
 
     fn cache_blocks<'a>(&'a self, file: &'a FileState) -> impl Iterator<Item = &'a CacheBlock> {
-        file.blocks.ids().filter_map(|id| self.cache.get(id))
+        file.blocks.ids().filter_map(|id| self.data.cache.get(id))
     }
 
     /// Files: promised space, requests at the device.
@@ -254,7 +259,7 @@ impl Core {
         let placed = self.placed();
         let mut loads: BTreeMap<Ino, u32> = BTreeMap::new();
         let mut writes: BTreeMap<Ino, BTreeMap<u64, u32>> = BTreeMap::new();
-        for purpose in self.in_flight.purposes() {
+        for purpose in self.requests.in_flight.purposes() {
             match purpose {
                 Purpose::Load { ino, .. } => *loads.entry(*ino).or_default() += 1,
                 Purpose::Data { ino, epoch, .. } => {
@@ -263,7 +268,7 @@ impl Core {
                 _ => {}
             }
         }
-        for (&ino, file) in &self.files {
+        for (&ino, file) in &self.data.files {
             let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
             for range in file.delayed.iter() {
                 for kept in file.displaced.gaps(range.clone()) {
@@ -304,7 +309,7 @@ impl Core {
             let loads = loads.remove(&ino).unwrap_or_default();
             ensure!(loads == file.loads, "inode {ino}: {loads} loads, counted {}", file.loads);
             let open = |write: bool| {
-                let of_file = self.handles.values().filter(|handle| handle.ino == ino);
+                let of_file = self.clients.handles.values().filter(|handle| handle.ino == ino);
                 of_file
                     .filter(|handle| handle.flags.contains(crate::types::OpenFlags::WRITE) == write)
                     .count()
@@ -318,7 +323,8 @@ impl Core {
             let recorded = self.metadata.get(ino).map_or(file.size, |inode| inode.size);
             ensure!(recorded <= file.size, "inode {ino}: size {} recorded as {recorded}", file.size);
             let behind = file.touched.is_some() || recorded != file.size;
-            let known = !behind || self.dirty_files.contains(&ino) && self.next_aging < Instant::FAR_FUTURE;
+            let known = !behind
+                || self.writeback.files.contains(&ino) && self.writeback.next_aging < Instant::FAR_FUTURE;
             ensure!(known, "inode {ino} is ahead of its record and nobody will record it");
             for &(page, end) in &file.tails {
                 ensure!(
@@ -338,26 +344,27 @@ impl Core {
     /// Whoever waits stands in exactly one queue, and something will come that looks into it.
     fn audit_waiting(&self) -> Findings {
         let queues = self
+            .data
             .files
             .values()
             .flat_map(|file| &file.waiting)
-            .chain(&self.buffer_waiters)
-            .chain(&self.space_waiters)
-            .chain(self.replacements.held_back())
-            .chain(&self.turns)
+            .chain(&self.waits.for_memory)
+            .chain(&self.space.waiters)
+            .chain(self.log.replacements.held_back())
+            .chain(&self.turn.tickets)
             .chain(&self.checkpoints.waiters)
-            .chain(self.commit.tickets());
+            .chain(self.log.commit.tickets());
         let mut seen = BTreeSet::new();
         for ticket in queues {
             ensure!(seen.insert(*ticket), "{ticket:?} stands in two queues");
-            ensure!(self.waiting.contains_key(ticket), "{ticket:?} has ended but stands in a queue");
+            ensure!(self.waits.operations.contains_key(ticket), "{ticket:?} has ended but stands in a queue");
         }
-        for (ticket, waiting) in &self.waiting {
+        for (ticket, waiting) in &self.waits.operations {
             ensure!(seen.contains(ticket), "{ticket:?} stands in no queue: {waiting:?}");
         }
-        for (&ino, file) in &self.files {
+        for (&ino, file) in &self.data.files {
             let through_pages =
-                self.handles.values().filter(|open| open.ino == ino && open.through_pages).count();
+                self.clients.handles.values().filter(|open| open.ino == ino && open.through_pages).count();
             ensure!(
                 through_pages == file.through_pages as usize
                     && (through_pages == 0 || file.through_pages == file.readers + file.writers),
@@ -366,7 +373,8 @@ impl Core {
                 file.writers,
                 file.through_pages
             );
-            let exclusive = self.waiting.values().filter(|waiting| waiting.exclusive == Some(ino)).count();
+            let exclusive =
+                self.waits.operations.values().filter(|waiting| waiting.exclusive == Some(ino)).count();
             ensure!(
                 exclusive == file.exclusive as usize,
                 "inode {ino}: {exclusive} operations want it quiet, counted {}",
@@ -378,19 +386,19 @@ impl Core {
                 file.waiting
             );
         }
-        let at_device = |wanted: fn(&Purpose) -> bool| self.in_flight.purposes().any(wanted);
+        let at_device = |wanted: fn(&Purpose) -> bool| self.requests.in_flight.purposes().any(wanted);
         ensure!(
-            self.buffer_waiters.is_empty() || !self.in_flight.is_empty(),
+            self.waits.for_memory.is_empty() || !self.requests.in_flight.is_empty(),
             "{:?} wait for memory that nothing will free",
-            self.buffer_waiters
+            self.waits.for_memory
         );
         let data = at_device(|purpose| matches!(purpose, Purpose::Data { .. } | Purpose::Load { .. }));
-        ensure!(self.throttled.is_empty() || data, "writes are held back and nothing is written");
-        let is_held = self.replacements.is_commit_due();
-        let coming = !self.busy.is_empty() || !self.unreaped.is_empty();
-        let busy = !self.commit.is_idle() || self.checkpoints.is_running() || is_held || coming;
+        ensure!(self.waits.throttled.is_empty() || data, "writes are held back and nothing is written");
+        let is_held = self.log.replacements.is_commit_due();
+        let coming = !self.space.busy.is_empty() || !self.inodes.unreaped.is_empty();
+        let busy = !self.log.commit.is_idle() || self.checkpoints.is_running() || is_held || coming;
         ensure!(
-            (self.space_waiters.is_empty() && self.commit.tickets().next().is_none()) || busy,
+            (self.space.waiters.is_empty() && self.log.commit.tickets().next().is_none()) || busy,
             "somebody waits for a commit and none is under way"
         );
         Ok(())

@@ -3,10 +3,10 @@
 //! These wait until no request of the file is at the device, so that none of them can meet blocks that are not the
 //! file's any more.
 
-use super::names::check_flags;
-use super::reads::{page_ceil, page_floor};
-use super::writeback;
-use super::{Core, LEAST_STEPS, Progress, Ticket};
+use super::attributes::check_flags;
+use super::state::blocks::{page_ceil, page_floor};
+use super::state::operation::{Progress, Ticket};
+use super::state::{Core, STREAM_SIZE};
 use crate::allocator::{Owner, Purpose as SpaceFor, Request};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -16,9 +16,6 @@ use crate::record::Record;
 use crate::types::*;
 use std::ops::Range;
 use units::{Ino, Now};
-
-/// Records of one transaction, at most: a batch of the journal must hold them.
-pub(super) const TRANSACTION_RECORDS: usize = 10_000;
 
 impl Core {
     /// True when no request of the file is on its way; otherwise the operation is parked, and they are hastened: an office
@@ -30,11 +27,6 @@ impl Core {
             self.wait_for_file(ino, ticket);
         }
         idle
-    }
-
-    /// True when clients copy into blocks of the file.
-    pub(super) fn is_filling(&self, ino: Ino) -> bool {
-        self.files.get(&ino).is_some_and(|file| file.filling > 0)
     }
 
     pub(super) fn try_set_attributes(
@@ -79,7 +71,7 @@ impl Core {
                 return Ok(false);
             }
             is_emptied = size == 0 && self.is_worth_keeping(ino);
-            if is_emptied && self.replacements.is_commit_due() {
+            if is_emptied && self.log.replacements.is_commit_due() {
                 self.wait_for_due_commit(ticket);
                 return Ok(false);
             }
@@ -89,7 +81,7 @@ impl Core {
             } else if size > old {
                 if !self.grow(now, ino, size, &mut records) {
                     self.write_back_for_memory(now);
-                    self.buffer_waiters.push_back(ticket);
+                    self.wait_for_memory(ticket);
                     return Ok(false);
                 }
             } else {
@@ -102,7 +94,7 @@ impl Core {
         if is_emptied {
             self.hold_emptied(now, first_lsn, ino);
         }
-        if let Some(file) = self.files.get_mut(&ino) {
+        if let Some(file) = self.data.files.get_mut(&ino) {
             file.touched = None;
         }
         self.rest(ino);
@@ -140,7 +132,7 @@ impl Core {
         // Recorded at once where nothing on the device has to change first.
         records.extend(self.size_record(ino, u64::MAX));
         if self.metadata.get(ino).is_some_and(|inode| inode.size < size) {
-            self.dirty_files.insert(ino);
+            self.writeback.files.insert(ino);
             self.schedule_aging(now);
         }
         true
@@ -155,15 +147,15 @@ impl Core {
             // All behind the first goes at once: there may be very many.
             let from = if first < range.start { first + 1 } else { first };
             let gone = file.blocks.split_off(from);
-            self.cache.let_go(ino, from, gone);
+            self.data.cache.let_go(ino, from, gone);
             self.remove_gone();
         }
-        let Some(file) = self.files.get(&ino) else { return };
+        let Some(file) = self.data.files.get(&ino) else { return };
         let blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         for (start, id) in blocks {
-            let Some(block) = self.cache.get(id) else { continue };
+            let Some(block) = self.data.cache.get(id) else { continue };
             if block.start >= range.start && block.end() <= range.end {
-                self.cache.remove(id);
+                self.data.cache.remove(id);
                 self.file_mut(ino).blocks.remove(start);
                 continue;
             }
@@ -176,44 +168,34 @@ impl Core {
             let pages =
                 page_ceil(gone.start)..if range.end == u64::MAX { u64::MAX } else { page_floor(gone.end) };
             if pages.start < pages.end {
-                self.cache.mark_clean(id, pages.clone());
-                if let Some(block) = self.cache.get_mut(id) {
+                self.data.cache.mark_clean(id, pages.clone());
+                if let Some(block) = self.data.cache.get_mut(id) {
                     block.valid.remove(pages);
                 }
             }
             if range.end == u64::MAX {
-                self.cache.mark_clean(id, gone);
+                self.data.cache.mark_clean(id, gone);
             }
         }
         let pages = range.start.div_ceil(BLOCK)..range.end / BLOCK;
         if pages.start < pages.end {
-            let Some(file) = self.files.get_mut(&ino) else { return };
+            let Some(file) = self.data.files.get_mut(&ino) else { return };
             // What the device holds of these pages is the file's no more: no size has to wait for it.
             file.tails.retain(|(page, _)| !pages.contains(page));
             self.stop_delaying(ino, pages);
         }
     }
 
-    /// These pages have their place, or need none any more. Without requests at the device everything delayed is still a claim.
-    fn stop_delaying(&mut self, ino: Ino, pages: Range<u64>) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        let delayed = file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum();
-        file.delayed.remove(pages.clone());
-        file.displaced.remove(pages);
-        file.claimed -= delayed;
-        self.allocator.unclaim(delayed);
-    }
-
     /// The file is going: nothing of it is needed.
     pub(super) fn forget_file(&mut self, ino: Ino) {
         self.drop_cached(ino, 0..u64::MAX);
-        if let Some(mut file) = self.files.remove(&ino) {
-            self.allocator.unclaim(std::mem::take(&mut file.claimed));
-            self.cache.let_go(ino, 0, file.blocks);
+        if let Some(mut file) = self.data.files.remove(&ino) {
+            self.space.allocator.unclaim(std::mem::take(&mut file.claimed));
+            self.data.cache.let_go(ino, 0, file.blocks);
             self.remove_gone();
         }
-        self.dirty_files.remove(&ino);
-        self.allocator.release_window(Owner(ino.0));
+        self.writeback.files.remove(&ino);
+        self.release_window(ino);
     }
 
     pub(super) fn try_allocate(
@@ -269,12 +251,12 @@ impl Core {
             // Refused before anything has changed: what is zeroed below gives its claims back before they are needed.
             let gaps = self.unreserved(ino, offset / BLOCK..end.div_ceil(BLOCK))?;
             let wanted = gaps.iter().map(|gap| gap.end - gap.start).sum();
-            self.allocator.claim(wanted)?;
-            self.allocator.unclaim(wanted);
+            self.space.allocator.claim(wanted)?;
+            self.space.allocator.unclaim(wanted);
         }
         if zeroes && !self.zero_edges(now, ino, offset..end) {
             self.write_back_for_memory(now);
-            self.buffer_waiters.push_back(ticket);
+            self.wait_for_memory(ticket);
             return Ok(false);
         }
         let whole = offset.div_ceil(BLOCK)..end / BLOCK;
@@ -288,13 +270,13 @@ impl Core {
                 let written = extents.range(whole.start, whole.end).filter(|extent| !extent.unwritten);
                 records.extend(
                     written
-                        .take(self.steps.max(LEAST_STEPS) as usize)
+                        .take(self.steps_left())
                         .map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
                 );
                 self.take_steps(records.len() as u32);
             }
             self.transact(now, &records)?;
-            if mode == AllocateMode::ZeroRange && self.steps == 0 {
+            if mode == AllocateMode::ZeroRange && self.is_turn_over() {
                 // There may be more than one turn does.
                 self.go_on_later(ticket);
                 return Ok(false);
@@ -311,14 +293,14 @@ impl Core {
         let mut records = Vec::new();
         if grows && !self.grow(now, ino, end, &mut records) {
             self.write_back_for_memory(now);
-            self.buffer_waiters.push_back(ticket);
+            self.wait_for_memory(ticket);
             return Ok(false);
         }
         let mut attributes = self.metadata.get(ino).ok_or(Error::Stale)?.attributes;
         attributes.ctime = now.wall.into();
         if zeroes || grows {
             attributes.mtime = now.wall.into();
-            if let Some(touched) = self.files.get_mut(&ino).and_then(|file| file.touched.as_mut()) {
+            if let Some(touched) = self.data.files.get_mut(&ino).and_then(|file| file.touched.as_mut()) {
                 touched.mtime = None;
             }
         }
@@ -346,8 +328,10 @@ impl Core {
                 .get(ino)
                 .and_then(|inode| inode.extents()?.at(page))
                 .is_some_and(|extent| !extent.unwritten);
-            let held = self.files.get(&ino).and_then(|file| file.block_before(edge.start)).map(|(_, id)| id);
-            let held = held.filter(|&id| self.cache.get(id).is_some_and(|block| edge.start < block.end()));
+            let held =
+                self.data.files.get(&ino).and_then(|file| file.block_before(edge.start)).map(|(_, id)| id);
+            let held =
+                held.filter(|&id| self.data.cache.get(id).is_some_and(|block| edge.start < block.end()));
             let id = match held {
                 Some(id) => id,
                 None if !written => continue,
@@ -357,15 +341,15 @@ impl Core {
                 },
             };
             let epoch = self.file_mut(ino).epoch;
-            let delayed = self.files.get(&ino).is_some_and(|file| file.delayed.overlaps(page..page + 1));
-            let Some(block) = self.cache.get(id) else { return false };
+            let delayed = self.data.files.get(&ino).is_some_and(|file| file.delayed.overlaps(page..page + 1));
+            let Some(block) = self.data.cache.get(id) else { return false };
             let bytes = block.relative(edge.start, edge.end);
             block.memory.zero(bytes.start as usize, (bytes.end - bytes.start) as usize);
             if written || delayed || block.dirty.overlaps(bytes.clone()) {
-                self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
-                self.dirty_files.insert(ino);
+                self.data.cache.mark_dirty(id, bytes, now.monotonic, epoch);
+                self.writeback.files.insert(ino);
                 self.schedule_aging(now);
-            } else if let Some(block) = self.cache.get_mut(id) {
+            } else if let Some(block) = self.data.cache.get_mut(id) {
                 block.valid.insert(bytes);
             }
         }
@@ -374,7 +358,7 @@ impl Core {
 
     /// The pages of a range that have neither a place nor a claim.
     fn unreserved(&self, ino: Ino, pages: Range<u64>) -> Result<Vec<Range<u64>>> {
-        let file = self.files.get(&ino).ok_or(Error::Stale)?;
+        let file = self.data.files.get(&ino).ok_or(Error::Stale)?;
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
         let mut gaps = Vec::new();
         for gap in file.delayed.gaps(pages) {
@@ -394,19 +378,19 @@ impl Core {
     fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<bool> {
         let gaps = self.unreserved(ino, pages)?;
         let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
-        self.allocator.claim(wanted)?;
-        self.allocator.unclaim(wanted);
+        self.space.allocator.claim(wanted)?;
+        self.space.allocator.unclaim(wanted);
         let frame = self.space_of_frame(ino);
-        let is_stream = |end: u64| end * BLOCK >= writeback::STREAM_SIZE || frame.is_some();
+        let is_stream = |end: u64| end * BLOCK >= STREAM_SIZE || frame.is_some();
         let mut pages = self.with_delayed(ino, &gaps);
         let grows_long = frame.is_none() && pages.iter().last().is_some_and(|last| is_stream(last.end));
         let moved = if grows_long { self.begun_as_small(ino, wanted) } else { RangeSet::default() };
         let mut records = Vec::new();
         if !moved.is_empty() {
-            records.push(Record::Unmap { ino, from: 0, to: writeback::STREAM_SIZE / BLOCK });
+            records.push(Record::Unmap { ino, from: 0, to: STREAM_SIZE / BLOCK });
             moved.iter().for_each(|range| pages.insert(range));
         }
-        let stated = self.files.get(&ino).and_then(|file| file.window_units());
+        let stated = self.data.files.get(&ino).and_then(|file| file.window_units());
         let window_units = stated.or(frame.map(|frame| frame.window_units));
         let moved_end = moved.iter().last().map_or(0, |range| range.end);
         let mut placed = None;
@@ -426,7 +410,7 @@ impl Core {
                     after: after.or(frame.and_then(|frame| frame.behind)),
                     window_units,
                 };
-                let Some(run) = self.allocator.allocate(&request) else {
+                let Some(run) = self.space.allocator.allocate(&request) else {
                     self.fail("claimed space is not there");
                     return Err(Error::Device);
                 };
@@ -450,19 +434,19 @@ impl Core {
         let mut pages = RangeSet::default();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
         for extent in extents.into_iter().flat_map(|extents| extents.iter()) {
-            if !extent.unwritten || extent.logical_end() * BLOCK >= writeback::STREAM_SIZE {
+            if !extent.unwritten || extent.logical_end() * BLOCK >= STREAM_SIZE {
                 return RangeSet::default();
             }
             pages.insert(extent.logical..extent.logical_end());
         }
-        if pages.total() + wanted < self.allocator.available() { pages } else { RangeSet::default() }
+        if pages.total() + wanted < self.space.allocator.available() { pages } else { RangeSet::default() }
     }
 
     /// These pages, and those that wait to be placed and touch them.
     fn with_delayed(&self, ino: Ino, gaps: &[Range<u64>]) -> RangeSet {
         let mut pages = RangeSet::default();
         for gap in gaps.iter().filter(|gap| !gap.is_empty()) {
-            let delayed = self.files.get(&ino).map(|file| &file.delayed);
+            let delayed = self.data.files.get(&ino).map(|file| &file.delayed);
             let touching = [gap.start.checked_sub(1), Some(gap.end)].into_iter().flatten();
             let beside = touching.filter_map(|page| delayed?.range_of(page));
             beside.chain([gap.clone()]).for_each(|range| pages.insert(range));

@@ -4,10 +4,12 @@
 //! **Excludes:** keeping to it, which players and writeback do. **State:** none of its own. **Invariants:** every block
 //! counts once for each stream that holds it; what may be evicted at any time counts for nobody.
 
-use super::cache::{BlockId, CacheBlock};
-use super::file::FileState;
+use super::state::blocks::BlockId;
+use super::state::cache::CacheBlock;
+use super::state::file::FileState;
+use super::state::operation::{Operation, Ticket};
+use super::state::{Core, Handle};
 use super::streams::{direction_of, stream_of};
-use super::{Core, Handle, Operation, Ticket};
 use crate::types::HandleId;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_streams::window::ReadaheadWindow;
@@ -104,12 +106,12 @@ impl Core {
         let mut holdings = BTreeMap::new();
         let mut clients: BTreeMap<(Ino, bool), Vec<HandleId>> = BTreeMap::new();
         for (&number, Handle { ino, flags, .. }) in
-            self.handles.iter().filter(|(_, open)| open.player.is_some())
+            self.clients.handles.iter().filter(|(_, open)| open.player.is_some())
         {
             let writes = direction_of(*flags) == Direction::Write;
             clients.entry((*ino, writes)).or_default().push(HandleId(number));
         }
-        for (&ino, file) in &self.files {
+        for (&ino, file) in &self.data.files {
             let readers = clients.get(&(ino, false)).map_or(0, Vec::len) as u32;
             if file.sequence(Direction::Read).is_none() {
                 self.add_readers(&mut holdings, ino, file, readers);
@@ -123,12 +125,12 @@ impl Core {
     }
 
     fn blocks<'a>(&'a self, ids: impl Iterator<Item = BlockId> + 'a) -> impl Iterator<Item = &'a CacheBlock> {
-        ids.filter_map(|id| self.cache.get(id))
+        ids.filter_map(|id| self.data.cache.get(id))
     }
 
     /// What a client waits to read.
     fn read_of(&self, ticket: Ticket) -> Option<Range<u64>> {
-        match self.waiting.get(&ticket)?.operation {
+        match self.waits.operations.get(&ticket)?.operation {
             Operation::Read { offset, length, .. } => Some(offset..offset.saturating_add(length as u64)),
             _ => None,
         }
@@ -142,7 +144,7 @@ impl Core {
         clients: u32,
     ) {
         let mut held = Holding { clients, ..Holding::default() };
-        held.lead(ReadaheadWindow::unpromised(&file.policy(), self.cache.capacity()));
+        held.lead(ReadaheadWindow::unpromised(&file.policy(), self.data.cache.capacity()));
         held.promise(file.terms(Direction::Read));
         let is_read =
             |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
@@ -172,10 +174,10 @@ impl Core {
     }
 
     fn add_sequences(&self, holdings: &mut BTreeMap<StreamId, Holding>) {
-        for (id, sequence) in self.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
+        for (id, sequence) in self.clients.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
             let held = holdings.entry(id.stream()).or_default();
             held.clients = sequence.heads.len() as u32;
-            held.lead(ReadaheadWindow::unpromised(&sequence.policy, self.cache.capacity()));
+            held.lead(ReadaheadWindow::unpromised(&sequence.policy, self.data.cache.capacity()));
             held.promise(sequence.terms);
             let frames = sequence.heads.iter().flat_map(|head| head.frames());
             let blocks: BTreeSet<BlockId> = frames.flat_map(|frame| frame.kept.iter().copied()).collect();

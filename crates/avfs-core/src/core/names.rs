@@ -3,112 +3,45 @@
 //! What a caller may do was checked by the kernel before it asked (`default_permissions`); what is impossible whoever
 //! asks is checked here.
 
-use super::frames::Share;
-use super::streams::direction_of;
-use super::{Core, Handle, Touched};
+use super::attributes::{SETGID, check_flags, check_name};
+use super::state::Core;
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
 use crate::casing::equal_without_case;
 use crate::directory::DirectoryIndex;
 use crate::error::{Error, Result};
-use crate::extent::ExtentMap;
-use crate::format::{BLOCK, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
-use crate::inode::{CoreAttributes, Inode, Name, PackedTime};
+use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
+use crate::inode::{CoreAttributes, Name, PackedTime};
 use crate::metadata::LABEL_XATTR;
 use crate::policy::{other_rate, stored_name};
 use crate::record::Record;
 use crate::types::*;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use units::{Ino, Now, Timestamp};
+use units::{Ino, Now};
 
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
-const SETUID: u16 = 0o4000;
-const SETGID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
 /// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
 /// Most bytes of their names: XATTR_LIST_MAX of Linux.
 const MAX_XATTR_LIST: usize = 65536;
-/// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache.
-const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
 /// What a new inode is to be.
 #[derive(Clone, Copy)]
-struct NewInode<'a> {
-    kind: FileKind,
-    permissions: u16,
-    umask: u16,
-    target: &'a [u8],
-    device: u32,
+pub(super) struct NewInode<'a> {
+    pub(super) kind: FileKind,
+    pub(super) permissions: u16,
+    pub(super) umask: u16,
+    pub(super) target: &'a [u8],
+    pub(super) device: u32,
 }
 
 impl Core {
-    fn inode(&self, ino: Ino) -> Result<&Inode> {
-        self.metadata.get(ino).ok_or(Error::Stale)
-    }
-
-    fn directory(&self, ino: Ino) -> Result<&Inode> {
-        let inode = self.inode(ino)?;
-        if inode.kind == FileKind::Directory { Ok(inode) } else { Err(Error::NotDirectory) }
-    }
-
-    pub(super) fn child(&self, parent: Ino, name: &[u8]) -> Result<Ino> {
-        check_name(name)?;
-        self.metadata.child(self.directory(parent)?, parent, name).ok_or(Error::NotFound)
-    }
-
-    /// Attributes as clients see them: with the length and the times that are in no record yet.
-    pub fn attributes(&self, ino: Ino) -> Result<Attributes> {
-        Ok(self.attributes_of(ino, self.inode(ino)?))
-    }
-
-    fn attributes_of(&self, ino: Ino, inode: &Inode) -> Attributes {
-        let core = &inode.attributes;
-        let mut attributes = Attributes {
-            ino,
-            kind: inode.kind,
-            permissions: core.permissions,
-            // The root has no name, yet must not look deleted: the kernel refuses to remount a filesystem
-            // read-only while it knows an inode without links.
-            links: match inode.directory() {
-                Some(index) if ino == Ino::ROOT => 2 + index.subdirectories(),
-                _ => inode.links(),
-            },
-            uid: core.uid,
-            gid: core.gid,
-            rdev: match &inode.body {
-                crate::inode::Body::Node(device) => *device,
-                _ => 0,
-            },
-            size: inode.size,
-            blocks: inode.extents().map_or(0, ExtentMap::blocks) * (BLOCK / 512),
-            atime: core.atime.into(),
-            mtime: core.mtime.into(),
-            ctime: core.ctime.into(),
-            btime: core.btime.into(),
-        };
-        if let Some(index) = inode.directory() {
-            attributes.size = BLOCK.max((index.len() as u64 * 64).next_multiple_of(BLOCK));
-        }
-        if let Some(file) = self.files.get(&ino) {
-            attributes.size = file.size;
-            attributes.blocks += file.delayed.total() * (BLOCK / 512);
-            attributes.blocks -= file.reserved.total() * (BLOCK / 512);
-            if let Some(touched) = file.touched {
-                attributes.atime = touched.atime.unwrap_or(attributes.atime);
-                attributes.mtime = touched.mtime.unwrap_or(attributes.mtime);
-                attributes.ctime = attributes.ctime.max(touched.mtime.unwrap_or(attributes.ctime));
-            }
-        }
-        attributes
-    }
-
     /// The entry of an inode, counted as one more lookup reference.
-    fn entry(&mut self, ino: Ino) -> Result<Entry> {
+    pub(super) fn entry(&mut self, ino: Ino) -> Result<Entry> {
         let inode = self.inode(ino)?;
         let entry =
             Entry { attributes: self.attributes_of(ino, inode), generation: u64::from(inode.generation) };
-        *self.lookups.entry(ino).or_insert(0) += 1;
+        *self.inodes.lookups.entry(ino).or_insert(0) += 1;
         Ok(entry)
     }
 
@@ -127,57 +60,51 @@ impl Core {
         self.entry(ino)
     }
 
-    fn parent(&self, directory: Ino) -> Result<Ino> {
-        Ok(self.directory(directory)?.names.first().map_or(Ino::ROOT, |name| name.parent))
-    }
-
-    /// Gives back lookup references; the last one of an inode without names lets it go.
-    pub fn forget(&mut self, now: Now, ino: Ino, count: u64) {
-        if let Some(held) = self.lookups.get_mut(&ino) {
+    /// See [`forget`](Self::forget).
+    pub(super) fn give_back_lookups(&mut self, now: Now, ino: Ino, count: u64) {
+        if let Some(held) = self.inodes.lookups.get_mut(&ino) {
             *held = held.saturating_sub(count);
             if *held == 0 {
-                self.lookups.remove(&ino);
-                self.replacements.forget_name(ino);
-                if let Some(file) = self.files.get_mut(&ino) {
+                self.inodes.lookups.remove(&ino);
+                self.log.replacements.forget_name(ino);
+                if let Some(file) = self.data.files.get_mut(&ino) {
                     file.pages_are_true = false;
-                } else if let Some(file) = self.resting.get_mut(&ino) {
+                } else if let Some(file) = self.data.resting.get_mut(&ino) {
                     file.pages_are_true = false;
                     if file.is_empty() {
-                        self.resting.remove(&ino);
+                        self.data.resting.remove(&ino);
                     }
                 }
                 self.reap(now, ino);
             }
         }
-        self.pump(now);
     }
 
     /// Removes an inode that has no name and that nobody uses.
     pub(super) fn reap(&mut self, now: Now, ino: Ino) {
         if !self.metadata.orphans().contains(&ino)
-            || self.lookups.contains_key(&ino)
-            || self.failure.is_some()
-            || self.dormant
+            || self.inodes.lookups.contains_key(&ino)
+            || self.is_still()
         {
             return;
         }
-        if let Some(file) = self.files.get(&ino) {
+        if let Some(file) = self.data.files.get(&ino) {
             if file.readers + file.writers > 0 {
                 return;
             }
             if !file.is_idle() {
-                self.unreaped.insert(ino);
+                self.inodes.unreaped.insert(ino);
                 return;
             }
         }
-        self.unreaped.remove(&ino);
-        self.unnamed.remove(&ino);
+        self.inodes.unreaped.remove(&ino);
+        self.inodes.unnamed.remove(&ino);
         self.forget_file(ino);
-        self.replacements.forget_name(ino);
-        self.replacements.forget_bytes(ino);
+        self.log.replacements.forget_name(ino);
+        self.log.replacements.forget_bytes(ino);
         let _ = self.transact(now, &[Record::Remove { ino }]);
         if self.is_space_awaited() {
-            self.commit.want();
+            self.log.commit.want();
         }
     }
 
@@ -234,7 +161,7 @@ impl Core {
     }
 
     /// The records of an inode that has no name yet, as it is made in a directory.
-    fn new_inode(
+    pub(super) fn new_inode(
         &mut self,
         now: Now,
         caller: Caller,
@@ -291,30 +218,6 @@ impl Core {
             records.push(Record::SetXattr { ino, name: name.into(), value: value.into() });
         }
         Ok((ino, records))
-    }
-
-    /// A file without a name, made as if it were to get one in `parent`, and open (O_TMPFILE). It can be given a name as long as
-    /// somebody uses it, and is gone afterwards; also after a loss of power.
-    pub fn create_unnamed(
-        &mut self,
-        now: Now,
-        caller: Caller,
-        parent: Ino,
-        permissions: u16,
-        umask: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
-        self.check_writable()?;
-        self.check_metadata_space()?;
-        check_flags(self.directory(parent)?, InodeFlags::IMMUTABLE)?;
-        let new = NewInode { kind: FileKind::Regular, permissions, umask, target: &[], device: 0 };
-        let (ino, records) = self.new_inode(now, caller, parent, &new)?;
-        self.transact(now, &records)?;
-        self.unnamed.insert(ino);
-        let entry = self.entry(ino)?;
-        let opened = self.open(ino, flags)?;
-        self.set_opener(opened.handle, Opener::process(caller.process));
-        Ok((entry, opened))
     }
 
     /// A file, device node, fifo or socket.
@@ -381,7 +284,7 @@ impl Core {
         if inode.kind == FileKind::Directory {
             return Err(Error::NotPermitted);
         }
-        if inode.names.is_empty() && !self.unnamed.contains(&ino) {
+        if inode.names.is_empty() && !self.inodes.unnamed.contains(&ino) {
             return Err(Error::NotFound);
         }
         check_flags(inode, InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY)?;
@@ -401,7 +304,7 @@ impl Core {
             self.touch_directory(now, parent)?,
         ];
         self.transact(now, &records)?;
-        self.unnamed.remove(&ino);
+        self.inodes.unnamed.remove(&ino);
         self.entry(ino)
     }
 
@@ -586,73 +489,6 @@ impl Core {
         }
     }
 
-    /// Owner, mode and times as `changes` want them; the size is somebody else's.
-    pub(super) fn changed_attributes(
-        &self,
-        now: Now,
-        ino: Ino,
-        changes: &SetAttributes,
-    ) -> Result<Vec<Record>> {
-        let inode = self.inode(ino)?;
-        check_flags(inode, InodeFlags::IMMUTABLE)?;
-        // That it was touched now whoever may write to it may say; a time of choice is the owner's, and of such a file nobody's.
-        let touches = changes.atime == Some(SetTime::Now) && changes.mtime == Some(SetTime::Now);
-        let sets_times = !touches && (changes.atime.is_some() || changes.mtime.is_some());
-        let is_owners = changes.permissions.is_some() || changes.uid.is_some() || changes.gid.is_some();
-        if is_owners || sets_times || changes.size.is_some() {
-            check_flags(inode, InodeFlags::APPEND_ONLY)?;
-        }
-        let visible = self.attributes_of(ino, inode);
-        let mut core = inode.attributes;
-        core.atime = visible.atime.into();
-        core.mtime = visible.mtime.into();
-        let mut records = Vec::new();
-        if let Some(permissions) = changes.permissions {
-            core.permissions = permissions & 0o7777;
-            if let Some(Ok(Some(mut acl))) = inode.xattr(ACCESS_XATTR).map(Acl::parse) {
-                acl.chmod(permissions);
-                let value = acl.to_bytes().into();
-                records.push(Record::SetXattr { ino, name: ACCESS_XATTR.into(), value });
-            }
-        }
-        let owner_changes = changes.uid.is_some() || changes.gid.is_some();
-        core.uid = changes.uid.unwrap_or(core.uid);
-        core.gid = changes.gid.unwrap_or(core.gid);
-        if owner_changes && changes.permissions.is_none() && inode.kind != FileKind::Directory {
-            core.permissions = without_privileges(core.permissions);
-        }
-        if let Some(caller) = changes.unprivileged
-            && (owner_changes || changes.size.is_some())
-            && inode.kind != FileKind::Directory
-        {
-            core.permissions = privileges_left(core.permissions, inode.attributes.gid, caller);
-        }
-        let time = |set: SetTime| match set {
-            SetTime::Now => now.wall,
-            SetTime::To(time) => time,
-        };
-        if let Some(atime) = changes.atime {
-            core.atime = time(atime).into();
-        }
-        if let Some(mtime) = changes.mtime {
-            core.mtime = time(mtime).into();
-        }
-        if let Some(btime) = changes.btime {
-            core.btime = btime.into();
-        }
-        if changes.size.is_some() {
-            if changes.mtime.is_none() {
-                core.mtime = now.wall.into();
-            }
-            if !changes.keep_privileges {
-                core.permissions = without_privileges(core.permissions);
-            }
-        }
-        core.ctime = now.wall.into();
-        records.push(Record::Attributes { ino, attributes: core });
-        Ok(records)
-    }
-
     /// Calls `each` for the entries of a directory after `cookie` until it returns false.
     pub fn read_directory(
         &mut self,
@@ -685,7 +521,7 @@ impl Core {
                 break;
             }
             if plus {
-                *self.lookups.entry(ino).or_insert(0) += 1;
+                *self.inodes.lookups.entry(ino).or_insert(0) += 1;
             }
         }
         Ok(())
@@ -848,13 +684,8 @@ impl Core {
 
     // What chattr(1) sets. The kernel has checked who may.
 
-    /// The flags of an inode.
-    pub fn flags(&self, ino: Ino) -> Result<InodeFlags> {
-        Ok(self.inode(ino)?.attributes.flags)
-    }
-
-    /// Sets the flags of an inode, all of them.
-    pub fn set_flags(&mut self, now: Now, ino: Ino, flags: InodeFlags) -> Result<()> {
+    /// See [`set_flags`](Self::set_flags).
+    pub(super) fn change_flags(&mut self, now: Now, ino: Ino, flags: InodeFlags) -> Result<()> {
         self.check_writable()?;
         let mut attributes = self.inode(ino)?.attributes;
         attributes.flags = flags;
@@ -864,186 +695,18 @@ impl Core {
         if !had_flags && self.metadata.has_flags() {
             // Tells who does not know of flags that this volume is not for them.
             self.start_checkpoint(now);
-            self.pump(now);
         }
         Ok(())
     }
 
     // Opening.
 
-    /// See [`Volume::open`](crate::volume::Volume::open).
-    pub fn open(&mut self, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        let inode = self.inode(ino)?;
-        match inode.kind {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(Error::IsDirectory),
-            _ => return Err(Error::InvalidArgument),
-        }
-        if flags.contains(OpenFlags::WRITE) {
-            self.check_writable()?;
-            check_flags(inode, InodeFlags::IMMUTABLE)?;
-            if !flags.intersects(OpenFlags::APPENDING | OpenFlags::APPEND) {
-                check_flags(inode, InodeFlags::APPEND_ONLY)?;
-            }
-        }
-        self.learn_policy(ino);
-        let direction = direction_of(flags);
-        let sequence = self.joined_sequence(ino, direction);
-        // What no client was told of yet, one that opens the file now is told.
-        let lost_seen = self.files.get(&ino).map_or(0, |file| file.lost - u64::from(file.lost_unseen));
-        let handle = HandleId(self.next_handle);
-        self.next_handle += 1;
-        let open = Handle {
-            ino,
-            flags,
-            through_pages: false,
-            opener: Opener::of(handle),
-            read_deadline: None,
-            player: None,
-            taken: Some(Share::default()),
-            lost_seen,
-        };
-        self.handles.insert(handle.0, open);
-        self.change_streams(ino, |core| {
-            let file = core.file_mut(ino);
-            file.set_sequence(direction, sequence);
-            file.count_client(flags, 1);
-        });
-        let cache = self.cache_mode(ino, handle);
-        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
-    }
-
-    /// Whether a handle that was just opened goes through the kernel's page cache: as the others of its file do, so that the
-    /// kernel itself keeps true what they read, and never has to be told of a write (see doc/decisions/kernel-waits.md). The
-    /// first one decides.
-    fn cache_mode(&mut self, ino: Ino, handle: HandleId) -> CacheMode {
-        let Some(flags) = self.handles.get(&handle.0).map(|open| open.flags) else {
-            return CacheMode::Direct;
-        };
-        // What the kernel answers from its pages changes no time of access.
-        let each_read_counts = self.options.access_times == AccessTimes::Strict;
-        let file = self.file_mut(ino);
-        let is_first = file.readers + file.writers == 1;
-        let is_small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
-        let only_reads = !each_read_counts && !flags.intersects(OpenFlags::WRITE | OpenFlags::DIRECT);
-        if file.through_pages == 0 && !(is_first && is_small && only_reads) {
-            file.pages_are_true = false;
-            return CacheMode::Direct;
-        }
-        file.through_pages += 1;
-        let keep = file.pages_are_true;
-        if let Some(open) = self.handles.get_mut(&handle.0) {
-            open.through_pages = true;
-        }
-        CacheMode::PageCache { keep }
-    }
-
-    /// Before a file is opened to be read: what the kernel answers from its pages changes no time of access, so it drops them
-    /// where the next read has to.
-    pub fn want_reads(&mut self, now: Now, ino: Ino) {
-        if self.changes_access_time(now, ino) {
-            if let Some(file) = self.files.get_mut(&ino) {
-                file.pages_are_true = false;
-            } else if let Some(file) = self.resting.get_mut(&ino) {
-                file.pages_are_true = false;
-            }
+    /// The device is done with an inode that waited for it to be removed.
+    pub(super) fn reap_if_left(&mut self, now: Now, ino: Ino) {
+        if self.inodes.unreaped.contains(&ino) {
+            self.reap(now, ino);
         }
     }
-
-    /// Says who opened a file. Until then, and if that is [nobody known](Opener::is_known), it is somebody who has opened nothing else.
-    pub fn set_opener(&mut self, handle: HandleId, opener: Opener) {
-        if let Some(open) = self.handles.get_mut(&handle.0).filter(|_| opener.is_known()) {
-            open.opener = opener;
-        }
-    }
-
-    /// Makes and opens a file.
-    #[expect(clippy::too_many_arguments, reason = "open(2) with O_CREAT has as many")]
-    pub fn create(
-        &mut self,
-        now: Now,
-        caller: Caller,
-        parent: Ino,
-        name: &[u8],
-        permissions: u16,
-        umask: u16,
-        flags: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
-        let entry = self.make_node(now, caller, parent, name, FileKind::Regular, permissions, umask, 0)?;
-        let opened = self.open(entry.attributes.ino, flags)?;
-        self.set_opener(opened.handle, Opener::process(caller.process));
-        Ok((entry, opened))
-    }
-
-    /// The handle is not used any more.
-    pub fn release(&mut self, now: Now, handle: HandleId) {
-        let Ok((ino, flags)) = self.handle(handle) else { return };
-        let taken = self.handles.get(&handle.0).and_then(|open| open.taken);
-        self.change_streams(ino, |core| {
-            core.forget_player(ino, handle);
-            let open = core.handles.remove(&handle.0);
-            let file = core.file_mut(ino);
-            file.through_pages -= u32::from(open.is_some_and(|open| open.through_pages));
-            file.declarations.retain(|declared| declared.handle != handle);
-            file.count_client(flags, -1);
-        });
-        if flags.contains(OpenFlags::WRITE) {
-            self.filled(now, ino);
-            if !self.gather_frame(now, ino, taken) {
-                self.write_back_at_close(now, ino);
-            }
-        } else {
-            self.close_frame(ino);
-        }
-        let file = self.file_mut(ino);
-        if file.writers == 0 {
-            if file.delayed.is_empty() {
-                self.allocator.release_window(crate::allocator::Owner(ino.0));
-            }
-            self.give_back_reserved(now, ino);
-        }
-        self.reap(now, ino);
-        self.rest(ino);
-        self.pump(now);
-    }
-
-    /// A read or write of a file happened: its times change, in memory for now.
-    pub(super) fn touch_file(&mut self, ino: Ino, atime: Option<Timestamp>, mtime: Option<Timestamp>) {
-        let touched = &mut self.file_mut(ino).touched;
-        let old = touched.unwrap_or(Touched { atime: None, mtime: None });
-        *touched = Some(Touched { atime: atime.or(old.atime), mtime: mtime.or(old.mtime) });
-        self.dirty_files.insert(ino);
-    }
-}
-
-/// Permissions without setuid, and without setgid where it means privilege and not mandatory locking.
-fn without_privileges(permissions: u16) -> u16 {
-    let setgid = if permissions & GROUP_EXECUTE != 0 { SETGID } else { 0 };
-    permissions & !(SETUID | setgid)
-}
-
-/// Permissions when somebody without privilege changes a file: setuid goes, and setgid where it is a privilege (the group may
-/// execute), or where the caller is not of the group: then it would only mark the file for mandatory locking on somebody else's
-/// behalf.
-pub(super) fn privileges_left(permissions: u16, gid: u32, caller: Caller) -> u16 {
-    let left = without_privileges(permissions);
-    if caller.gid == gid { left } else { left & !SETGID }
-}
-
-/// Refuses where the inode has one of `flags`.
-pub(super) fn check_flags(inode: &Inode, flags: InodeFlags) -> Result<()> {
-    if inode.attributes.flags.intersects(flags) { Err(Error::NotPermitted) } else { Ok(()) }
-}
-
-fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > MAX_NAME {
-        return Err(Error::NameTooLong);
-    }
-    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|&byte| byte == 0 || byte == b'/')
-    {
-        return Err(Error::InvalidArgument);
-    }
-    Ok(())
 }
 
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];

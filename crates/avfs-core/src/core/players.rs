@@ -12,27 +12,27 @@
 //! read ahead: it may be less than everybody else gets. At the start it asks for half a request at a time, and for as much more as
 //! has come; then for as much as it has ahead, until it is there.
 
-use super::cache::{BlockId, CacheBlock};
-use super::file::{FileState, Playing};
-use super::streams::{Need, SHORT_PIECE, direction_of, stream_of};
-use super::writeback::STREAM_SIZE;
-use super::{Cancellation, Core, Handle, Informant};
+use super::policies::Informant;
+use super::state::blocks::BlockId;
+use super::state::cache::CacheBlock;
+use super::state::file::{FileState, Playing};
+use super::state::outbox::Cancellation;
+use super::state::{Core, Handle, Player, ReadCursor, STREAM_SIZE};
+use super::streams::{SHORT_PIECE, direction_of, stream_of};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
 use crate::types::*;
-use avfs_streams::REQUEST;
-use avfs_streams::due::{BEGINNING, BEGINS_WITH, OWN_BUFFER, START};
-use avfs_streams::pattern::{Access, NEAR, RateEstimator, ScanDirection, ThinkTime, VirtualClock};
-use avfs_streams::player::{self, Client};
+use avfs_streams::due::{BEGINNING, START};
+use avfs_streams::pattern::{Access, NEAR, ScanDirection, ThinkTime};
 use avfs_streams::sequence::SequenceId;
-use avfs_streams::window::{ReadaheadWindow, next_request};
+use avfs_streams::window::next_request;
+use avfs_streams::{REQUEST, RequestQos};
 use hashbrown::HashMap;
 use rtsched::{Class, Direction};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::ops::Range;
-use units::{Bitrate, Bytes, Duration, Ino, Instant, Now};
+use units::{Bitrate, Bytes, Duration, Ino, Now};
 
 /// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
 const OBSERVED_MARGIN: u64 = 20;
@@ -41,21 +41,12 @@ const LEAST_RECORDED: Bitrate = Bitrate::from_megabits(1);
 // What the crate of streams takes for the host's page and its longest buffer.
 const _: () = assert!(avfs_streams::PAGE == BLOCK && REQUEST == avfs_io::pool::MAX_BUFFER as u64);
 
-/// The blocks that are kept for a client where it reads on, in the order in which it will come to them.
-pub(super) type Kept = VecDeque<BlockId>;
-pub(super) type Player = player::Player<Kept>;
-type ReadCursor = player::ReadCursor<Kept>;
-
 /// The player that a handle is, if it has read or written; borrows nothing else of the core.
 fn player_of(handles: &mut HashMap<u64, Handle>, handle: HandleId) -> Option<&mut Player> {
     handles.get_mut(&handle.0)?.player.as_deref_mut()
 }
 
 impl Core {
-    fn player(&self, handle: HandleId) -> Option<&Player> {
-        self.handles.get(&handle.0)?.player.as_deref()
-    }
-
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it. If it had to wait, where it asked is
     /// known already.
     pub(super) fn follow(
@@ -84,16 +75,16 @@ impl Core {
                 player.rest.asks(now.monotonic);
             }
             player.rest.note(now.monotonic, length, rate, Direction::Read);
-        } else if let Some(player) = player_of(&mut self.handles, handle) {
+        } else if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.rest.answered(now.monotonic);
         }
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.allowance.note(now.monotonic, length, has_waited);
         }
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
             self.observe(now, ino, handle, length);
-        } else if let Some(player) = player_of(&mut self.handles, handle) {
+        } else if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.beat.answered(now.monotonic);
         }
         self.pass_played(handle);
@@ -114,13 +105,13 @@ impl Core {
             return None;
         }
         let (ino, _) = self.handle(handle).ok()?;
-        let file = self.files.get(&ino)?;
+        let file = self.data.files.get(&ino)?;
         let end = file.size.min(offset.saturating_add(length as u64));
         let followed = self.follow_frame(now, ino, handle, end.saturating_sub(offset), false);
         if followed.is_frame {
             return followed.next;
         }
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.rest.asks(now.monotonic);
         }
         if end > offset {
@@ -132,10 +123,10 @@ impl Core {
 
     /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
     fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: Bytes) {
-        if !self.files.get(&ino).is_some_and(|file| file.observes_rate()) {
+        if !self.data.files.get(&ino).is_some_and(|file| file.observes_rate()) {
             return;
         }
-        let player = player_of(&mut self.handles, handle).filter(|player| player.has_played);
+        let player = player_of(&mut self.clients.handles, handle).filter(|player| player.has_played);
         if let Some(seen) = player.and_then(|player| player.beat.note(now.monotonic, length)) {
             self.note_observed(ino, seen);
         }
@@ -153,10 +144,10 @@ impl Core {
         idling: ThinkTime,
     ) {
         let is_unknown = |file: &FileState| file.size >= STREAM_SIZE && file.observes_rate();
-        if self.is_recorded_frame(ino) || !self.files.get(&ino).is_some_and(|file| is_unknown(file)) {
+        if self.is_recorded_frame(ino) || !self.data.files.get(&ino).is_some_and(|file| is_unknown(file)) {
             return;
         }
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let Some(open) = self.clients.handles.get_mut(&handle.0) else { return };
         let beat = &mut open.player.get_or_insert_default().beat;
         let seen = beat.measure(now.monotonic, length, gap, idling);
         if let Some(seen) = seen.filter(|seen| *seen >= LEAST_RECORDED) {
@@ -166,7 +157,7 @@ impl Core {
 
     /// A client was seen to take a file at this rate, or to give it.
     fn note_observed(&mut self, ino: Ino, seen: Bitrate) {
-        let known = self.files.get(&ino).and_then(|file| file.policy().bitrate());
+        let known = self.data.files.get(&ino).and_then(|file| file.policy().bitrate());
         let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
         let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
         if is_news && is_bitrate(rate) {
@@ -179,8 +170,8 @@ impl Core {
 
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
         let rate = self.rate_of(ino, handle);
-        let size = self.files.get(&ino).map_or(0, |file| file.size);
-        let Some(open) = self.handles.get_mut(&handle.0) else { return };
+        let size = self.data.files.get(&ino).map_or(0, |file| file.size);
+        let Some(open) = self.clients.handles.get_mut(&handle.0) else { return };
         let reads_only = direction_of(open.flags) == Direction::Read;
         let player = open.player.get_or_insert_default();
         player.came.get_or_insert(now.monotonic);
@@ -206,18 +197,21 @@ impl Core {
         rate.into_iter().for_each(|rate| player.here.take(now.monotonic, end - offset, rate));
         let (streams, rests) = (player.streams(), player.rest.has_rested());
         let playing = (streams > 0).then_some(Playing { handle, streams, rests });
-        let before_playing = self.files.get(&ino).and_then(|file| file.playing_of(handle));
+        let before_playing = self.data.files.get(&ino).and_then(|file| file.playing_of(handle));
         if before_playing != playing && reads_only {
             self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, playing));
             if before_playing.is_none() {
-                self.probe(now, ino);
-            } else if self.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
+                self.probe(ino);
+            } else if self.data.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
                 // It copies: what it was read ahead of as a player's goes before what players want. Whoever waits for it asks again.
-                self.outbox.cancellations.push(Cancellation::Stream(stream_of(ino, Direction::Read)));
+                self.requests
+                    .outbox
+                    .cancellations
+                    .push(Cancellation::Stream(stream_of(ino, Direction::Read)));
             }
         }
         let is_ahead = is_elsewhere && self.jumps_ahead(now, ino, handle);
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
+        let Some(player) = player_of(&mut self.clients.handles, handle) else { return };
         let mut given_up = Vec::new();
         if is_elsewhere && !is_ahead {
             player.here.asked = None;
@@ -235,11 +229,11 @@ impl Core {
         if self.is_unadvised() {
             return;
         }
-        let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return };
+        let Some(&Handle { ino, opener, .. }) = self.clients.handles.get(&handle.0) else { return };
         let length = Bytes(length as u64);
-        let idled = self.writers.gives(now.monotonic, opener, length);
+        let idled = self.clients.writers.gives(now.monotonic, opener, length);
         self.file_mut(ino).given_by = Some(opener);
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.rest.asks(now.monotonic);
         }
         if let Some((gap, idling)) = idled {
@@ -249,24 +243,16 @@ impl Core {
 
     /// A client is not answered before less is dirty, though it was accepted: it does not rest meanwhile.
     pub(super) fn hold_writer_back(&mut self, handle: HandleId) {
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.rest.interrupt();
         }
     }
 
     /// A client that had to wait until it may go on writing goes on.
     pub(super) fn let_writer_go(&mut self, now: Now, handle: HandleId) {
-        if let Some(open) = self.handles.get(&handle.0) {
-            self.writers.answered(now.monotonic, open.opener);
+        if let Some(open) = self.clients.handles.get(&handle.0) {
+            self.clients.writers.answered(now.monotonic, open.opener);
         }
-    }
-
-    /// A client may record, though nobody knows at what rate; a copy gives way.
-    pub(super) fn may_record(&self, now: Now, handle: HandleId) -> bool {
-        let Some(&Handle { ino, opener, .. }) = self.handles.get(&handle.0) else { return false };
-        let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
-        let memory = Bytes(self.cache.capacity());
-        !gives_way && !self.copies(handle) && self.writers.may_record(now.monotonic, opener, memory)
     }
 
     /// A client has written so much: a recorder, or a copy.
@@ -294,16 +280,16 @@ impl Core {
         handle: HandleId,
         length: Bytes,
     ) -> Option<(&mut Player, Bitrate)> {
-        let streams = self.files.get(&ino).map_or(0, |file| file.streams_of(handle)).max(1);
+        let streams = self.data.files.get(&ino).map_or(0, |file| file.streams_of(handle)).max(1);
         let rate = Bitrate(self.rate_of(ino, handle)?.0.saturating_mul(streams.into()));
-        let player = self.handles.get_mut(&handle.0)?.player.get_or_insert_default();
+        let player = self.clients.handles.get_mut(&handle.0)?.player.get_or_insert_default();
         player.pace.note(now.monotonic, length, rate);
         Some((player, rate))
     }
 
     /// The handle is closed: nobody plays through it any more.
     pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             let given_up: Vec<BlockId> = player.places_mut().flat_map(ReadCursor::leave).collect();
             self.give_up(ino, handle, &given_up);
         }
@@ -314,66 +300,13 @@ impl Core {
 
     /// The blocks that are kept for clients, as often as they are.
     pub(super) fn blocks_of_players(&self) -> impl Iterator<Item = BlockId> {
-        let players = self.handles.values().filter_map(|open| open.player.as_deref());
+        let players = self.clients.handles.values().filter_map(|open| open.player.as_deref());
         players.flat_map(Player::places).flat_map(|place| place.kept.iter().copied())
-    }
-
-    /// True when the client copies the file, as far as can be told.
-    pub(super) fn copies(&self, handle: HandleId) -> bool {
-        self.player(handle).is_some_and(Player::copies)
-    }
-
-    /// True when this is a header or an index, at which a client only looks that plays elsewhere.
-    pub(super) fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
-        self.player(handle).is_some_and(|player| player.looks_at(at))
-    }
-
-    /// True when a request there goes on where the client was: then more than it asks for is worth reading.
-    pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
-        self.follows_a_frame(handle)
-            || self.player(handle).is_some_and(|player| {
-                let pattern = player.place_of(offset).pattern;
-                pattern.is_run() && offset.abs_diff(pattern.front()) <= NEAR
-            })
-    }
-
-    /// What is known of who reads through a handle, in one file or from frame to frame; at first nothing: it comes now.
-    pub(super) fn client(&self, now: Now, handle: HandleId) -> Client {
-        let of_file = || {
-            let Player { allowance, beat, came, .. } = self.player(handle)?;
-            Some(Client { allowance: *allowance, beat: *beat, came: (*came)? })
-        };
-        let unknown = || Client {
-            allowance: VirtualClock::default(),
-            beat: RateEstimator::default(),
-            came: now.monotonic,
-        };
-        self.client_of_frames(handle).or_else(of_file).unwrap_or_else(unknown)
-    }
-
-    /// The rate at which this client needs the file, if anybody knows.
-    fn rate_of(&self, ino: Ino, handle: HandleId) -> Option<Bitrate> {
-        let file = self.files.get(&ino)?;
-        let declared = file.declarations.iter().find(|one| one.handle == handle);
-        declared.and_then(|one| one.declaration.rate).or(file.policy().bitrate())
-    }
-
-    fn lead(&self, ino: Ino, handle: HandleId) -> ReadaheadWindow {
-        let Some(file) = self.files.get(&ino) else {
-            return ReadaheadWindow { bytes: 0, request: REQUEST, is_promised: false };
-        };
-        let plays = !self.copies(handle);
-        if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
-            && let Some(rate) = self.rate_of(ino, handle)
-        {
-            return ReadaheadWindow::promised(terms, rate);
-        }
-        ReadaheadWindow::unpromised(&file.policy(), self.cache.capacity())
     }
 
     /// Prefetches for a client that goes on where it was.
     pub(super) fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
-        let Some(file) = self.files.get(&ino) else { return };
+        let Some(file) = self.data.files.get(&ino) else { return };
         let Some(player) = self.player(handle) else { return };
         let size = file.size;
         if !player.is_run()
@@ -412,15 +345,15 @@ impl Core {
             if end.abs_diff(front) > most {
                 break;
             }
-            let wanted = self.cache.wanted_bytes() + range.end - range.start;
-            if !lead.is_promised && wanted > self.cache.capacity() / 2 {
+            let wanted = self.data.cache.wanted_bytes() + range.end - range.start;
+            if !lead.is_promised && wanted > self.data.cache.capacity() / 2 {
                 break;
             }
             let need = self.need_ahead(now, ino, handle, front, asked);
             if !self.load(ino, range.clone(), false, need) {
                 break;
             }
-            if let Some((rate, player)) = rate.zip(player_of(&mut self.handles, handle))
+            if let Some((rate, player)) = rate.zip(player_of(&mut self.clients.handles, handle))
                 && lead.is_promised
             {
                 player.here.reckon(now.monotonic, rate);
@@ -428,7 +361,7 @@ impl Core {
             self.want(ino, handle, range.clone(), way);
             asked = end;
         }
-        if let Some(player) = player_of(&mut self.handles, handle) {
+        if let Some(player) = player_of(&mut self.clients.handles, handle) {
             player.here.asked = Some(asked);
         }
     }
@@ -444,7 +377,7 @@ impl Core {
     fn came_ahead(&self, handle: HandleId) -> u64 {
         let Some(player) = self.player(handle) else { return 0 };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
-        let blocks = player.here.kept.iter().filter_map(|id| self.cache.get(*id));
+        let blocks = player.here.kept.iter().filter_map(|id| self.data.cache.get(*id));
         let ahead = |block: &CacheBlock| match way {
             ScanDirection::Forward => block.end().saturating_sub(block.start.max(front)),
             ScanDirection::Backward => block.end().min(front).saturating_sub(block.start),
@@ -472,12 +405,12 @@ impl Core {
     /// Clients that began to play and have all they asked for play from now on: they come to what was read ahead sooner
     /// than they might have.
     pub(super) fn begin_to_play(&mut self, now: Now, ino: Ino) {
-        let Some(file) = self.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
+        let Some(file) = self.data.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
         let begins =
             |handle: &HandleId| self.player(*handle).is_some_and(|player| player.starts_by.is_some());
         let beginning: Vec<HandleId> = file.who_plays().filter(begins).collect();
         for handle in beginning {
-            let Some(player) = player_of(&mut self.handles, handle) else { continue };
+            let Some(player) = player_of(&mut self.clients.handles, handle) else { continue };
             player.starts_by = None;
             // It took less time than it might have, and comes to everything so much sooner.
             for place in player.places_mut() {
@@ -493,7 +426,7 @@ impl Core {
         let forward = player.runs().filter(|place| place.pattern.way() == ScanDirection::Forward);
         let ahead_of = |place: &ReadCursor| {
             let front = place.pattern.front();
-            let blocks = place.kept.iter().filter_map(|id| self.cache.get(*id));
+            let blocks = place.kept.iter().filter_map(|id| self.data.cache.get(*id));
             let ahead = blocks.filter(|block| block.end() > front).map(|block| block.start..block.end());
             (front, ahead.collect::<Vec<_>>())
         };
@@ -506,61 +439,38 @@ impl Core {
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
             self.hasten(ino, front.saturating_sub(NEAR)..front, need);
         }
-        for place in player_of(&mut self.handles, handle).into_iter().flat_map(Player::places_mut) {
+        for place in player_of(&mut self.clients.handles, handle).into_iter().flat_map(Player::places_mut) {
             if place.pattern.way() == ScanDirection::Forward {
                 place.reckoned = Some((now.monotonic, place.pattern.front()));
             }
         }
     }
 
-    /// A client that plays on does not need what is at `at` before.
-    pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
-        if let Some(need) = self.earliest_need_of_frame(handle) {
-            return Some(need);
-        }
-        if self.only_looks_at(handle, at) {
-            return None;
-        }
-        let player = self.player(handle)?;
-        let place = Some(player.place_of(at)).filter(|place| place.pattern.is_run())?;
-        let (began, origin) = place.origin;
-        let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
-        let own = if player.starts_by.is_some() { BEGINS_WITH } else { OWN_BUFFER };
-        Some((began + START + played).saturating_before(own)).max(player.starts_by)
-    }
-
-    /// So long after it asks a client must have what it asks for, where it declares nothing.
-    pub(super) fn window_of_reader(&self, file: &FileState, handle: HandleId) -> Duration {
-        let has_begun = |player: &Player| player.has_played && player.starts_by.is_none();
-        let is_promised = file.terms(Direction::Read).is_some();
-        file.policy().window_of_reader(is_promised && self.player(handle).is_some_and(has_begun))
-    }
-
     /// How what lies `ahead` of a client is ranked.
-    fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, front: u64, at: u64) -> Need {
+    fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, front: u64, at: u64) -> RequestQos {
         let ahead = Bytes(at.abs_diff(front));
         let need = self.need(now, ino, handle, at, ahead);
-        let Some(file) = self.files.get(&ino) else { return need };
+        let Some(file) = self.data.files.get(&ino) else { return need };
         let is_promised = file.terms(Direction::Read).is_some() && need.class == Class::RealTime;
         let Some(rate) = self.rate_of(ino, handle).filter(|_| is_promised) else { return need };
         // By when the client comes to it. The scheduler makes it later where the terms do.
         let needed = now.monotonic + rate.time_for(ahead).max(self.window_of_reader(file, handle));
-        Need { deadline: self.earliest_need(ino, handle, at).max(Some(needed)), ..need }
+        RequestQos { deadline: self.earliest_need(ino, handle, at).max(Some(needed)), ..need }
     }
 
     /// Keeps the blocks of `range` for a player.
     fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: ScanDirection) {
-        let Some(file) = self.files.get(&ino) else { return };
-        let Some(player) = player_of(&mut self.handles, handle) else { return };
+        let Some(file) = self.data.files.get(&ino) else { return };
+        let Some(player) = player_of(&mut self.clients.handles, handle) else { return };
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let mut blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         if way == ScanDirection::Backward {
             blocks.reverse();
         }
         for (_, id) in blocks {
-            let is_in_range = self.cache.get(id).is_some_and(|block| block.end() > range.start);
+            let is_in_range = self.data.cache.get(id).is_some_and(|block| block.end() > range.start);
             if is_in_range && player.here.kept.back() != Some(&id) {
-                self.cache.want(id);
+                self.data.cache.want(id);
                 player.here.kept.push_back(id);
             }
         }
@@ -569,17 +479,17 @@ impl Core {
     /// Gives up what a player has passed, and says what that was.
     fn pass_played(&mut self, handle: HandleId) -> Vec<BlockId> {
         let mut passed = Vec::new();
-        let Some(player) = player_of(&mut self.handles, handle) else { return passed };
+        let Some(player) = player_of(&mut self.clients.handles, handle) else { return passed };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
         while let Some(&id) = player.here.kept.front() {
-            let is_passed = self.cache.get(id).is_none_or(|block| match way {
+            let is_passed = self.data.cache.get(id).is_none_or(|block| match way {
                 ScanDirection::Forward => block.end() <= front,
                 ScanDirection::Backward => block.start >= front,
             });
             if !is_passed {
                 break;
             }
-            self.cache.unwant(id);
+            self.data.cache.unwant(id);
             player.here.kept.pop_front();
             passed.push(id);
         }
@@ -591,7 +501,7 @@ impl Core {
     fn jumps_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(player) = self.player(handle) else { return false };
         let front = player.here.pattern.front();
-        let begin = player.here.kept.front().and_then(|id| self.cache.get(*id)).map(|block| block.start);
+        let begin = player.here.kept.front().and_then(|id| self.data.cache.get(*id)).map(|block| block.start);
         let is_there = player.here.pattern.way() == ScanDirection::Forward
             && begin.is_some_and(|begin| begin <= front)
             && player.here.asked.is_some_and(|asked| front <= asked);
@@ -606,16 +516,16 @@ impl Core {
     /// What was prefetched for a player alone that is elsewhere, or gone, is cancelled, unless it is at the device already, and not
     /// kept any longer.
     fn give_up(&mut self, ino: Ino, handle: HandleId, given_up: &[BlockId]) {
-        given_up.iter().for_each(|&id| self.cache.unwant(id));
+        given_up.iter().for_each(|&id| self.data.cache.unwant(id));
         // Somebody who waits for the file may wait for some of it.
-        if given_up.is_empty() || self.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
+        if given_up.is_empty() || self.data.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
             return;
         }
         let wants_more =
             self.player(handle).is_some_and(|player| player.places().any(|one| !one.kept.is_empty()));
-        if !wants_more && self.files.get(&ino).is_some_and(|file| file.is_played_only_by(handle)) {
+        if !wants_more && self.data.files.get(&ino).is_some_and(|file| file.is_played_only_by(handle)) {
             let stream = stream_of(ino, Direction::Read);
-            self.outbox.cancellations.push(Cancellation::Stream(stream));
+            self.requests.outbox.cancellations.push(Cancellation::Stream(stream));
             return;
         }
         self.cancel_unwanted(given_up);

@@ -1,10 +1,12 @@
 //! Finding out what holds for a file: who is asked, in which order, and when.
 
-use super::Core;
+use super::state::Core;
+use super::state::file::Told;
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use crate::policy::{self, Level, Policy, Source};
+use crate::policy;
+use crate::policy::{Level, Policy, Source};
 use crate::types::*;
 use units::Ino;
 
@@ -17,32 +19,13 @@ pub enum Informant {
     Observation,
 }
 
-/// What was told of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    container: Settings,
-    observation: Settings,
-}
-
-impl Told {
-    /// The same, and what the container was found to say.
-    pub(super) fn with_container(self, container: Settings) -> Self {
-        Self { container, ..self }
-    }
-
-    /// The rate is known from observation, and from nothing else that was told.
-    pub(super) fn is_only_observed(&self) -> bool {
-        self.container.rate.is_none() && self.observation.rate.is_some()
-    }
-}
-
 /// Mistakes that are named when a volume is mounted; a log is not to be filled with them.
 const NAMED_MISTAKES: usize = 10;
 
 impl Core {
     /// Finds out what holds for a file: at each open, so that a policy that was changed holds from the next one on.
     pub(super) fn learn_policy(&mut self, ino: Ino) {
-        let told = self.files.get(&ino).is_some_and(|file| file.told.is_some());
+        let told = self.data.files.get(&ino).is_some_and(|file| file.told.is_some());
         let anybody = told || self.metadata.has_policies() || !self.options.config.streams.is_empty();
         let policy = if anybody { Policy::new(&self.levels(ino, self.told(ino))) } else { Policy::default() };
         let file = self.file_mut(ino);
@@ -76,7 +59,7 @@ impl Core {
     }
 
     pub(super) fn told(&self, ino: Ino) -> Told {
-        self.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default()
+        self.data.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default()
     }
 
     /// What holds for a file or directory, and who says so, as far as it is known: see [`Operation::Explain`](super::Operation::Explain).
@@ -117,7 +100,7 @@ impl Core {
     /// # Errors
     /// [`Error::Stale`]: nobody uses such a file.
     pub fn inform(&mut self, ino: Ino, informant: Informant, settings: Settings) -> Result<()> {
-        let file = self.files.get_mut(&ino).ok_or(Error::Stale)?;
+        let file = self.data.files.get_mut(&ino).ok_or(Error::Stale)?;
         let told = file.told.get_or_insert_default();
         match informant {
             Informant::Container => told.container = settings,

@@ -6,27 +6,22 @@
 //! probe for each time a file is used, for which nobody waits; it reads at most 1 MiB, as best effort, what is in memory
 //! already from there; whoever only wants to know changes nothing.
 
-use super::streams::Need;
-use super::{Core, Informant, Operation, Progress, Ticket};
+use super::policies::Informant;
+use super::state::Core;
+use super::state::operation::{Operation, Probing, Progress, Stage, Ticket, Waiting};
 use crate::config::{Rate, Settings};
 use crate::error::Error;
 use crate::policy::Policy;
 use crate::types::*;
 use avfs_media::{Finding, Probe, Refusal, Step};
+use avfs_streams::RequestQos;
 use rtsched::Class;
 use std::ops::Range;
-use units::{Bytes, Ino, Now};
+use units::{Bytes, Ino};
 
 /// Tickets from here on are the core's own: no caller waits for these operations.
 const OWN_TICKETS: u64 = 1 << 63;
-const BEST_EFFORT: Need = Need { class: Class::BestEffort, stream: None, deadline: None };
-
-/// The probe of one file.
-#[derive(Debug)]
-pub struct Probing {
-    ino: Ino,
-    probe: Probe,
-}
+const BEST_EFFORT: RequestQos = RequestQos { class: Class::BestEffort, stream: None, deadline: None };
 
 /// A file of which this holds is asked itself how fast it plays.
 fn is_asked(policy: &avfs_streams::Policy) -> bool {
@@ -41,16 +36,21 @@ fn settings(finding: &Finding) -> Settings {
 
 impl Core {
     /// Somebody plays a file: finds out how fast that is, if nobody has said so and nobody has looked yet.
-    pub(super) fn probe(&mut self, now: Now, ino: Ino) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
+    pub(super) fn probe(&mut self, ino: Ino) {
+        let Some(file) = self.data.files.get_mut(&ino) else { return };
         if file.probed || !is_asked(&file.policy()) {
             return;
         }
         file.probed = true;
         let probe = Probe::new(Bytes(file.size));
-        let ticket = Ticket(OWN_TICKETS | self.next_tag);
-        self.next_tag += 1;
-        self.start(now, ticket, Operation::Probe(Box::new(Probing { ino, probe })));
+        let ticket = Ticket(OWN_TICKETS | self.requests.next_tag);
+        self.requests.next_tag += 1;
+        let mut probing = Box::new(Probing { ino, probe });
+        if let Progress::Wait = self.try_probe(ticket, &mut probing) {
+            let operation = Operation::Probe(probing);
+            let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
+            self.park(ticket, waiting);
+        }
     }
 
     pub(super) fn try_probe(&mut self, ticket: Ticket, probing: &mut Probing) -> Progress<()> {
@@ -97,7 +97,7 @@ impl Core {
                 Step::Done(result) => return Progress::Ready(Ok(result)),
             };
             // Nobody uses it any more, or it cannot be read: nobody needs to know.
-            let Some(file) = self.files.get(&ino).filter(|file| file.unreadable.is_empty()) else {
+            let Some(file) = self.data.files.get(&ino).filter(|file| file.unreadable.is_empty()) else {
                 return Progress::Ready(Err(Error::Stale));
             };
             let range = offset..file.size.min(offset.saturating_add(length.0)).max(offset);

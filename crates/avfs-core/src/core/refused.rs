@@ -7,17 +7,16 @@
 //! lost of each file, in its [`FileState`](super::file::FileState). **Invariants:** nothing that is dirty is dropped
 //! without being counted as lost; of a refused place no block is free.
 
-use super::cache::BlockId;
-use super::reads::page_ceil;
-use super::streams::Need;
-use super::writeback::{WRITTEN_WITHIN, WrittenPiece};
-use super::{Core, Operation};
-use crate::allocator::{BlockRun, Owner};
+use super::state::Core;
+use super::state::blocks::{BlockId, page_ceil};
+use super::state::operation::Operation;
+use super::state::outbox::WrittenPiece;
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::ranges::RangeSet;
 use crate::types::HandleId;
 use avfs_io::IoError;
+use avfs_streams::RequestQos;
 use rtsched::Direction;
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
@@ -27,36 +26,8 @@ const PLACES: u32 = 4;
 /// What could not be read is read again in parts of so many: of the largest request a page is found in three steps.
 const PARTS: u64 = 16;
 
-/// See the module's documentation.
-#[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// Blocks of the device.
-    places: RangeSet,
-    /// How often something was lost, and how often that was so when it was told last for the whole volume.
-    lost: u64,
-    told: u64,
-}
-
-impl Refused {
-    /// What of a run may be used again.
-    pub(super) fn usable(&self, run: BlockRun) -> impl Iterator<Item = BlockRun> + use<> {
-        let parts = self.places.gaps(run.start..run.end());
-        parts.into_iter().map(|part| BlockRun { start: part.start, count: part.end - part.start })
-    }
-
-    /// Refused places, for the audit.
-    pub(super) fn places(&self) -> impl Iterator<Item = Range<u64>> {
-        self.places.iter()
-    }
-
-    /// How many bytes were refused, and how often something was lost.
-    pub(super) fn counts(&self) -> (u64, u64) {
-        (self.places.total() * BLOCK, self.lost)
-    }
-}
-
 impl Core {
-    /// These pieces of a block did not reach the device.
+    /// These pieces of a block did not reach the device. True: the block is to be written again, elsewhere.
     pub(super) fn data_refused(
         &mut self,
         now: Now,
@@ -65,36 +36,42 @@ impl Core {
         epoch: u64,
         pieces: &[WrittenPiece],
         error: IoError,
-    ) {
+    ) -> bool {
         // The engine's errors, not the device's: nothing is written any more.
         if !matches!(error, IoError::Device(_) | IoError::PastEnd) {
-            return self.fail(&format!("write of inode {ino}: {error}"));
+            self.fail(&format!("write of inode {ino}: {error}"));
+            return false;
         }
-        let Some(block) = self.cache.get_mut(id) else { return };
+        let Some(block) = self.data.cache.get_mut(id) else { return false };
         block.refused += 1;
         let start = block.start;
-        let goes_elsewhere = error.is_of_the_place() && block.refused < PLACES && self.failure.is_none();
+        let goes_elsewhere =
+            error.is_of_the_place() && block.refused < PLACES && self.status.failure.is_none();
         let exists = self.metadata.get(ino).is_some();
         for extent in pieces.iter().map(|piece| piece.extent()) {
             let pages = extent.logical..extent.logical_end();
             let bytes = pages.start * BLOCK - start..pages.end * BLOCK - start;
             let is_recorded = self.is_recorded_at(ino, extent.logical, extent.start);
             if error.is_of_the_place() {
-                self.refused.places.insert(extent.start..extent.run().end());
-            } else if !is_recorded && self.allocator.free(extent.run()).is_err() {
-                return self.fail("space was freed twice");
+                self.space.refused.places.insert(extent.start..extent.run().end());
+            } else if !is_recorded && self.space.allocator.free(extent.run()).is_err() {
+                self.fail("space was freed twice");
+                return false;
             }
-            if exists && goes_elsewhere && self.allocator.claim(extent.count).is_ok() {
+            if exists && goes_elsewhere && self.space.allocator.claim(extent.count).is_ok() {
                 let file = self.file_mut(ino);
                 file.claimed += extent.count;
                 file.delayed.insert(pages.clone());
                 if is_recorded {
                     file.displaced.insert(pages);
                 }
-                let since =
-                    self.cache.get(id).map_or(now.monotonic, |block| block.dirty_since.min(now.monotonic));
-                self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
-                if let Some(block) = self.cache.get_mut(id) {
+                let since = self
+                    .data
+                    .cache
+                    .get(id)
+                    .map_or(now.monotonic, |block| block.dirty_since.min(now.monotonic));
+                self.data.cache.mark_dirty(id, bytes, now.monotonic, epoch);
+                if let Some(block) = self.data.cache.get_mut(id) {
                     block.dirty_epoch = block.dirty_epoch.min(epoch);
                     block.dirty_since = since;
                 }
@@ -104,17 +81,15 @@ impl Core {
             }
         }
         if !exists {
-            return;
+            return false;
         }
         let file = self.file_mut(ino);
         file.last_placed = None;
         let is_free = file.exclusive == 0;
-        self.allocator.release_window(Owner(ino.0));
-        self.dirty_files.insert(ino);
+        self.release_window(ino);
+        self.writeback.files.insert(ino);
         self.schedule_aging(now);
-        if goes_elsewhere && is_free {
-            self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
-        }
+        goes_elsewhere && is_free
     }
 
     fn is_recorded_at(&self, ino: Ino, logical: u64, device: u64) -> bool {
@@ -126,7 +101,7 @@ impl Core {
     /// record tells of.
     fn lose(&mut self, now: Now, ino: Ino, id: BlockId, bytes: Range<u64>, placed: bool, why: &str) {
         let kept = self.keep_tails(now, ino, id, bytes.clone());
-        let Some(block) = self.cache.get_mut(id) else { return };
+        let Some(block) = self.data.cache.get_mut(id) else { return };
         let start = block.start;
         // What was written over since waits for its own turn.
         for gone in block.dirty.gaps(bytes.clone()) {
@@ -140,7 +115,7 @@ impl Core {
         if placed {
             let pages = (start + bytes.start) / BLOCK..(start + bytes.end).div_ceil(BLOCK);
             let mut dirty = RangeSet::default();
-            let block = self.cache.get(id);
+            let block = self.data.cache.get(id);
             for range in block.into_iter().flat_map(|block| block.dirty.within(bytes.clone())) {
                 dirty.insert((start + range.start) / BLOCK..(start + range.end).div_ceil(BLOCK));
             }
@@ -151,7 +126,7 @@ impl Core {
             }
             // What is dirty there again has lost its place, and its claim with that.
             let again: u64 = dirty.within(pages).map(|range| range.end - range.start).sum();
-            if again > 0 && self.allocator.claim(again).is_ok() {
+            if again > 0 && self.space.allocator.claim(again).is_ok() {
                 self.file_mut(ino).claimed += again;
             } else if again > 0 {
                 return self.fail("there is no room for what could not be written");
@@ -165,14 +140,16 @@ impl Core {
         let file = self.file_mut(ino);
         file.lost += 1;
         file.lost_unseen = true;
-        self.refused.lost += 1;
+        self.space.refused.lost += 1;
         tracing::error!(%ino, offset, length, "data could not be written: {why}");
     }
 
     /// Pages that hold on the device what lay behind an earlier end of the file stay dirty: until one of them is written, the file
     /// cannot be longer than that. Each fsync tries it again, and fails as long as it fails. Returns how many bytes that are.
     fn keep_tails(&mut self, now: Now, ino: Ino, id: BlockId, bytes: Range<u64>) -> u64 {
-        let (Some(file), Some(block)) = (self.files.get(&ino), self.cache.get(id)) else { return 0 };
+        let (Some(file), Some(block)) = (self.data.files.get(&ino), self.data.cache.get(id)) else {
+            return 0;
+        };
         let (epoch, start) = (file.epoch, block.start);
         let in_block = |&(page, _): &(u64, u64)| {
             let at = (page * BLOCK).checked_sub(start)?;
@@ -186,7 +163,7 @@ impl Core {
         let mut kept = 0;
         for pages in tails.within(bytes) {
             kept += pages.end - pages.start;
-            self.cache.mark_dirty(id, pages, now.monotonic, epoch);
+            self.data.cache.mark_dirty(id, pages, now.monotonic, epoch);
         }
         kept
     }
@@ -200,11 +177,11 @@ impl Core {
         page: Range<u64>,
         error: IoError,
     ) {
-        let Some(block) = self.cache.get(id) else { return };
+        let Some(block) = self.data.cache.get(id) else { return };
         let start = block.start;
         self.file_mut(ino).unreadable.insert(start + page.start..start + page.end);
-        let waits = self.files.get(&ino).is_some_and(|file| file.write_after_load);
-        let Some(block) = self.cache.get(id).filter(|_| waits) else { return };
+        let waits = self.data.files.get(&ino).is_some_and(|file| file.write_after_load);
+        let Some(block) = self.data.cache.get(id).filter(|_| waits) else { return };
         if !block.dirty.overlaps(page.clone()) || block.is_filling(&page) {
             return;
         }
@@ -213,12 +190,12 @@ impl Core {
         let (epoch, number) = (file.epoch, (start + page.start) / BLOCK);
         if file.tails.iter().any(|&(tail, _)| tail == number) {
             // As in `keep_tails`.
-            if let Some(block) = self.cache.get_mut(id) {
+            if let Some(block) = self.data.cache.get_mut(id) {
                 (block.dirty_epoch, block.dirty_since) = (epoch, now.monotonic);
             }
             return self.count_loss(ino, start + page.start, BLOCK, &why);
         }
-        self.cache.mark_clean(id, page.clone());
+        self.data.cache.mark_clean(id, page.clone());
         self.unclaim_unused(ino, start + page.start, start + page.end);
         self.lose(now, ino, id, page, false, &why);
     }
@@ -230,7 +207,7 @@ impl Core {
             return false;
         }
         let part = page_ceil(length / PARTS).max(BLOCK);
-        let need = Need::of(self.ranking(ino, Direction::Read, None), now.monotonic, Bytes::ZERO);
+        let need = RequestQos::of(self.ranking(ino, Direction::Read, None), now.monotonic, Bytes::ZERO);
         let mut at = range.start;
         while at < range.end {
             let end = (at + part).min(range.end);
@@ -252,8 +229,10 @@ impl Core {
 
     /// Something of the file was lost since the client opened it, or was told so last.
     pub(super) fn has_lost(&self, handle: HandleId) -> bool {
-        let open = self.handles.get(&handle.0);
-        open.is_some_and(|open| self.files.get(&open.ino).is_some_and(|file| file.lost != open.lost_seen))
+        let open = self.clients.handles.get(&handle.0);
+        open.is_some_and(|open| {
+            self.data.files.get(&open.ino).is_some_and(|file| file.lost != open.lost_seen)
+        })
     }
 
     /// For close(2): whether something of the file was lost of which its client was not told. It stays to be told.
@@ -261,7 +240,7 @@ impl Core {
     /// # Errors
     /// [`Error::Device`] if so, or if nothing can be written any more.
     pub fn has_written(&self, handle: HandleId) -> Result<()> {
-        if self.failure.is_some() || self.has_lost(handle) { Err(Error::Device) } else { Ok(()) }
+        if self.status.failure.is_some() || self.has_lost(handle) { Err(Error::Device) } else { Ok(()) }
     }
 
     /// The end of an fsync: what was lost is told each client that has the file open once, and once to a sync of the volume.
@@ -269,8 +248,8 @@ impl Core {
         let is_lost = match *operation {
             Operation::FsyncFile { handle } => {
                 let is_lost = self.has_lost(handle);
-                if let Some(open) = self.handles.get_mut(&handle.0)
-                    && let Some(file) = self.files.get_mut(&open.ino)
+                if let Some(open) = self.clients.handles.get_mut(&handle.0)
+                    && let Some(file) = self.data.files.get_mut(&open.ino)
                 {
                     open.lost_seen = file.lost;
                     file.lost_unseen &= !is_lost;
@@ -278,10 +257,11 @@ impl Core {
                 is_lost
             }
             Operation::Fsync { ino } => {
-                self.files.get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost_unseen))
+                self.data.files.get_mut(&ino).is_some_and(|file| std::mem::take(&mut file.lost_unseen))
             }
             Operation::Sync => {
-                std::mem::replace(&mut self.refused.told, self.refused.lost) != self.refused.lost
+                std::mem::replace(&mut self.space.refused.told, self.space.refused.lost)
+                    != self.space.refused.lost
             }
             _ => false,
         };

@@ -2,8 +2,7 @@
 //! neighbours, as unwritten extents. If nobody comes, it is given back: when the last writer closes the file, or when
 //! somebody else needs the space.
 
-use super::Core;
-use super::data::TRANSACTION_RECORDS;
+use super::state::{Core, TRANSACTION_RECORDS};
 use crate::extent::Extent;
 use crate::format::BLOCK;
 use crate::ranges::RangeSet;
@@ -16,11 +15,11 @@ impl Core {
     /// place, unwritten. Does nothing when there is only what comes behind it, or no space.
     pub(super) fn reserve_around(&mut self, now: Now, ino: Ino, page: u64) {
         // After a failed write nobody knows what has its place.
-        if self.failure.is_some() {
+        if self.status.failure.is_some() {
             return;
         }
         let Some((run, expected)) = self.unplaced_around(ino, page) else { return };
-        if expected.total() > self.allocator.available() {
+        if expected.total() > self.space.allocator.available() {
             return;
         }
         let mut records = Vec::new();
@@ -33,13 +32,13 @@ impl Core {
             records.push(Record::Map { ino, extent });
             at += placed.count;
         }
-        if let Some(file) = self.files.get_mut(&ino) {
+        if let Some(file) = self.data.files.get_mut(&ino) {
             let claimed = run.end - run.start - expected.total();
             file.claimed -= claimed;
-            self.allocator.unclaim(claimed);
+            self.space.allocator.unclaim(claimed);
             file.delayed.remove(run);
             expected.iter().for_each(|pages| file.reserved.insert(pages));
-            self.reserving.insert(ino);
+            self.space.reserving.insert(ino);
         }
         for records in records.chunks(TRANSACTION_RECORDS) {
             let _ = self.transact(now, records);
@@ -49,7 +48,7 @@ impl Core {
     /// The pages around `page` that are expected or wait to be placed, without a gap; and which are only expected. `None`
     /// when `page` is the first of them and none is expected: then it can be placed for itself.
     fn unplaced_around(&self, ino: Ino, page: u64) -> Option<(Range<u64>, RangeSet)> {
-        let file = self.files.get(&ino)?;
+        let file = self.data.files.get(&ino)?;
         let around = if file.expectation.pages().is_empty() {
             file.delayed.range_of(page).filter(|around| around.start < page)?
         } else {
@@ -73,10 +72,10 @@ impl Core {
         for extent in extents.into_iter().flat_map(|extents| extents.range(pages.start, pages.end)) {
             placed.insert(extent.logical..extent.logical_end());
         }
-        let Some(file) = self.files.get(&ino) else { return placed };
+        let Some(file) = self.data.files.get(&ino) else { return placed };
         let first = file.block_before(pages.start * BLOCK).map_or(0, |(start, _)| start);
         for (start, id) in file.blocks.range(first..pages.end * BLOCK) {
-            for bytes in self.cache.get(id).into_iter().flat_map(|block| block.in_writing.iter()) {
+            for bytes in self.data.cache.get(id).into_iter().flat_map(|block| block.in_writing.iter()) {
                 placed.insert((start + bytes.start) / BLOCK..(start + bytes.end).div_ceil(BLOCK));
             }
         }
@@ -93,10 +92,10 @@ impl Core {
 
     /// Gives back what was reserved for bytes that did not come.
     pub(super) fn give_back_reserved(&mut self, now: Now, ino: Ino) {
-        if self.is_filling(ino) || self.failure.is_some() || self.dormant {
+        if self.is_filling(ino) || self.status.failure.is_some() || self.status.dormant {
             return;
         }
-        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(file) = self.data.files.get_mut(&ino) else { return };
         file.expectation.forget(0..u64::MAX);
         let unmap = |pages: Range<u64>| Record::Unmap { ino, from: pages.start, to: pages.end };
         let records: Vec<Record> = std::mem::take(&mut file.reserved).iter().map(unmap).collect();
@@ -107,10 +106,10 @@ impl Core {
 
     /// Gives back what is reserved for bytes that did not come yet, of all files.
     pub(super) fn give_back_all(&mut self, now: Now) {
-        for ino in std::mem::take(&mut self.reserving) {
+        for ino in std::mem::take(&mut self.space.reserving) {
             self.give_back_reserved(now, ino);
-            if self.files.get(&ino).is_some_and(|file| !file.reserved.is_empty()) {
-                self.reserving.insert(ino);
+            if self.data.files.get(&ino).is_some_and(|file| !file.reserved.is_empty()) {
+                self.space.reserving.insert(ino);
             }
         }
     }
@@ -118,6 +117,6 @@ impl Core {
     /// True when space is about to become free; what is only reserved is given up for it.
     pub(super) fn is_space_coming(&mut self, now: Now) -> bool {
         self.give_back_all(now);
-        self.freed_blocks > 0 || !self.unreaped.is_empty()
+        self.space.freed_blocks > 0 || !self.inodes.unreaped.is_empty()
     }
 }

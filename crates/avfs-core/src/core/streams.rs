@@ -1,67 +1,19 @@
 //! Open files as streams of the scheduler, and how requests of a file are ranked.
 
-use super::cache::{BlockId, Cache};
-use super::file::{Declared, FileState};
-use super::frames::Frames;
-use super::writeback::WRITTEN_WITHIN;
-use super::{Core, Purpose};
-use crate::config::quantity::{is_bitrate, is_deadline_window};
-use crate::error::{Error, Result};
+use super::state::file::{Declared, FileState};
+use super::state::{Core, Handle, Player, Sequence, SequenceCursor};
 use crate::format::{BLOCK, UNIT};
-use crate::policy::{ADMINISTRATOR, account_of_user};
 use crate::types::*;
-use avfs_io::{DeclaredStream, Evidence, IoTag, Promise, Promotion};
-use avfs_streams::sequence::{Sequence, SequenceId};
-use rtsched::{Account, Class, Direction, StreamId, StreamSpec, StreamState, Terms, Why};
-use smallvec::SmallVec;
-use std::collections::BTreeMap;
-use std::ops::Range;
+use avfs_io::Evidence;
+use avfs_streams::due::{BEGINS_WITH, OWN_BUFFER, START};
+use avfs_streams::name::spellings;
+use avfs_streams::pattern::{NEAR, RateEstimator, VirtualClock};
+use avfs_streams::player::Client;
+use avfs_streams::sequence::{Pattern, SequenceId};
+use avfs_streams::window::ReadaheadWindow;
+use avfs_streams::{REQUEST, Ranking, RequestQos};
+use rtsched::{Account, Class, Direction, StreamId, StreamSpec, Terms};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
-
-/// How requests of a file are ranked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ranking {
-    pub(super) class: Class,
-    pub(super) stream: Option<StreamId>,
-    /// From when a client needs the bytes to when they must be there.
-    pub(super) window: Option<Duration>,
-    /// The stream's rate, if it is known.
-    pub(super) rate: Option<Bitrate>,
-}
-
-impl Ranking {
-    /// Deadline of a request whose bytes are needed `ahead` bytes after those that are needed now.
-    pub(super) fn deadline(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
-        let lead = self.rate.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
-        self.window.map(|window| now + window + lead)
-    }
-}
-
-/// How one request is ranked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Need {
-    pub(super) class: Class,
-    pub(super) stream: Option<StreamId>,
-    pub(super) deadline: Option<Instant>,
-}
-
-impl Need {
-    /// What becomes of a request that turns out to be needed so, if that is by some time.
-    fn promotion(self, tag: IoTag) -> Option<Promotion> {
-        let Self { class, stream, deadline } = self;
-        deadline.map(|deadline| Promotion { tag, class, stream, deadline })
-    }
-
-    /// Of what somebody waits for who wants it written.
-    fn to_be_written(now: Now, class: Class) -> Self {
-        Self { class, stream: None, deadline: Some(now.monotonic + WRITTEN_WITHIN) }
-    }
-
-    /// For bytes that are needed `ahead` bytes after those that are needed now.
-    pub(super) fn of(ranking: Ranking, now: Instant, ahead: Bytes) -> Self {
-        Self { class: ranking.class, stream: ranking.stream, deadline: ranking.deadline(now, ahead) }
-    }
-}
 
 /// Clients that are a stream, should the file have a rate: whoever writes and does not copy; whoever reads on and on and
 /// does not copy, or whoever opens it to read, where the policy is to turn away whom there is no room for. Those of a frame
@@ -125,10 +77,15 @@ pub(super) fn stream_of(ino: Ino, direction: Direction) -> StreamId {
 }
 
 /// Whose stream it is that is no sequence's, and whether its readers are it or its writers.
-fn file_of(stream: StreamId) -> (Ino, Direction) {
+pub(super) fn file_of(stream: StreamId) -> (Ino, Direction) {
     (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
 }
 
+/// So many numbers may be missing between two frames.
+const LONGEST_GAP: usize = 256;
+/// What is asked for ahead of who plays is wanted by when he asks for it, which is when he shows what is a second before; half of
+/// that second others may need more, who begin.
+const GRACE: Duration = Duration::from_millis(500);
 /// So long plays what a request brings on a device full of streams: 32 MiB at 100 Mbit/s,...
 const LONG_REQUEST: Duration = Duration::from_millis(2684);
 /// ...in whole extents of 8 MiB, no more than this.
@@ -138,46 +95,11 @@ pub(super) const LONG_PIECE: u64 = 64 << 20;
 /// Pieces count for no shorter than this.
 pub(super) const SHORT_PIECE: u64 = 256 << 10;
 
-impl From<DeclaredStream> for StreamReport {
-    fn from(declared: DeclaredStream) -> Self {
-        let status = declared.admitted;
-        let microseconds = |time: Duration| u64::try_from(time.as_nanos() / 1000).unwrap_or(u64::MAX);
-        Self {
-            ino: declared.stream.0 >> 1,
-            sequence: None,
-            writes: declared.spec.direction == Direction::Write,
-            bits_per_second: declared.spec.rate.0,
-            state: match status.map(|status| status.state) {
-                Some(StreamState::Active) => StreamService::Admitted,
-                Some(StreamState::Paused) => StreamService::Paused,
-                Some(StreamState::Demoted) => StreamService::Demoted,
-                None => StreamService::Waiting,
-            },
-            request_bytes: status.map_or(0, |status| status.terms.request.0),
-            buffer_bytes: status.map_or(0, |status| status.terms.buffer().0),
-            completed: status.map_or(0, |status| status.completed),
-            bytes: status.map_or(0, |status| status.bytes.0),
-            missed: status.map_or(0, |status| status.missed),
-            tardiness_microseconds: status.map_or(0, |status| microseconds(status.tardiness)),
-            slack_microseconds: status.and_then(|status| status.slack_nanoseconds).map(|slack| slack / 1000),
-            lacking: declared.rejected.map(|rejected| match rejected.why {
-                Why::NoTime { .. } => StreamLack::Time,
-                Why::DeadlineTooShort { .. } => StreamLack::Deadline,
-                Why::NoMemory { .. } => StreamLack::Memory,
-                Why::AccountFull { .. } => StreamLack::Share,
-                Why::Congested { .. } => StreamLack::Congestion,
-                Why::NoStream | Why::AlreadyAdmitted => StreamLack::Sense,
-            }),
-            fits_bits_per_second: declared.rejected.and_then(|rejected| rejected.fits).map(|rate| rate.0),
-        }
-    }
-}
-
 impl Core {
     /// Class, stream and window of a file's requests, from its policy and from what `client` declared, or what all did.
     pub(super) fn ranking(&self, ino: Ino, direction: Direction, client: Option<HandleId>) -> Ranking {
         let background = |class| Ranking { class, stream: None, window: None, rate: None };
-        let file = self.files.get(&ino).filter(|_| !self.is_unadvised());
+        let file = self.data.files.get(&ino).filter(|_| !self.is_unadvised());
         let Some(file) = file else { return background(Class::BestEffort) };
         let policy = file.policy();
         let declared =
@@ -218,7 +140,7 @@ impl Core {
     /// client adds the rate that it declared, or else that of the policy.
     fn stream_spec(&self, ino: Ino, direction: Direction) -> Option<StreamSpec> {
         let is_advised = !self.is_unadvised();
-        let file = self.files.get(&ino).filter(|file| is_advised && !file.policy().forbids_streams())?;
+        let file = self.data.files.get(&ino).filter(|file| is_advised && !file.policy().forbids_streams())?;
         let of_policy = file.policy().bitrate().map_or(0, |rate| rate.0);
         let declared =
             || file.declared(direction).map(|one| one.declaration.rate.map_or(of_policy, |rate| rate.0));
@@ -257,7 +179,7 @@ impl Core {
     pub(super) fn place_of(&self, ino: Ino) -> Option<DeviceOffset> {
         let extents = self.metadata.get(ino)?.extents()?;
         let last = extents.iter().map(|extent| extent.start + extent.count).max()?;
-        Some(self.superblock.geometry.block_address(last))
+        Some(self.address(last))
     }
 
     /// What one access brings on average of a file that lies in pieces, each of which ends a request; `None` where that costs
@@ -286,111 +208,15 @@ impl Core {
         Some(Bytes(u64::try_from(mean).ok()?.max(SHORT_PIECE) / BLOCK * BLOCK))
     }
 
-    /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.
-    pub fn promised(&mut self, now: Now, promise: Promise) {
-        let was_undecided = self.undecided.remove(&promise.stream);
-        if let Some(id) = SequenceId::of_stream(promise.stream) {
-            if let Some(sequence) = self.sequences.get_mut(id) {
-                sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
-            }
-            if was_undecided {
-                self.read_sequence_ahead(now, id);
-                self.pump(now);
-            }
-            return;
-        }
-        let (ino, direction) = file_of(promise.stream);
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        let is_first = file.terms(direction).is_none() && promise.terms.is_some();
-        file.set_terms(direction, promise.terms);
-        if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
-            for handle in file.who_plays().collect::<SmallVec<[_; 1]>>() {
-                if is_first {
-                    // What it was read ahead of as nobody's is its stream's from now on.
-                    self.hasten_ahead(now, ino, handle);
-                }
-                self.read_ahead(now, ino, handle);
-            }
-            self.pump(now);
-        }
-    }
-
-    /// An application says how it reads or writes a file that it has open, in place of what it said before; nothing, if
-    /// the declaration is empty. Gives back the stream that it is part of from then on: all who play the file, or all who
-    /// record it.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]: a rate or a period out of range. [`Error::NotPermitted`]: the policy wants the file to
-    /// give way. [`Error::BadHandle`].
-    pub fn declare(&mut self, handle: HandleId, declaration: Declaration) -> Result<StreamId> {
-        self.declare_for(ADMINISTRATOR, handle, declaration)
-    }
-
-    /// The same in the name of a user, whose share of the device holds for what is declared beyond the file's policy.
-    ///
-    /// # Errors
-    /// Those of [`Core::declare`].
-    pub fn declare_for(&mut self, uid: u32, handle: HandleId, declaration: Declaration) -> Result<StreamId> {
-        let (ino, flags) = self.handle(handle)?;
-        let in_range =
-            declaration.rate.is_none_or(is_bitrate) && declaration.period.is_none_or(is_deadline_window);
-        if !in_range {
-            return Err(Error::InvalidArgument);
-        }
-        let direction = direction_of(flags);
-        let account = account_of_user(uid);
-        let is_empty = declaration == Declaration::default();
-        if !is_empty && self.file_mut(ino).policy().forbids_streams() {
-            return Err(Error::NotPermitted);
-        }
-        self.change_streams(ino, |core| {
-            let declarations = &mut core.file_mut(ino).declarations;
-            declarations.retain(|declared| declared.handle != handle);
-            if !is_empty {
-                declarations.push(Declared { handle, direction, declaration, account });
-            }
-        });
-        Ok(stream_of(ino, direction))
-    }
-
-    /// The stream that a client is part of, should it be one.
-    ///
-    /// # Errors
-    /// [`Error::BadHandle`].
-    pub fn stream_of_handle(&self, handle: HandleId) -> Result<StreamId> {
-        self.handle(handle).map(|(ino, flags)| self.stream_of_client(ino, direction_of(flags)))
-    }
-
-    /// The next read through this handle must be complete so long after now: 1 ms to 60 s.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`]: a time out of range. [`Error::NotPermitted`]: the policy wants the file to give way.
-    /// [`Error::BadHandle`], also when it is not open for reading.
-    pub fn set_read_deadline(&mut self, now: Now, handle: HandleId, within: Duration) -> Result<()> {
-        let (ino, flags) = self.handle(handle)?;
-        if !flags.contains(OpenFlags::READ) {
-            return Err(Error::BadHandle);
-        }
-        if !is_deadline_window(within) {
-            return Err(Error::InvalidArgument);
-        }
-        if self.file_mut(ino).policy().forbids_streams() {
-            return Err(Error::NotPermitted);
-        }
-        let open = self.handles.get_mut(&handle.0).ok_or(Error::BadHandle)?;
-        open.read_deadline = Some(now.monotonic + within);
-        Ok(())
-    }
-
     /// What a client needs at `at`, which lies `ahead` of what it asks for.
-    pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, at: u64, ahead: Bytes) -> Need {
-        let mut need = Need::of(self.ranking(ino, Direction::Read, Some(handle)), now.monotonic, ahead);
+    pub(super) fn need(&self, now: Now, ino: Ino, handle: HandleId, at: u64, ahead: Bytes) -> RequestQos {
+        let mut need = RequestQos::of(self.ranking(ino, Direction::Read, Some(handle)), now.monotonic, ahead);
         if self.is_unadvised() {
             return need;
         }
-        let wish = self.handles.get(&handle.0).and_then(|open| open.read_deadline);
+        let wish = self.clients.handles.get(&handle.0).and_then(|open| open.read_deadline);
         if let Some(wish) = wish.filter(|_| ahead == Bytes::ZERO) {
-            need = Need { class: Class::RealTime, deadline: Some(wish), ..need };
+            need = RequestQos { class: Class::RealTime, deadline: Some(wish), ..need };
         } else if need.class == Class::RealTime
             && self.is_refused(ino, Direction::Read)
             && (ahead > Bytes::ZERO || self.goes_on(handle, at))
@@ -405,7 +231,7 @@ impl Core {
             let client = self.client(now, handle);
             need.deadline = client.due(now.monotonic, ahead);
             // Who takes what he gets has his turn among others. Who may play is nobody's, and goes before what streams want later.
-            let gives_way = self.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
+            let gives_way = self.data.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
             if gives_way || !client.may_play(now.monotonic) {
                 need.stream = Some(self.stream_of_client(ino, Direction::Read));
             }
@@ -413,61 +239,11 @@ impl Core {
         need
     }
 
-    /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
-    pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: Need) {
-        let tags = self.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |cache, purpose| {
-            let &Purpose::Load { block, start, length, .. } = purpose else { return None };
-            let from = cache.get(block)?.start + start;
-            (from < range.end && range.start < from + length).then_some(need)
-        });
-    }
-
-    /// Blocks that were asked for are needed sooner than was known then.
-    pub(super) fn hasten_blocks(&mut self, needs: &BTreeMap<BlockId, Need>) {
-        let files = needs.keys().filter_map(|&id| Some(self.cache.get(id)?.ino)).collect();
-        let tags = self.in_flight.of_all(&files).into_iter().collect();
-        self.hasten_those(tags, |_, purpose| match purpose {
-            Purpose::Load { block, .. } => needs.get(block).copied(),
-            _ => None,
-        });
-    }
-
-    /// A client waits until nothing of the file is on its way any more.
-    pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
-        let need = Need::to_be_written(now, Class::RealTime);
-        let tags = self.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |_, _| Some(need));
-    }
-
-    /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
-    /// now, and no more: who flushes his file does not go before what others were promised.
-    pub(super) fn hasten_writes(&mut self, now: Now, ino: Ino) {
-        let need = Need::to_be_written(now, Class::BestEffort);
-        let tags = self.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |cache, purpose| match purpose {
-            // It completes a page, which is written when that has ended.
-            Purpose::Load { block, .. } => {
-                let completes = cache.get(*block).is_some_and(|block| !block.dirty.is_empty());
-                completes.then_some(need)
-            }
-            _ => Some(need),
-        });
-    }
-
-    /// These requests are needed as is found now, if it is found.
-    fn hasten_those(&mut self, tags: Vec<IoTag>, need: impl Fn(&Cache, &Purpose) -> Option<Need>) {
-        for tag in tags {
-            let Some(purpose) = self.in_flight.get(tag) else { continue };
-            let promotion = need(&self.cache, purpose).and_then(|need| need.promotion(tag));
-            promotion.into_iter().for_each(|promotion| self.outbox.promote(promotion));
-        }
-    }
-
     /// What there must be room for if a client is not to be turned away, in a file whose policy wants that.
     pub(super) fn needed_admission(&self, ino: Ino, direction: Direction) -> Option<WantedStream> {
-        let refuses = self.files.get(&ino).is_some_and(|file| file.policy().refuses_when_full());
-        let sequence = self.files.get(&ino)?.sequence(direction).and_then(|id| self.sequences.get(id));
+        let refuses = self.data.files.get(&ino).is_some_and(|file| file.policy().refuses_when_full());
+        let sequence =
+            self.data.files.get(&ino)?.sequence(direction).and_then(|id| self.clients.sequences.get(id));
         let of_sequence = sequence.and_then(|sequence| sequence.declared).map(|(spec, _)| spec);
         let spec = self.stream_spec(ino, direction).or(of_sequence).filter(|_| refuses)?;
         Some(WantedStream { stream: self.stream_of_client(ino, direction), rate: spec.rate })
@@ -481,7 +257,7 @@ impl Core {
         for (direction, before) in BOTH.into_iter().zip(before) {
             let after = self.wanted_stream(ino, direction);
             if after.is_none()
-                && let Some(file) = self.files.get_mut(&ino)
+                && let Some(file) = self.data.files.get_mut(&ino)
             {
                 file.set_terms(direction, None);
             }
@@ -493,7 +269,7 @@ impl Core {
     /// The stream that the file's readers or writers are together, if it is one, and how well that is known.
     fn wanted_stream(&self, ino: Ino, direction: Direction) -> Option<(StreamSpec, Evidence)> {
         let spec = self.stream_spec(ino, direction)?;
-        Some((spec, evidence(self.files.get(&ino)?, direction)))
+        Some((spec, evidence(self.data.files.get(&ino)?, direction)))
     }
 
     /// Tells the scheduler what has become of a stream.
@@ -507,23 +283,23 @@ impl Core {
             return;
         }
         match (before, after) {
-            (None, Some(_)) => _ = self.undecided.insert(stream),
-            (_, None) => _ = self.undecided.remove(&stream),
+            (None, Some(_)) => _ = self.clients.undecided.insert(stream),
+            (_, None) => _ = self.clients.undecided.remove(&stream),
             (Some(_), Some(_)) => {}
         }
         if let (Some((before, _)), Some((after, _))) = (before, after)
             && (StreamSpec { rate: after.rate, ..before }) != after
         {
             // A reservation can change its rate and nothing else.
-            self.outbox.streams.push((stream, None));
+            self.requests.outbox.streams.push((stream, None));
         }
-        self.outbox.streams.push((stream, after));
+        self.requests.outbox.streams.push((stream, after));
     }
 
     /// The scheduler was asked whether it has room for the stream, and has not answered: in a moment it is known how far ahead
     /// may be read. What was read until then, of many who begin at once, was more than there is memory for.
     pub(super) fn is_undecided(&self, stream: StreamId) -> bool {
-        self.undecided.contains(&stream)
+        self.clients.undecided.contains(&stream)
     }
 
     /// There is no room for the file's clients, or for those of the sequence of which it is a frame.
@@ -539,35 +315,291 @@ impl Core {
 
     /// There is no room for the clients of a sequence.
     pub(super) fn is_refused_sequence(&self, id: SequenceId) -> bool {
-        let waits = |sequence: &Sequence<Frames>| sequence.declared.is_some() && sequence.terms.is_none();
-        self.sequences.get(id).is_some_and(waits) && !self.is_undecided(id.stream())
+        let waits = |sequence: &Sequence| sequence.declared.is_some() && sequence.terms.is_none();
+        self.clients.sequences.get(id).is_some_and(waits) && !self.is_undecided(id.stream())
     }
 
     /// The stream of a file's clients: their own, or that of the sequence of which the file is a frame.
-    fn stream_of_client(&self, ino: Ino, direction: Direction) -> StreamId {
-        let file = self.files.get(&ino).filter(|file| file.declared(direction).next().is_none());
+    pub(super) fn stream_of_client(&self, ino: Ino, direction: Direction) -> StreamId {
+        let file = self.data.files.get(&ino).filter(|file| file.declared(direction).next().is_none());
         let sequence = file.and_then(|file| file.sequence(direction));
         sequence.map_or(stream_of(ino, direction), SequenceId::stream)
     }
 
     /// What readers or writers of a file are promised, for themselves or as those of a sequence.
     pub(super) fn terms(&self, ino: Ino, direction: Direction) -> Option<Terms> {
-        let file = self.files.get(&ino)?;
+        let file = self.data.files.get(&ino)?;
         match file.sequence(direction) {
-            Some(id) => self.sequences.get(id)?.terms,
+            Some(id) => self.clients.sequences.get(id)?.terms,
             None => file.terms(direction),
         }
     }
 
-    /// A declared stream for an administrator.
-    pub fn stream_report(&self, declared: DeclaredStream) -> StreamReport {
-        let sequence = SequenceId::of_stream(declared.stream);
-        let mut report = StreamReport::from(declared);
-        if let Some(id) = sequence {
-            let (directory, pattern) = self.shown_sequence(id).unwrap_or((Ino(0), "?".to_owned()));
-            report.ino = directory.0;
-            report.sequence = Some(pattern);
+    pub(super) fn player(&self, handle: HandleId) -> Option<&Player> {
+        self.clients.handles.get(&handle.0)?.player.as_deref()
+    }
+
+    /// True when the client copies the file, as far as can be told.
+    pub(super) fn copies(&self, handle: HandleId) -> bool {
+        self.player(handle).is_some_and(Player::copies)
+    }
+
+    /// True when this is a header or an index, at which a client only looks that plays elsewhere.
+    pub(super) fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
+        self.player(handle).is_some_and(|player| player.looks_at(at))
+    }
+
+    /// True when a request there goes on where the client was: then more than it asks for is worth reading.
+    pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
+        self.follows_a_frame(handle)
+            || self.player(handle).is_some_and(|player| {
+                let pattern = player.place_of(offset).pattern;
+                pattern.is_run() && offset.abs_diff(pattern.front()) <= NEAR
+            })
+    }
+
+    /// What is known of who reads through a handle, in one file or from frame to frame; at first nothing: it comes now.
+    pub(super) fn client(&self, now: Now, handle: HandleId) -> Client {
+        let of_file = || {
+            let Player { allowance, beat, came, .. } = self.player(handle)?;
+            Some(Client { allowance: *allowance, beat: *beat, came: (*came)? })
+        };
+        let unknown = || Client {
+            allowance: VirtualClock::default(),
+            beat: RateEstimator::default(),
+            came: now.monotonic,
+        };
+        self.client_of_frames(handle).or_else(of_file).unwrap_or_else(unknown)
+    }
+
+    /// The rate at which this client needs the file, if anybody knows.
+    pub(super) fn rate_of(&self, ino: Ino, handle: HandleId) -> Option<Bitrate> {
+        let file = self.data.files.get(&ino)?;
+        let declared = file.declarations.iter().find(|one| one.handle == handle);
+        declared.and_then(|one| one.declaration.rate).or(file.policy().bitrate())
+    }
+
+    /// A client that plays on does not need what is at `at` before.
+    pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
+        if let Some(need) = self.earliest_need_of_frame(handle) {
+            return Some(need);
         }
-        report
+        if self.only_looks_at(handle, at) {
+            return None;
+        }
+        let player = self.player(handle)?;
+        let place = Some(player.place_of(at)).filter(|place| place.pattern.is_run())?;
+        let (began, origin) = place.origin;
+        let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
+        let own = if player.starts_by.is_some() { BEGINS_WITH } else { OWN_BUFFER };
+        Some((began + START + played).saturating_before(own)).max(player.starts_by)
+    }
+
+    /// So long after it asks a client must have what it asks for, where it declares nothing.
+    pub(super) fn window_of_reader(&self, file: &FileState, handle: HandleId) -> Duration {
+        let has_begun = |player: &Player| player.has_played && player.starts_by.is_none();
+        let is_promised = file.terms(Direction::Read).is_some();
+        file.policy().window_of_reader(is_promised && self.player(handle).is_some_and(has_begun))
+    }
+
+    pub(super) fn lead(&self, ino: Ino, handle: HandleId) -> ReadaheadWindow {
+        let Some(file) = self.data.files.get(&ino) else {
+            return ReadaheadWindow { bytes: 0, request: REQUEST, is_promised: false };
+        };
+        let plays = !self.copies(handle);
+        if let Some(terms) = file.terms(Direction::Read).filter(|_| plays)
+            && let Some(rate) = self.rate_of(ino, handle)
+        {
+            return ReadaheadWindow::promised(terms, rate);
+        }
+        ReadaheadWindow::unpromised(&file.policy(), self.data.cache.capacity())
+    }
+
+    /// A client may record, though nobody knows at what rate; a copy gives way.
+    pub(super) fn may_record(&self, now: Now, handle: HandleId) -> bool {
+        let Some(&Handle { ino, opener, .. }) = self.clients.handles.get(&handle.0) else { return false };
+        let gives_way = self.data.files.get(&ino).is_none_or(|file| file.policy().forbids_streams());
+        let memory = Bytes(self.data.cache.capacity());
+        !gives_way && !self.copies(handle) && self.clients.writers.may_record(now.monotonic, opener, memory)
+    }
+
+    /// The sequence that an open file is a frame of, its number there, and the client that is there.
+    pub(super) fn client_of_frame(&self, handle: HandleId) -> Option<(&Sequence, u64, &SequenceCursor)> {
+        let (id, number) = self.place_in_sequence(self.handle(handle).ok()?.0, Direction::Read)?;
+        let sequence = self.clients.sequences.get(id)?;
+        Some((sequence, number, sequence.heads.get(sequence.head_at(number)?)?))
+    }
+
+    /// True when a client of a sequence came to this frame from another one.
+    pub(super) fn follows_a_frame(&self, handle: HandleId) -> bool {
+        self.client_of_frame(handle).is_some_and(|(sequence, _, head)| sequence.is_run(head))
+    }
+
+    /// What is known of the client of a sequence whose frame this is.
+    pub(super) fn client_of_frames(&self, handle: HandleId) -> Option<Client> {
+        self.client_of_frame(handle).map(|(.., head)| head.client())
+    }
+
+    /// How a frame's requests are ranked; `None`: as those of any other file.
+    pub(super) fn frame_ranking(
+        &self,
+        ino: Ino,
+        direction: Direction,
+        client: Option<HandleId>,
+    ) -> Option<Ranking> {
+        let id = self.data.files.get(&ino)?.sequence(direction)?;
+        let sequence = self.clients.sequences.get(id)?;
+        let head = match client {
+            Some(_) => {
+                self.place_in_sequence(ino, direction).and_then(|(_, number)| sequence.head_at(number))
+            }
+            None => None,
+        };
+        let copies = match head {
+            Some(head) => sequence.heads[head].pace.copies(),
+            None => sequence.heads.iter().any(|head| head.pace.copies()) && sequence.declared.is_none(),
+        };
+        if copies || sequence.declared.is_some() {
+            return Some(sequence_ranking(id, sequence, copies));
+        }
+        None
+    }
+
+    /// A client that plays on does not need this frame before.
+    pub(super) fn earliest_need_of_frame(&self, handle: HandleId) -> Option<Instant> {
+        let (sequence, number, head) = self.client_of_frame(handle)?;
+        Some(head.earliest_need(number, sequence.period()?))
+    }
+
+    /// The sequence as part of which a file is about to be used, if it is one.
+    pub(super) fn joined_sequence(&self, ino: Ino, direction: Direction) -> Option<SequenceId> {
+        let name = self.metadata.get(ino)?.names.first()?;
+        self.clients.sequences.joined(name.parent, direction == Direction::Write, &name.name)
+    }
+
+    /// What the scheduler is to know of a sequence: its clients are one stream.
+    pub(super) fn sequence_spec(&self, sequence: &Sequence) -> Option<(StreamSpec, usize)> {
+        let players = sequence.players();
+        if players == 0 || sequence.policy.forbids_streams() {
+            return None;
+        }
+        let rate = units::Bitrate(sequence.rate()?.0.saturating_mul(players as u64));
+        if let Some((held, count)) = sequence.declared {
+            // Frames differ in length. What is held fits, if it is neither too little nor a third too much.
+            if count == players && held.rate >= rate && held.rate.0 - held.rate.0 / 4 <= rate.0 {
+                return Some((held, count));
+            }
+            return Some((StreamSpec { rate, ..held }, players));
+        }
+        let is_timed = sequence.policy.says_deadline_window();
+        let reads = !sequence.pattern.writes;
+        let request = if reads && !is_timed { self.request_of_frames(sequence) } else { None };
+        let spec = StreamSpec {
+            direction: if reads { Direction::Read } else { Direction::Write },
+            rate,
+            request,
+            piece: None,
+            deadline: is_timed.then(|| sequence.policy.deadline_window()),
+            grace: if reads && !is_timed { GRACE } else { Duration::ZERO },
+            place: if reads { self.place_of_frames(sequence) } else { None },
+            priority: StreamSpec::DEFAULT_PRIORITY,
+            account: sequence.policy.account(),
+        };
+        Some((spec, players))
+    }
+
+    /// Where the frames lie that are read next, about.
+    pub(super) fn place_of_frames(&self, sequence: &Sequence) -> Option<DeviceOffset> {
+        let head = sequence.heads.first()?;
+        let (_, ino) = self.next_frame(sequence, head, head.front())?;
+        self.place_of(ino)
+    }
+
+    /// Length of requests where there is a reason for it: what a policy wants ahead, or the pieces in which the next
+    /// frames lie.
+    pub(super) fn request_of_frames(&self, sequence: &Sequence) -> Option<Bytes> {
+        if let Some(depth) = sequence.policy.stated_prefetch_depth() {
+            return Some(depth.max(Bytes(BLOCK)));
+        }
+        let head = sequence.heads.first()?;
+        let (mut at, mut end, mut bytes, mut runs) = (head.front(), None, 0, 0);
+        while bytes < LONG_PIECE && runs < LONG_PIECE / SHORT_PIECE {
+            let Some((number, ino)) = self.next_frame(sequence, head, at) else { break };
+            at = number;
+            for extent in self.metadata.get(ino)?.extents()?.iter() {
+                runs += u64::from(end != Some(extent.start));
+                end = Some(extent.start + extent.count);
+                bytes += extent.count * BLOCK;
+            }
+        }
+        let piece = bytes.checked_div(runs)?;
+        (runs > 1 && piece < LONG_PIECE).then(|| Bytes(piece.max(SHORT_PIECE) / BLOCK * BLOCK))
+    }
+
+    /// Tells the scheduler what has become of a sequence.
+    pub(super) fn declare_sequence(&mut self, id: SequenceId) {
+        let Some(sequence) = self.clients.sequences.get(id) else { return };
+        let spec = self.sequence_spec(sequence);
+        let before = sequence.declared.map(|(spec, _)| spec);
+        let Some(sequence) = self.clients.sequences.get_mut(id) else { return };
+        sequence.declared = spec;
+        if spec.is_none() {
+            sequence.terms = None;
+        }
+        let known = |spec: StreamSpec| (spec, Evidence::Known);
+        self.tell_stream(id.stream(), before.map(known), spec.map(|(spec, _)| known(spec)));
+    }
+
+    /// The frame behind `from`, in the client's direction and step.
+    pub(super) fn next_frame(
+        &self,
+        sequence: &Sequence,
+        head: &SequenceCursor,
+        from: u64,
+    ) -> Option<(u64, Ino)> {
+        let frame = |number| Some((number, self.frame(sequence, head, number)?));
+        head.behind(from).take(LONGEST_GAP).find_map(frame)
+    }
+
+    /// The file that is this frame, if there is one.
+    pub(super) fn frame(&self, sequence: &Sequence, head: &SequenceCursor, number: u64) -> Option<Ino> {
+        let Pattern { directory, prefix, suffix, .. } = &sequence.pattern;
+        let parent = self.metadata.get(*directory)?;
+        let mut names = spellings(prefix, number, head.digits(), suffix);
+        let ino = names.find_map(|name| self.metadata.child(parent, *directory, &name))?;
+        (self.metadata.get(ino)?.kind == FileKind::Regular).then_some(ino)
+    }
+
+    /// What a file's header says of the sequence that it is a frame of: how long one is shown, or that it is a film.
+    pub(super) fn note_container(&mut self, ino: Ino, period: Option<Duration>, is_frame: bool) {
+        let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
+        let Some((id, ..)) = self.clients.sequences.find(name.parent, false, &name.name) else { return };
+        if let Some(sequence) = self.clients.sequences.get_mut(id) {
+            sequence.header_period = period.or(sequence.header_period);
+            sequence.is_of_films = !is_frame;
+            tracing::info!(%ino, ?period, "a file of a numbered sequence says how long it is shown");
+        }
+    }
+}
+
+pub(super) fn sequence_ranking(id: SequenceId, sequence: &Sequence, copies: bool) -> Ranking {
+    let spec = sequence.declared.map(|(spec, _)| spec).filter(|_| !copies);
+    match spec {
+        Some(_) => Ranking {
+            class: Class::RealTime,
+            stream: Some(id.stream()),
+            window: Some(sequence.window()),
+            rate: sequence.rate(),
+        },
+        None => Ranking {
+            class: if sequence.policy.forbids_streams() {
+                sequence.policy.class()
+            } else {
+                Class::BestEffort
+            },
+            stream: None,
+            window: None,
+            rate: None,
+        },
     }
 }

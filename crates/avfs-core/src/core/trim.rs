@@ -4,7 +4,9 @@
 //! it. **Invariants:** what is discarded is nobody's: it is taken out of the free space first, where it arrives only when the record
 //! that freed it is durable, and comes back when the discard has ended. Until then it counts as space that is on its way.
 
-use super::{Core, Purpose, Ticket};
+use super::state::Core;
+use super::state::operation::Ticket;
+use super::state::outbox::Purpose;
 use crate::allocator::{BLOCKS_PER_UNIT, BlockRun};
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
@@ -28,17 +30,19 @@ impl Core {
     ) -> Result<Option<BlockRun>> {
         self.check_writable()?;
         // Writers are not to find the volume full meanwhile.
-        let longest = BLOCKS_PER_UNIT.min(self.allocator.available() / 2);
+        let longest = BLOCKS_PER_UNIT.min(self.space.allocator.available() / 2);
         let longest = longest.min(blocks.end.saturating_sub(blocks.start));
-        let Some(run) = self.allocator.take_free(blocks.start, shortest, longest) else { return Ok(None) };
+        let Some(run) = self.space.allocator.take_free(blocks.start, shortest, longest) else {
+            return Ok(None);
+        };
         if run.end() > blocks.end {
             return self.put_back(run).map(|()| None);
         }
         let Some(segments) = self.system_segments(&[0; BLOCK as usize]) else {
             return self.put_back(run).and(Err(Error::OutOfMemory));
         };
-        self.freed_blocks += run.count;
-        let address = self.superblock.geometry.block_address(run.start);
+        self.space.freed_blocks += run.count;
+        let address = self.address(run.start);
         let purpose = Purpose::Turn { ticket };
         self.request(IoOperation::Read, address, segments, Class::Idle, None, None, purpose, Some(run));
         self.pump(now);
@@ -46,7 +50,7 @@ impl Core {
     }
 
     fn put_back(&mut self, run: BlockRun) -> Result<()> {
-        if self.allocator.free(run).is_err() {
+        if self.space.allocator.free(run).is_err() {
             self.fail("space was freed twice");
             return Err(Error::Device);
         }
@@ -55,8 +59,8 @@ impl Core {
 
     /// The space of [`begin_trim`](Self::begin_trim) is free again.
     pub fn end_trim(&mut self, now: Now, run: BlockRun) {
-        self.freed.push_front((0, run));
-        self.release_freed(now);
+        self.space.freed.push_front((0, run));
+        self.release_freed();
         self.pump(now);
     }
 }

@@ -1,29 +1,23 @@
 //! Dirty bytes to the device: whole blocks as soon as they are full, the rest when it is old, wanted or in the way.
 
-use super::cache::{BlockId, CacheBlock};
-use super::file::FileState;
-use super::reads::{page_ceil, page_floor};
-use super::streams::Need;
-use super::{Core, LEAST_STEPS, Purpose, STEPS, Touched};
-use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
+use super::state::blocks::{BlockId, page_ceil, page_floor};
+use super::state::cache::CacheBlock;
+use super::state::file::{FileState, Touched};
+use super::state::outbox::{Purpose, WrittenPiece};
+use super::state::{Aging, Core, DIRTY_AGE, STEPS, STREAM_SIZE, WRITTEN_WITHIN};
+use crate::allocator::BlockRun;
 use crate::extent::Extent;
-use crate::format::{BLOCK, UNIT};
+use crate::format::BLOCK;
 use crate::record::Record;
 use crate::steps::{Step, has};
 use avfs_io::pool::MAX_BUFFER;
 use avfs_io::{IoError, IoOperation};
+use avfs_streams::RequestQos;
 use avfs_streams::writers::turns_of;
 use rtsched::{Class, Direction, Terms};
 use smallvec::SmallVec;
 use std::ops::Range;
-use units::{Bytes, Duration, Ino, Now};
-
-/// Dirty bytes go to the device when they are this old.
-pub(super) const DIRTY_AGE: Duration = Duration::from_secs(5);
-/// Files from this length on take their space from a window of their own.
-pub(super) const STREAM_SIZE: u64 = 1 << 20;
-/// A client that waits until its data are written should not wait longer than this for the device's turn.
-pub(super) const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
+use units::{Bytes, Duration, Ino, Instant, Now};
 
 /// With fewer requests on their way, writing for the sake of memory or of a waiting client goes on...
 const FEW_REQUESTS: usize = 32;
@@ -32,40 +26,10 @@ const MANY_REQUESTS: usize = 128;
 /// Aged blocks are looked for at most this often.
 const AGING_STEP: Duration = Duration::from_millis(250);
 
-/// Where the search for what has been dirty for long goes on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Aging {
-    ino: Ino,
-    /// In the file.
-    offset: u64,
-    /// When the next one begins, by what was found so far.
-    next: units::Instant,
-}
-
-/// One request's part of a file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WrittenPiece {
-    extent: Extent,
-    /// The mapping has to be recorded: it is new, or was unwritten.
-    record: bool,
-}
-
-impl WrittenPiece {
-    pub(super) fn extent(&self) -> Extent {
-        self.extent
-    }
-}
-
-/// Whoever sets a file's length before writing it has said how long a run it wants.
-fn units_ahead(file: &FileState, logical: u64) -> Option<usize> {
-    let is_ahead = file.size > file.expectation.written_end();
-    is_ahead.then(|| file.size.saturating_sub(logical * BLOCK).div_ceil(UNIT).max(1) as usize)
-}
-
 impl Core {
     /// After a write of `from..end`: writes back the blocks that it has completed.
     pub(super) fn write_back_full(&mut self, now: Now, ino: Ino, from: u64, end: u64) {
-        let Some(file) = self.files.get(&ino) else { return };
+        let Some(file) = self.data.files.get(&ino) else { return };
         let first = file.block_before(from).map_or(from, |(start, _)| start);
         let is_complete = |block: &&CacheBlock| {
             // Filled just now, or its end was reached after a part of it had been written already.
@@ -73,7 +37,7 @@ impl Core {
             block.memory.len() == MAX_BUFFER
                 && (block.dirty.covers(whole.clone()) || block.end() <= end && block.valid.covers(whole))
         };
-        let touched = file.blocks.range(first..end).filter_map(|(_, id)| self.cache.get(id));
+        let touched = file.blocks.range(first..end).filter_map(|(_, id)| self.data.cache.get(id));
         let Some(end) = touched.filter(is_complete).map(CacheBlock::end).max() else { return };
         if self.gathers(ino, end) {
             return;
@@ -97,7 +61,7 @@ impl Core {
             return true;
         }
         let Some(terms) = self.long_terms(ino).filter(|_| !self.is_overfull(true)) else { return false };
-        let blocks = self.cache.dirty_of(ino, 0..end).filter_map(|(_, id)| self.cache.get(id));
+        let blocks = self.data.cache.dirty_of(ino, 0..end).filter_map(|(_, id)| self.data.cache.get(id));
         let waiting: u64 = blocks.filter(|block| block.writing == 0).map(|block| block.dirty.total()).sum();
         waiting < terms.request.0 / MAX_BUFFER as u64 * MAX_BUFFER as u64
     }
@@ -107,7 +71,7 @@ impl Core {
     pub(super) fn write_back_at_close(&mut self, now: Now, ino: Ino) {
         let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());
         let is_long = |file: &FileState| file.writers == 0 && file.size >= STREAM_SIZE;
-        if has_name && self.files.get(&ino).is_some_and(|file| is_long(file)) {
+        if has_name && self.data.files.get(&ino).is_some_and(|file| is_long(file)) {
             self.write_back_all(now, ino);
         }
     }
@@ -127,15 +91,15 @@ impl Core {
         latency: Option<Duration>,
         chosen: impl Fn(&CacheBlock) -> bool,
     ) {
-        let Some(file) = self.files.get(&ino) else { return };
+        let Some(file) = self.data.files.get(&ino) else { return };
         if file.exclusive > 0 {
             return;
         }
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let waits =
-            |id: &BlockId| self.cache.get(*id).filter(|block| block.writing == 0).is_some_and(&chosen);
-        let ids = self.cache.dirty_of(ino, first..range.end).map(|(_, id)| id).filter(waits);
-        let ids: Vec<BlockId> = ids.take(self.steps.max(LEAST_STEPS) as usize).collect();
+            |id: &BlockId| self.data.cache.get(*id).filter(|block| block.writing == 0).is_some_and(&chosen);
+        let ids = self.data.cache.dirty_of(ino, first..range.end).map(|(_, id)| id).filter(waits);
+        let ids: Vec<BlockId> = ids.take(self.steps_left()).collect();
         for (index, id) in ids.into_iter().enumerate() {
             if index > 0 && !self.take_steps(1) {
                 break;
@@ -147,7 +111,7 @@ impl Core {
     /// Starts writing the dirty pages of a block. Pages of which a part is missing are completed first: with zeros
     /// where the device has nothing, else by a read; the write follows when that ends.
     pub(super) fn write_block(&mut self, now: Now, ino: Ino, id: BlockId, latency: Option<Duration>) {
-        let Some(block) = self.cache.get(id) else { return };
+        let Some(block) = self.data.cache.get(id) else { return };
         if !block.filling.is_empty() || block.writing > 0 {
             return;
         }
@@ -161,26 +125,27 @@ impl Core {
             }
         }
         // The rest of what is in very many pieces waits until these are written.
-        pages.truncate(self.steps.max(LEAST_STEPS) as usize);
+        pages.truncate(self.steps_left());
         self.take_steps(pages.len() as u32);
-        let size = self.files.get(&ino).map_or(0, |file| file.size);
+        let size = self.data.files.get(&ino).map_or(0, |file| file.size);
         let mut missing = false;
         for range in pages.clone() {
             // Behind the end of the file there are only zeros.
-            let Some(block) = self.cache.get_mut(id) else { return };
+            let Some(block) = self.data.cache.get_mut(id) else { return };
             let past = size.saturating_sub(start).clamp(range.start, range.end);
             for gap in block.valid.gaps(past..range.end) {
                 block.memory.zero(gap.start as usize, (gap.end - gap.start) as usize);
                 block.valid.insert(gap);
             }
             for gap in block.valid.gaps(range) {
-                let need = Need::of(self.ranking(ino, Direction::Read, None), now.monotonic, Bytes::ZERO);
+                let need =
+                    RequestQos::of(self.ranking(ino, Direction::Read, None), now.monotonic, Bytes::ZERO);
                 self.fill(ino, id, gap.clone(), need);
-                missing |= self.cache.get(id).is_some_and(|block| !block.valid.covers(gap));
+                missing |= self.data.cache.get(id).is_some_and(|block| !block.valid.covers(gap));
             }
         }
         if missing {
-            if let Some(file) = self.files.get_mut(&ino) {
+            if let Some(file) = self.data.files.get_mut(&ino) {
                 file.write_after_load = true;
             }
             return;
@@ -191,7 +156,7 @@ impl Core {
     }
 
     fn write_pages(&mut self, now: Now, ino: Ino, id: BlockId, range: Range<u64>, latency: Option<Duration>) {
-        let Some(start) = self.cache.get(id).map(|block| block.start) else { return };
+        let Some(start) = self.data.cache.get(id).map(|block| block.start) else { return };
         let pages = (start + range.start) / BLOCK..(start + range.end) / BLOCK;
         let Some(pieces) = self.place_pages(now, ino, pages) else {
             return self.fail("claimed space is not there");
@@ -204,14 +169,14 @@ impl Core {
     /// Where these pages, which are dirty, go: where they are, else to a new place. `None` if there is none.
     fn place_pages(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Option<SmallVec<[WrittenPiece; 1]>> {
         let next_extent = |core: &Self, at: u64| {
-            let displaced = &core.files.get(&ino)?.displaced;
+            let displaced = &core.data.files.get(&ino)?.displaced;
             core.metadata.get(ino)?.extents()?.range(at, pages.end).find_map(|extent| {
                 let kept = displaced.gaps(extent.logical..extent.logical_end()).into_iter().next()?;
                 let (logical, count) = (kept.start, kept.end - kept.start);
                 Some(Extent { logical, start: extent.start + (logical - extent.logical), count, ..extent })
             })
         };
-        let is_displaced = self.files.get(&ino).is_some_and(|file| !file.displaced.is_empty());
+        let is_displaced = self.data.files.get(&ino).is_some_and(|file| !file.displaced.is_empty());
         let mut at = pages.start;
         while at < pages.end {
             let extent = next_extent(self, at);
@@ -249,7 +214,7 @@ impl Core {
         latency: Option<Duration>,
     ) {
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return };
-        let Some(block) = self.cache.get_mut(id) else { return };
+        let Some(block) = self.data.cache.get_mut(id) else { return };
         let bytes =
             first.extent.logical * BLOCK - block.start..last.extent.logical_end() * BLOCK - block.start;
         let length = bytes.end - bytes.start;
@@ -257,8 +222,8 @@ impl Core {
         let epoch = block.dirty_epoch;
         block.writing += 1;
         block.in_writing.insert(bytes.clone());
-        self.cache.mark_clean(id, bytes.clone());
-        self.writing_bytes += length;
+        self.data.cache.mark_clean(id, bytes.clone());
+        self.writeback.bytes += length;
         let ranking = self.ranking(ino, Direction::Write, None);
         // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
         let by_rate = match self.terms(ino, Direction::Write) {
@@ -270,10 +235,10 @@ impl Core {
             (Some(rate), Some(wish)) => Some(rate.min(wish)),
             (rate, wish) => rate.or(wish),
         };
-        let turns = || self.files.get(&ino)?.given_by.map(turns_of);
+        let turns = || self.data.files.get(&ino)?.given_by.map(turns_of);
         let stream = ranking.stream.or_else(turns);
         let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
-        self.writeback_requests += 1;
+        self.writeback.requests += 1;
         let file = self.file_mut(ino);
         file.writes += 1;
         file.writing += length;
@@ -281,7 +246,7 @@ impl Core {
         let run = BlockRun { start: first.extent.start, count: length / BLOCK };
         self.request(
             IoOperation::Write { durable: false },
-            self.superblock.geometry.block_address(run.start),
+            self.address(run.start),
             segments,
             class,
             stream,
@@ -297,48 +262,6 @@ impl Core {
         }
     }
 
-    /// A place for `count` claimed pages from `logical` on; possibly fewer.
-    fn place_data(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
-        let run = self.place_run(ino, logical, count)?;
-        let file = self.files.get_mut(&ino)?;
-        let released = run.count.min(file.claimed);
-        file.claimed -= released;
-        self.allocator.unclaim(released);
-        Some(run)
-    }
-
-    /// Free blocks for `count` pages from `logical` on; possibly fewer. Claims are the caller's.
-    pub(super) fn place_run(&mut self, ino: Ino, logical: u64, count: u64) -> Option<BlockRun> {
-        let frame = self.space_of_frame(ino);
-        let extents = self.metadata.get(ino)?.extents()?;
-        let file = self.files.get_mut(&ino)?;
-        let stream = file.size >= STREAM_SIZE || frame.is_some();
-        // Behind the file's previous run, be it recorded or still on its way.
-        let recorded = extents.device_block_before(logical);
-        let after = match file.last_placed {
-            Some((end, device))
-                if end <= logical && recorded.is_none_or(|_| extents.at(end.saturating_sub(1)).is_none()) =>
-            {
-                Some(device)
-            }
-            _ => recorded,
-        };
-        let request = Request {
-            wanted: count,
-            purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
-            owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
-            after: after.or(frame.and_then(|frame| frame.behind)),
-            window_units: file.window_units().or_else(|| match frame {
-                Some(frame) => Some(frame.window_units),
-                None => units_ahead(file, logical),
-            }),
-        };
-        let run = self.allocator.allocate(&request)?;
-        file.last_placed = Some((logical + run.count, run.start + run.count));
-        self.placed_frame(ino, run.end());
-        Some(run)
-    }
-
     pub(super) fn data_written(
         &mut self,
         now: Now,
@@ -348,9 +271,10 @@ impl Core {
         pieces: SmallVec<[WrittenPiece; 1]>,
         result: Result<(), IoError>,
     ) {
+        self.writeback.requests -= 1;
         let bytes: u64 = pieces.iter().map(|piece| piece.extent.count * BLOCK).sum();
-        self.writing_bytes -= bytes;
-        if let Some(file) = self.files.get_mut(&ino) {
+        self.writeback.bytes -= bytes;
+        if let Some(file) = self.data.files.get_mut(&ino) {
             file.writes -= 1;
             file.writing -= bytes;
             if let Some(count) = file.writes_by_epoch.get_mut(&epoch) {
@@ -360,7 +284,7 @@ impl Core {
                 }
             }
         }
-        if let Some(block) = self.cache.get_mut(id) {
+        if let Some(block) = self.data.cache.get_mut(id) {
             block.writing -= 1;
             for piece in &pieces {
                 let start = piece.extent.logical * BLOCK - block.start;
@@ -368,12 +292,15 @@ impl Core {
             }
         }
         if let Err(error) = result {
-            return self.data_refused(now, ino, id, epoch, &pieces, error);
+            if self.data_refused(now, ino, id, epoch, &pieces, error) {
+                self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
+            }
+            return;
         }
-        if let Some(block) = self.cache.get_mut(id) {
+        if let Some(block) = self.data.cache.get_mut(id) {
             block.refused = 0;
         }
-        self.commit.data_completed();
+        self.data_completed();
         if self.metadata.get(ino).is_none() {
             return;
         }
@@ -383,7 +310,7 @@ impl Core {
                 records.push(Record::Map { ino, extent: Extent { unwritten: false, ..piece.extent } });
             }
         }
-        if let Some(file) = self.files.get_mut(&ino) {
+        if let Some(file) = self.data.files.get_mut(&ino) {
             for piece in &pieces {
                 let pages = piece.extent.logical..piece.extent.logical_end();
                 file.tails.retain(|(page, _)| !pages.contains(page));
@@ -399,7 +326,7 @@ impl Core {
     /// The record that lets the inode's size follow the file's, at most to `end`, and not past a page that still holds
     /// on the device what was behind an earlier end.
     pub(super) fn size_record(&self, ino: Ino, end: u64) -> Option<Record> {
-        let file = self.files.get(&ino)?;
+        let file = self.data.files.get(&ino)?;
         let recorded = self.metadata.get(ino)?.size;
         let tails = file.tails.iter().filter(|_| has(Step::TailsHoldBackTheSize));
         let safe = tails.map(|&(_, behind)| behind).min().unwrap_or(u64::MAX);
@@ -409,11 +336,11 @@ impl Core {
 
     /// Records a file's size and times as they are now; its data is on the device.
     pub(super) fn record_file(&mut self, now: Now, ino: Ino) {
-        if self.failure.is_some() || self.dormant {
+        if self.is_still() {
             return;
         }
         let mut records: Vec<Record> = self.size_record(ino, u64::MAX).into_iter().collect();
-        let touched = self.files.get_mut(&ino).and_then(|file| file.touched.take());
+        let touched = self.data.files.get_mut(&ino).and_then(|file| file.touched.take());
         if let (Some(Touched { atime, mtime }), Some(inode)) = (touched, self.metadata.get(ino)) {
             let mut attributes = inode.attributes;
             attributes.atime = atime.map_or(attributes.atime, Into::into);
@@ -429,19 +356,20 @@ impl Core {
 
     /// Takes a file off the list of dirty ones when nothing of it is.
     fn settle(&mut self, now: Now, ino: Ino) {
-        let dirty = self.files.get(&ino).is_some_and(|file| {
+        let dirty = self.data.files.get(&ino).is_some_and(|file| {
             file.touched.is_some()
                 || file.writes > 0
-                || self.cache.is_dirty(ino)
+                || self.data.cache.is_dirty(ino)
                 || self.metadata.get(ino).is_some_and(|inode| inode.size != file.size)
         });
         if !dirty {
-            self.dirty_files.remove(&ino);
-            let done = self.files.get(&ino).is_none_or(|file| file.writers == 0 && file.delayed.is_empty());
+            self.writeback.files.remove(&ino);
+            let done =
+                self.data.files.get(&ino).is_none_or(|file| file.writers == 0 && file.delayed.is_empty());
             if done {
-                self.allocator.release_window(Owner(ino.0));
+                self.release_window(ino);
             }
-            if self.files.get(&ino).is_some_and(|file| file.writers == 0) {
+            if self.data.files.get(&ino).is_some_and(|file| file.writers == 0) {
                 self.give_back_reserved(now, ino);
             }
             self.rest(ino);
@@ -459,7 +387,7 @@ impl Core {
     /// What is written to the file from now on belongs to the next epoch. Returns the one that ends; `None` for an inode
     /// without data.
     pub(super) fn end_epoch(&mut self, ino: Ino) -> Option<u64> {
-        let file = self.files.get_mut(&ino)?;
+        let file = self.data.files.get_mut(&ino)?;
         file.epoch += 1;
         Some(file.epoch - 1)
     }
@@ -476,16 +404,17 @@ impl Core {
         let Some(epoch) = epoch.checked_sub(u64::from(!has(Step::FsyncWaitsForItsEpoch))) else {
             return true;
         };
-        let Some(file) = self.files.get(&ino) else { return true };
+        let Some(file) = self.data.files.get(&ino) else { return true };
         let at_device = file.writes_by_epoch.keys().next().is_some_and(|&first| first <= epoch);
         if at_device && (file.writes + file.loads) as usize >= FEW_REQUESTS {
             // Asked after each of many requests, this must not look at every block each time.
             return false;
         }
         let is_free = file.exclusive == 0;
-        let is_behind = |id: &BlockId| self.cache.get(*id).is_some_and(|block| block.dirty_epoch <= epoch);
-        let behind = self.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(is_behind);
-        let behind: Vec<BlockId> = behind.take(self.steps.max(LEAST_STEPS) as usize).collect();
+        let is_behind =
+            |id: &BlockId| self.data.cache.get(*id).is_some_and(|block| block.dirty_epoch <= epoch);
+        let behind = self.data.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(is_behind);
+        let behind: Vec<BlockId> = behind.take(self.steps_left()).collect();
         if behind.is_empty() {
             return !at_device;
         }
@@ -504,58 +433,57 @@ impl Core {
     /// that has ended comes again.
     pub(super) fn write_back_for_memory(&mut self, now: Now) {
         // A quarter of the memory is as much as makes room; what is not full yet would be written in pieces.
-        if self.writeback_requests >= FEW_REQUESTS || self.writing_bytes >= self.cache.capacity() / 4 {
+        if self.writeback.requests >= FEW_REQUESTS || self.writeback.bytes >= self.data.cache.capacity() / 4 {
             return;
         }
         // Recorders gather long requests, and have memory of their own for that.
         let is_last_resort = self.is_overfull(true);
         let mut blocks: Vec<(Ino, BlockId)> = Vec::new();
         let mut recorded: Vec<(Ino, BlockId)> = Vec::new();
-        let most = MANY_REQUESTS.saturating_sub(self.writeback_requests);
-        for ino in self.cache.dirty_files().take(STEPS as usize * 4) {
+        let most = MANY_REQUESTS.saturating_sub(self.writeback.requests);
+        for ino in self.data.cache.dirty_files().take(STEPS as usize * 4) {
             if blocks.len() >= most {
                 break;
             }
-            if self.files.get(&ino).is_none_or(|file| file.exclusive > 0) {
+            if self.data.files.get(&ino).is_none_or(|file| file.exclusive > 0) {
                 continue;
             }
             let list = if self.long_terms(ino).is_some() { &mut recorded } else { &mut blocks };
-            let idle = |id: &BlockId| self.cache.get(*id).is_some_and(|block| block.writing == 0);
-            let found = self.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(idle);
+            let idle = |id: &BlockId| self.data.cache.get(*id).is_some_and(|block| block.writing == 0);
+            let found = self.data.cache.dirty_of(ino, 0..u64::MAX).map(|(_, id)| id).filter(idle);
             list.extend(found.take(most - list.len().min(most)).map(|id| (ino, id)));
         }
         if is_last_resort || blocks.is_empty() {
             blocks.append(&mut recorded);
         }
         for (ino, id) in blocks {
-            if self.writeback_requests >= MANY_REQUESTS {
+            if self.writeback.requests >= MANY_REQUESTS {
                 return;
             }
             self.write_block(now, ino, id, None);
         }
     }
 
-    pub(super) fn schedule_aging(&mut self, now: Now) {
-        self.next_aging = self.next_aging.min(now.monotonic + DIRTY_AGE);
-    }
-
     /// Writes what has been dirty for long, and records times and sizes of files that are otherwise written.
     pub(super) fn write_aged(&mut self, now: Now) {
+        if now.monotonic < self.writeback.next_aging {
+            return;
+        }
         let begun = Aging { ino: Ino(0), offset: 0, next: now.monotonic + DIRTY_AGE };
-        let mut at = self.aging.take().unwrap_or(begun);
-        while let Some(&ino) = self.dirty_files.range(at.ino..).next() {
+        let mut at = self.writeback.aging.take().unwrap_or(begun);
+        while let Some(&ino) = self.writeback.files.range(at.ino..).next() {
             if ino > at.ino {
                 (at.ino, at.offset) = (ino, 0);
             }
             if !self.take_steps(2) || !self.write_aged_of(now, &mut at) {
                 // The rest in the next turn.
-                self.aging = Some(at);
-                self.next_aging = now.monotonic;
+                self.writeback.aging = Some(at);
+                self.writeback.next_aging = now.monotonic;
                 return;
             }
             (at.ino, at.offset) = (Ino(ino.0 + 1), 0);
         }
-        self.next_aging = match self.dirty_files.is_empty() {
+        self.writeback.next_aging = match self.writeback.files.is_empty() {
             true => units::Instant::FAR_FUTURE,
             false => at.next.max(now.monotonic + AGING_STEP),
         };
@@ -564,16 +492,16 @@ impl Core {
     /// One file, from the block on that it has come to. False when there was more of it than one turn takes.
     fn write_aged_of(&mut self, now: Now, at: &mut Aging) -> bool {
         let ino = at.ino;
-        let Some(file) = self.files.get(&ino) else {
-            self.dirty_files.remove(&ino);
+        let Some(file) = self.data.files.get(&ino) else {
+            self.writeback.files.remove(&ino);
             return true;
         };
         let (is_free, is_quiet) = (file.exclusive == 0, file.writes == 0);
-        let dirty = self.cache.dirty_of(ino, at.offset..u64::MAX);
-        let dirty = dirty.filter_map(|(start, id)| Some((start, id, self.cache.get(id)?.dirty_since)));
-        let blocks: Vec<_> = dirty.take(self.steps.max(LEAST_STEPS) as usize).collect();
+        let dirty = self.data.cache.dirty_of(ino, at.offset..u64::MAX);
+        let dirty = dirty.filter_map(|(start, id)| Some((start, id, self.data.cache.get(id)?.dirty_since)));
+        let blocks: Vec<_> = dirty.take(self.steps_left()).collect();
         if blocks.is_empty() {
-            if is_quiet && !self.cache.is_dirty(ino) {
+            if is_quiet && !self.data.cache.is_dirty(ino) {
                 self.record_file(now, ino);
             }
             return true;
@@ -592,16 +520,21 @@ impl Core {
             at.next = at.next.min(due + age);
             at.offset = start + 1;
         }
-        self.cache.dirty_of(ino, at.offset..u64::MAX).next().is_none()
+        self.data.cache.dirty_of(ino, at.offset..u64::MAX).next().is_none()
     }
 
     /// A load that ended may have completed a block that waits to be written.
     pub(super) fn write_after_load(&mut self, now: Now, ino: Ino, id: BlockId) {
-        let Some(file) = self.files.get_mut(&ino).filter(|file| file.write_after_load) else { return };
+        let Some(file) = self.data.files.get_mut(&ino).filter(|file| file.write_after_load) else { return };
         file.write_after_load = file.loads > 0;
-        let complete = self.cache.get(id).is_some_and(|block| block.loading.is_empty());
+        let complete = self.data.cache.get(id).is_some_and(|block| block.loading.is_empty());
         if complete && file.exclusive == 0 {
             self.write_block(now, ino, id, Some(WRITTEN_WITHIN));
         }
+    }
+
+    /// When something will have been dirty for long.
+    pub(super) fn aging_due(&self) -> Instant {
+        self.writeback.next_aging
     }
 }

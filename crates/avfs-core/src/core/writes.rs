@@ -1,12 +1,11 @@
 //! Writing into the cache: space is claimed, memory found, and only then is anything accepted.
 
-use super::cache::BlockId;
-use super::names::{check_flags, privileges_left};
-use super::reads::{page_ceil, page_floor};
-use super::{Core, Operation, Outcome, Progress, Stage, Ticket, Waiting};
+use super::attributes::{check_flags, privileges_left};
+use super::state::blocks::{BlockId, page_ceil, page_floor};
+use super::state::operation::{Operation, Outcome, Progress, Stage, Throttled, Ticket, Waiting};
+use super::state::{Core, HANDED_OVER_BYTES};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MAX_FILE_SIZE};
-use crate::ranges::RangeSet;
 use crate::record::Record;
 use crate::types::*;
 use avfs_io::pool::{Buffer, MAX_BUFFER};
@@ -24,9 +23,6 @@ const LARGE_FILE: u64 = 4 << 20;
 const RECORDERS_WRITE: u64 = 1 << 20;
 /// A recorder of which more waits for the device records faster than it said.
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
-
-/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came.
-pub const HANDED_OVER_BYTES: usize = 1 << 20;
 
 /// Where the bytes of an accepted write go. The caller copies them or hands them over, then calls [`Core::write_end`].
 #[derive(Debug)]
@@ -61,6 +57,11 @@ impl Piece {
 }
 
 impl WritePlan {
+    /// The file, and how many bytes go there.
+    pub(super) fn target(&self) -> (Ino, usize) {
+        (self.ino, self.length)
+    }
+
     /// Copies `data`, which must be as long as the write, to its place.
     pub fn copy(&self, data: &[u8]) {
         let mut rest = data;
@@ -93,18 +94,6 @@ impl WritePlan {
     }
 }
 
-/// A write that was accepted while too much was dirty: it is answered when less is.
-#[derive(Debug)]
-pub(super) struct Throttled {
-    pub(super) ticket: Ticket,
-    pub(super) handle: HandleId,
-    pub(super) outcome: Outcome,
-    /// See [`Core::is_overfull`].
-    pub(super) keeps_its_rate: bool,
-    /// See [`Core::fills_at_length`].
-    pub(super) fills: Option<Ino>,
-}
-
 /// What became of a write.
 #[derive(Debug)]
 pub enum WriteStart {
@@ -135,7 +124,7 @@ impl Core {
     }
 
     /// With a ticket the operation is parked where it has to wait; without, `Wait` only says that it would.
-    fn try_write(
+    pub(super) fn try_write(
         &mut self,
         now: Now,
         ticket: Option<Ticket>,
@@ -188,12 +177,12 @@ impl Core {
             self.unclaim_unused(ino, offset, end);
             self.write_back_for_memory(now);
             if let Some(ticket) = ticket {
-                self.buffer_waiters.push_back(ticket);
+                self.wait_for_memory(ticket);
             }
             return Progress::Wait;
         }
         for piece in &plan.pieces {
-            if let Some(block) = self.cache.get_mut(piece.block) {
+            if let Some(block) = self.data.cache.get_mut(piece.block) {
                 let bytes = piece.bytes();
                 block.filling.push((bytes.start as u32, bytes.end as u32));
             }
@@ -251,125 +240,17 @@ impl Core {
     }
 
     fn is_loading(&self, ino: Ino, from: u64, end: u64) -> bool {
-        let Some(file) = self.files.get(&ino) else { return false };
+        let Some(file) = self.data.files.get(&ino) else { return false };
         if file.loads == 0 {
             return false;
         }
         let first = file.block_before(from).map_or(from, |(start, _)| start);
         file.blocks.range(first..end).any(|(_, id)| {
-            self.cache
+            self.data
+                .cache
                 .get(id)
                 .is_some_and(|block| block.loading.overlaps(block.relative(page_floor(from), page_ceil(end))))
         })
-    }
-
-    /// Claims space for the pages of `from..end` that have none.
-    pub(super) fn claim(&mut self, ino: Ino, from: u64, end: u64) -> Result<()> {
-        let pages = from / BLOCK..end.div_ceil(BLOCK);
-        let Some(file) = self.files.get_mut(&ino) else { return Err(Error::Stale) };
-        let mut wanted: SmallVec<[Range<u64>; 2]> = SmallVec::new();
-        let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
-        for gap in file.delayed.gaps(pages) {
-            let mut at = gap.start;
-            for extent in extents.range(gap.start, gap.end) {
-                wanted.push(at..extent.logical);
-                at = extent.logical_end();
-            }
-            wanted.push(at..gap.end);
-        }
-        let blocks: u64 = wanted.iter().map(|range| range.end - range.start).sum();
-        if blocks > 0 {
-            self.allocator.claim(blocks)?;
-            file.claimed += blocks;
-            for range in wanted {
-                file.delayed.insert(range);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives claims back for pages of a write that was not accepted: those that no dirty byte needs.
-    pub(super) fn unclaim_unused(&mut self, ino: Ino, from: u64, end: u64) {
-        let Some(file) = self.files.get(&ino) else { return };
-        let mut unused = Vec::new();
-        for range in file.delayed.within(from / BLOCK..end.div_ceil(BLOCK)) {
-            for page in range {
-                if !self.is_page_in_use(ino, page) {
-                    unused.push(page);
-                }
-            }
-        }
-        self.unclaim(ino, unused.into_iter());
-    }
-
-    fn unclaim(&mut self, ino: Ino, pages: impl Iterator<Item = u64>) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
-        for page in pages {
-            file.delayed.remove(page..page + 1);
-            file.displaced.remove(page..page + 1);
-            file.claimed -= 1;
-            self.allocator.unclaim(1);
-        }
-    }
-
-    /// True when the page has dirty bytes, or bytes on their way to the device, or a client fills it.
-    pub(super) fn is_page_in_use(&self, ino: Ino, page: u64) -> bool {
-        let Some(file) = self.files.get(&ino) else { return false };
-        let Some((start, id)) = file.block_before(page * BLOCK) else { return false };
-        let Some(block) = self.cache.get(id).filter(|block| page * BLOCK < block.end()) else { return false };
-        let bytes = page * BLOCK - start..(page + 1) * BLOCK - start;
-        block.is_filling(&bytes) || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
-    }
-
-    /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the
-    /// device: what that page holds behind the old end must be replaced there, by zeros or by those bytes, before the
-    /// new size is recorded. False when there is no memory.
-    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> bool {
-        let Some(file) = self.files.get(&ino) else { return true };
-        let size = file.size;
-        if size.is_multiple_of(BLOCK) || new_end <= size {
-            return true;
-        }
-        let page = size / BLOCK;
-        let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.at(page));
-        if mapped.is_none_or(|extent| extent.unwritten) {
-            // Never on the device, or reserved and never written: whatever is cached of it is zero behind the end.
-            return true;
-        }
-        let tail_end = page_ceil(size).min(new_start);
-        let epoch = file.epoch;
-        if tail_end <= size {
-            // The write that follows begins before the end, or right behind it.
-            self.file_mut(ino).tails.push((page, size));
-            return true;
-        }
-        let Some(id) = self.block_for(ino, size, tail_end - size, MAX_BUFFER) else { return false };
-        self.file_mut(ino).tails.push((page, size));
-        let Some(block) = self.cache.get(id) else { return false };
-        // What other clients copy behind the end at this moment becomes part of the file without us.
-        let mut zeros = RangeSet::default();
-        zeros.insert(block.relative(size, tail_end));
-        for &(start, end) in &block.filling {
-            zeros.remove(u64::from(start)..u64::from(end));
-        }
-        for range in zeros.iter() {
-            block.memory.zero(range.start as usize, (range.end - range.start) as usize);
-        }
-        for range in zeros.iter() {
-            self.cache.mark_dirty(id, range, now.monotonic, epoch);
-        }
-        self.dirty_files.insert(ino);
-        self.schedule_aging(now);
-        true
-    }
-
-    /// The block that holds `at`, made if there is none.
-    fn block_for(&mut self, ino: Ino, at: u64, wanted: u64, longest: usize) -> Option<BlockId> {
-        let held = self.files.get(&ino)?.block_before(at).map(|(_, id)| id);
-        match held.filter(|&id| self.cache.get(id).is_some_and(|block| at < block.end())) {
-            Some(id) => Some(id),
-            None => self.make_block_of(longest, ino, at, wanted),
-        }
     }
 
     /// Blocks for `offset..end`. False when there is no memory.
@@ -395,7 +276,7 @@ impl Core {
             offset.is_multiple_of(HANDED_OVER_BYTES as u64) && end - offset == HANDED_OVER_BYTES as u64;
         let longest = if is_handed_over { HANDED_OVER_BYTES } else { MAX_BUFFER };
         while at < end {
-            let is_large = self.files.get(&ino).is_some_and(|file| {
+            let is_large = self.data.files.get(&ino).is_some_and(|file| {
                 at >= LARGE_FILE
                     || file.size >= LARGE_FILE
                     || file.expectation.is_mark(offset, end - offset)
@@ -411,7 +292,7 @@ impl Core {
                 None => end - at,
             };
             let Some(id) = self.block_for(ino, at, wanted, longest) else { return false };
-            let Some(block) = self.cache.get_mut(id) else { return false };
+            let Some(block) = self.data.cache.get_mut(id) else { return false };
             let bytes = block.relative(at, end);
             let mut start = bytes.start as usize;
             for (buffer, range) in block.memory.parts(start..bytes.end as usize) {
@@ -427,25 +308,15 @@ impl Core {
         true
     }
 
-    /// The bytes of a write are in place, or handed over: they are part of the file now. `Some`: answer at once; `None`: the answer
-    /// comes through the outbox.
-    pub fn write_end(&mut self, now: Now, ticket: Ticket, plan: &mut WritePlan) -> Option<Result<usize>> {
-        let result = self.accept_write(now, ticket, plan);
-        self.pump(now);
-        result
-    }
-
-    fn accept_write(&mut self, now: Now, ticket: Ticket, plan: &mut WritePlan) -> Option<Result<usize>> {
-        let &mut WritePlan { ino, handle, offset, length, durable, .. } = plan;
-        if length == 0 {
-            return Some(Ok(0));
-        }
+    /// The bytes of a write, of which there are some, become part of the file.
+    pub(super) fn accept_write(&mut self, now: Now, plan: &mut WritePlan) {
+        let &mut WritePlan { ino, offset, length, .. } = plan;
         let end = offset + length as u64;
         let file = self.file_mut(ino);
         let epoch = file.epoch;
         file.filling = file.filling.saturating_sub(plan.pieces.len() as u32);
         for Piece { block: id, start, buffer, range } in plan.pieces.drain(..) {
-            if let Some(block) = self.cache.get_mut(id) {
+            if let Some(block) = self.data.cache.get_mut(id) {
                 let bytes = start as u64..(start + range.len()) as u64;
                 let filled = (bytes.start as u32, bytes.end as u32);
                 if let Some(index) = block.filling.iter().position(|&held| held == filled) {
@@ -457,11 +328,11 @@ impl Core {
                     plan.handed_over = Some(block.memory.take_over(start, handed_over));
                 }
                 let was_clean = block.dirty.is_empty();
-                self.cache.mark_dirty(id, bytes, now.monotonic, epoch);
-                self.cache.touch(id);
+                self.data.cache.mark_dirty(id, bytes, now.monotonic, epoch);
+                self.data.cache.touch(id);
                 // What is written of it later is one request. Who records and has found no place has no promise either.
                 if was_clean && self.terms(ino, Direction::Write).is_none() {
-                    self.accepted.add(Bytes(range.len() as u64));
+                    self.requests.accepted.add(Bytes(range.len() as u64));
                 }
             }
         }
@@ -474,8 +345,16 @@ impl Core {
         self.touch_file(ino, None, Some(now.wall));
         self.schedule_aging(now);
         self.write_back_full(now, ino, offset, end);
-        // What waited for this block to be filled can go on.
-        self.wake_file(now, ino);
+    }
+
+    /// An accepted write is answered, now or when it is durable, or less is dirty.
+    pub(super) fn answer_write(
+        &mut self,
+        now: Now,
+        ticket: Ticket,
+        plan: &WritePlan,
+    ) -> Option<Result<usize>> {
+        let &WritePlan { ino, handle, length, durable, .. } = plan;
         if durable {
             let waiting = Waiting {
                 operation: Operation::FsyncFile { handle },
@@ -497,57 +376,27 @@ impl Core {
             let records = self.keeps_its_rate(now, ino, handle);
             let fills = (fills_at_length && !records).then_some(ino);
             // A save waits for no copy: the log, and what it holds for others, may wait until the file is closed.
-            let keeps_its_rate = records || self.replacements.waits_for_close(ino);
+            let keeps_its_rate = records || self.log.replacements.waits_for_close(ino);
             if self.is_overfull(keeps_its_rate) || fills.is_some() {
                 if !keeps_its_rate {
                     self.hold_writer_back(handle);
                 }
                 let outcome = Outcome::Count(Ok(length));
-                self.throttled.push_back(Throttled { ticket, handle, outcome, keeps_its_rate, fills });
+                self.waits.throttled.push_back(Throttled { ticket, handle, outcome, keeps_its_rate, fills });
                 return None;
             }
         }
         Some(Ok(length))
     }
 
-    /// A write whose bytes were copied aside, tried again.
-    pub(super) fn attempt_write(&mut self, now: Now, ticket: Ticket, waiting: Waiting) {
-        let Operation::Write { handle, offset, ref data, unprivileged } = waiting.operation else {
-            return;
-        };
-        let progress = self.try_write(now, Some(ticket), handle, offset, data.len(), unprivileged);
-        match progress {
-            Progress::Ready(Ok(mut plan)) => {
-                plan.copy(data);
-                self.let_writer_go(now, handle);
-                if let Some(result) = self.accept_write(now, ticket, &mut plan) {
-                    self.outbox.finished.push((ticket, Outcome::Count(result)));
-                }
-            }
-            Progress::Ready(Err(error)) => {
-                self.outbox.finished.push((ticket, Outcome::Count(Err(error))));
-            }
-            Progress::Wait => {
-                self.waiting.insert(ticket, waiting);
-            }
-        }
-    }
-
-    /// More is dirty than the device should be left behind with. Whoever keeps his rate may fill memory that the others
-    /// have to leave him, so that a recorder never waits for the writes of a copy.
-    pub(super) fn is_overfull(&self, keeps_its_rate: bool) -> bool {
-        let parts = if keeps_its_rate { 7 } else { 4 };
-        self.cache.dirty_bytes + self.writing_bytes > self.cache.capacity() / 8 * parts
-    }
-
     /// The file is recorded at a known rate, or may be at one that nobody knows, and no more of it waits for the device than comes in
     /// [`RECORDING_AHEAD`], or than its terms need.
     fn keeps_its_rate(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
-        let Some(file) = self.files.get(&ino) else { return false };
+        let Some(file) = self.data.files.get(&ino) else { return false };
         let known = self.ranking(ino, Direction::Write, None).rate;
         let may_be = (file.observes_rate() && self.may_record(now, handle)).then_some(RECORDED);
         let Some(rate) = known.max(may_be) else { return false };
-        let blocks = self.cache.dirty_of(ino, 0..u64::MAX).filter_map(|(_, id)| self.cache.get(id));
+        let blocks = self.data.cache.dirty_of(ino, 0..u64::MAX).filter_map(|(_, id)| self.data.cache.get(id));
         let waiting: u64 = file.writing + blocks.map(|block| block.dirty.total()).sum::<u64>();
         let promised = file.terms(Direction::Write).map_or(0, |terms| terms.buffer().0);
         waiting <= promised.max(rate.bytes_in(RECORDING_AHEAD).0)
@@ -555,18 +404,18 @@ impl Core {
 
     pub(super) fn wake_throttled(&mut self, now: Now) {
         // Nobody may go.
-        if self.is_overfull(true) && self.failure.is_none() {
+        if self.is_overfull(true) && self.status.failure.is_none() {
             return;
         }
         let may_go = |core: &Self, held: &Throttled| {
             let fills = held.fills.is_some_and(|ino| core.fills_at_length(ino));
-            core.failure.is_some() || !core.is_overfull(held.keeps_its_rate) && !fills
+            core.status.failure.is_some() || !core.is_overfull(held.keeps_its_rate) && !fills
         };
-        while let Some(first) = self.throttled.iter().position(|held| may_go(self, held)) {
-            let Some(held) = self.throttled.remove(first) else { break };
+        while let Some(first) = self.waits.throttled.iter().position(|held| may_go(self, held)) {
+            let Some(held) = self.waits.throttled.remove(first) else { break };
             let Throttled { ticket, handle, outcome, .. } = held;
             self.let_writer_go(now, handle);
-            self.outbox.finished.push((ticket, outcome));
+            self.finish(ticket, outcome);
         }
     }
 }

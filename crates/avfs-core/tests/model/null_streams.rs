@@ -8,7 +8,7 @@ use avfs_core::config::Config;
 use avfs_core::simulation::SimVolume;
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
-use rtsched::Class;
+use rtsched::{Class, Direction};
 use units::{Bitrate, Bytes, Duration, Ino};
 
 /// A player and a recorder of files whose rate is known: no stream is declared, everything is best effort and nobody's, and no
@@ -28,8 +28,8 @@ fn without_streams_nothing_is_wished_for() {
         volume.pass(frame);
     }
     let played = volume.commands();
-    let read: u64 = played.iter().map(|command| command.length.0).sum();
-    assert_eq!(read, 32 * MIB);
+    let read = played.iter().filter(|command| command.direction == Direction::Read);
+    assert_eq!(read.map(|command| command.length.0).sum::<u64>(), 32 * MIB);
 
     let (_, recorder) = volume.create(Ino::ROOT, b"take.mxf").unwrap();
     let declared = Declaration { rate: Some(Bitrate::from_megabits(100)), period: None };

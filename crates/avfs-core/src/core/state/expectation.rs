@@ -28,7 +28,7 @@ const MOST_PAGES: u64 = (64 << 20) / BLOCK;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Expectation {
+pub(in crate::core) struct Expectation {
     /// End of what was written, in bytes; the file may be longer.
     written_end: u64,
     /// The longest write so far, in bytes: the last one of a stream is shorter than those that it overtakes.
@@ -44,27 +44,27 @@ pub(super) struct Expectation {
 
 impl Expectation {
     /// Of a file with `size` bytes.
-    pub(super) fn new(size: u64) -> Self {
+    pub(in crate::core) fn new(size: u64) -> Self {
         Self { written_end: size, ..Self::default() }
     }
 
     /// Pages (4 KiB) that will be written, as far as is known.
-    pub(super) fn pages(&self) -> &RangeSet {
+    pub(in crate::core) fn pages(&self) -> &RangeSet {
         &self.pages
     }
 
     /// End of what was written, in bytes.
-    pub(super) fn written_end(&self) -> u64 {
+    pub(in crate::core) fn written_end(&self) -> u64 {
         self.written_end
     }
 
     /// True when such a write only goes ahead of what will be appended, as far as can be told of one alone.
-    pub(super) fn is_mark(&self, offset: u64, length: u64) -> bool {
+    pub(in crate::core) fn is_mark(&self, offset: u64, length: u64) -> bool {
         length == 1 && offset > self.written_end && offset - self.written_end <= LONGEST_STRIDE
     }
 
     /// A write of `length` bytes, not zero, at `offset` was accepted.
-    pub(super) fn written(&mut self, offset: u64, length: u64) {
+    pub(in crate::core) fn written(&mut self, offset: u64, length: u64) {
         let is_mark = self.is_mark(offset, length);
         let gap = self.written_end.min(offset)..offset;
         let end = offset.saturating_add(length);
@@ -104,13 +104,13 @@ impl Expectation {
     }
 
     /// The file ends at `size` now, and what was behind is gone.
-    pub(super) fn cut(&mut self, size: u64) {
+    pub(in crate::core) fn cut(&mut self, size: u64) {
         self.written_end = self.written_end.min(size);
         self.forget(size.div_ceil(BLOCK)..u64::MAX);
     }
 
     /// Somebody else decides about these pages.
-    pub(super) fn forget(&mut self, pages: Range<u64>) {
+    pub(in crate::core) fn forget(&mut self, pages: Range<u64>) {
         self.undecided = RangeSet::default();
         self.marks = 0;
         self.pages.remove(pages);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// First block of the unit that holds `block`.
-pub(super) fn unit_of(block: u64) -> u64 {
+pub(in crate::core) fn unit_of(block: u64) -> u64 {
     block / UNIT_BLOCKS * UNIT_BLOCKS
 }
 
@@ -29,7 +29,7 @@ fn by_unit(range: Range<u64>) -> impl Iterator<Item = BlockRun> {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(in crate::core) struct Places {
     /// Everything that is not the allocator's, whether something lies there or not.
     owned: RangeSet,
     /// What of it holds nothing.
@@ -48,33 +48,33 @@ pub(super) struct Places {
 
 impl Places {
     /// Everything that is metadata's.
-    pub(super) fn owned(&self) -> impl Iterator<Item = BlockRun> {
+    pub(in crate::core) fn owned(&self) -> impl Iterator<Item = BlockRun> {
         self.owned.iter().map(|range| BlockRun { start: range.start, count: range.end - range.start })
     }
 
     /// What of a run is not metadata's.
-    pub(super) fn missing(&self, run: BlockRun) -> Vec<BlockRun> {
+    pub(in crate::core) fn missing(&self, run: BlockRun) -> Vec<BlockRun> {
         let gaps = self.owned.gaps(run.start..run.end());
         gaps.into_iter().map(|gap| BlockRun { start: gap.start, count: gap.end - gap.start }).collect()
     }
 
     /// Units in which metadata has something.
-    pub(super) fn units(&self) -> BTreeSet<u64> {
+    pub(in crate::core) fn units(&self) -> BTreeSet<u64> {
         self.owned.iter().flat_map(by_unit).map(|run| unit_of(run.start)).collect()
     }
 
     /// True when the unit holds nothing but metadata.
-    pub(super) fn is_own(&self, unit: u64) -> bool {
+    pub(in crate::core) fn is_own(&self, unit: u64) -> bool {
         self.owned.covers(unit..unit + UNIT_BLOCKS)
     }
 
     /// True when something of metadata lies in a unit beside something else.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(in crate::core) fn is_shared(&self) -> bool {
         self.used_by_unit().into_iter().any(|(unit, used)| used > 0 && !self.is_own(unit))
     }
 
     /// Blocks that hold something, in each unit; also those that do until the next superblock.
-    pub(super) fn used_by_unit(&self) -> BTreeMap<u64, u64> {
+    pub(in crate::core) fn used_by_unit(&self) -> BTreeMap<u64, u64> {
         let mut used = BTreeMap::new();
         for run in self.owned.iter().flat_map(by_unit) {
             *used.entry(unit_of(run.start)).or_insert(0) += run.count;
@@ -93,28 +93,28 @@ impl Places {
     }
 
     /// Units of which nothing is used.
-    pub(super) fn spare_units(&self) -> u64 {
+    pub(in crate::core) fn spare_units(&self) -> u64 {
         self.spare_units
     }
 
     /// Blocks that the next checkpoint can fill with images and copies.
-    pub(super) fn spare_blocks(&self) -> u64 {
+    pub(in crate::core) fn spare_blocks(&self) -> u64 {
         self.spare_blocks + self.open.iter().flatten().map(|run| run.count).sum::<u64>()
     }
 
     /// A piece that is on the device already.
-    pub(super) fn adopt(&mut self, run: BlockRun) {
+    pub(in crate::core) fn adopt(&mut self, run: BlockRun) {
         self.owned.insert(run.start..run.end());
     }
 
     /// Blocks from the allocator.
-    pub(super) fn add(&mut self, run: BlockRun) {
+    pub(in crate::core) fn add(&mut self, run: BlockRun) {
         self.adopt(run);
         self.make_spare(run);
     }
 
     /// Nothing points at these blocks any more.
-    pub(super) fn make_spare(&mut self, run: BlockRun) {
+    pub(in crate::core) fn make_spare(&mut self, run: BlockRun) {
         for run in by_unit(run.start..run.end()) {
             self.spare.insert(run.start..run.end());
             self.spare_blocks += run.count;
@@ -139,13 +139,13 @@ impl Places {
     }
 
     /// Gives up a unit of which nothing is used.
-    pub(super) fn give_up_unit(&mut self) -> Option<BlockRun> {
+    pub(in crate::core) fn give_up_unit(&mut self) -> Option<BlockRun> {
         let unit = self.spare.iter().flat_map(by_unit).find(|run| run.count == UNIT_BLOCKS)?;
         Some(self.disown(unit))
     }
 
     /// Gives up what is spare beside other things than metadata.
-    pub(super) fn give_up_shared(&mut self) -> Vec<BlockRun> {
+    pub(in crate::core) fn give_up_shared(&mut self) -> Vec<BlockRun> {
         let spare: Vec<BlockRun> = self.spare.iter().flat_map(by_unit).collect();
         let shared = spare.into_iter().filter(|run| !self.is_own(unit_of(run.start)));
         shared.collect::<Vec<_>>().into_iter().map(|run| self.disown(run)).collect()
@@ -159,7 +159,7 @@ impl Places {
 
     /// Blocks that can be filled on one side without a gap; opens the longest spare run if there are none. `None` when nothing is
     /// spare.
-    pub(super) fn room(&mut self, side: usize) -> Option<u64> {
+    pub(in crate::core) fn room(&mut self, side: usize) -> Option<u64> {
         if self.open[side].is_none() {
             let other = self.open[1 - side].map(|run| unit_of(run.start));
             let run = self.longest(other)?;
@@ -170,7 +170,7 @@ impl Places {
     }
 
     /// Takes `count` blocks, at most the [room](Self::room), of what is open on one side.
-    pub(super) fn fill(&mut self, side: usize, count: u64) -> Option<BlockRun> {
+    pub(in crate::core) fn fill(&mut self, side: usize, count: u64) -> Option<BlockRun> {
         let run = self.open[side]?;
         let left = BlockRun { start: run.start + count, count: run.count.checked_sub(count)? };
         self.open[side] = (left.count > 0).then_some(left);
@@ -178,7 +178,7 @@ impl Places {
     }
 
     /// Fills these blocks before any others; nothing points at them any more.
-    pub(super) fn fill_next(&mut self, side: usize, run: BlockRun) {
+    pub(in crate::core) fn fill_next(&mut self, side: usize, run: BlockRun) {
         if let Some(before) = self.open[side].replace(run) {
             self.make_spare(before);
         }
@@ -187,19 +187,19 @@ impl Places {
     // The table.
 
     /// A table that is on the device already, and its copy.
-    pub(super) fn adopt_table(&mut self, runs: [BlockRun; 2]) {
+    pub(in crate::core) fn adopt_table(&mut self, runs: [BlockRun; 2]) {
         runs.into_iter().for_each(|run| self.adopt(run));
         self.table_now = Some(runs);
     }
 
     /// True when a table of `count` blocks has room set aside for itself and for its copy.
-    pub(super) fn has_table_room(&self, count: u64) -> bool {
+    pub(in crate::core) fn has_table_room(&self, count: u64) -> bool {
         self.table.is_some_and(|runs| runs.iter().all(|run| run.count >= count))
     }
 
     /// Sets room aside, of what is spare, for a table of at least `least` blocks and its copy; `wanted` where it can be. False when
     /// there is none in one piece.
-    pub(super) fn keep_table_room(&mut self, least: u64, wanted: u64) -> bool {
+    pub(in crate::core) fn keep_table_room(&mut self, least: u64, wanted: u64) -> bool {
         if self.has_table_room(least) {
             return true;
         }
@@ -229,7 +229,7 @@ impl Places {
 
     /// Two runs of `count` blocks for a table and its copy: what was set aside, else behind the images if they fit there, else at a
     /// longer place. `None` when there is none.
-    pub(super) fn place_table(&mut self, count: u64) -> Option<[BlockRun; 2]> {
+    pub(in crate::core) fn place_table(&mut self, count: u64) -> Option<[BlockRun; 2]> {
         let rooms = match self.table.take_if(|runs| runs.iter().all(|run| run.count >= count)) {
             Some(rooms) => rooms,
             None => self.table_beside_images(count)?,
@@ -253,7 +253,7 @@ impl Places {
     }
 
     /// The superblock points at the table that was placed last. The room of the one before it is the next one's, if that has none.
-    pub(super) fn table_written(&mut self) {
+    pub(in crate::core) fn table_written(&mut self) {
         let Some(next) = self.table_next.take() else { return };
         let Some(before) = self.table_now.replace(next) else { return };
         if self.table.is_none() && self.spare_units == 0 {

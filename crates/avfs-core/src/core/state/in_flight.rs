@@ -3,7 +3,7 @@
 //! **For:** finding the requests of one file, and those to one place, without looking at all of them: there may be as many as
 //! there are dirty files. **Invariants:** no two requests for file data are to the same blocks at one time.
 
-use super::Purpose;
+use super::outbox::Purpose;
 use crate::allocator::BlockRun;
 use avfs_io::IoTag;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use units::Ino;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(in crate::core) struct InFlight {
     requests: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
     of_files: BTreeSet<(Ino, IoTag)>,
     /// By first block.
@@ -26,7 +26,7 @@ fn file_of(purpose: &Purpose) -> Option<Ino> {
 }
 
 impl InFlight {
-    pub(super) fn insert(&mut self, tag: IoTag, purpose: Purpose, run: Option<BlockRun>) {
+    pub(in crate::core) fn insert(&mut self, tag: IoTag, purpose: Purpose, run: Option<BlockRun>) {
         self.of_files.extend(file_of(&purpose).map(|ino| (ino, tag)));
         if let Some(run) = run {
             debug_assert!(!self.touches(run), "{run} is on its way twice");
@@ -35,7 +35,7 @@ impl InFlight {
         self.requests.insert(tag, (purpose, run));
     }
 
-    pub(super) fn remove(&mut self, tag: IoTag) -> Option<(Purpose, Option<BlockRun>)> {
+    pub(in crate::core) fn remove(&mut self, tag: IoTag) -> Option<(Purpose, Option<BlockRun>)> {
         let (purpose, run) = self.requests.remove(&tag)?;
         if let Some(ino) = file_of(&purpose) {
             self.of_files.remove(&(ino, tag));
@@ -46,31 +46,31 @@ impl InFlight {
         Some((purpose, run))
     }
 
-    pub(super) fn get(&self, tag: IoTag) -> Option<&Purpose> {
+    pub(in crate::core) fn get(&self, tag: IoTag) -> Option<&Purpose> {
         self.requests.get(&tag).map(|(purpose, _)| purpose)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::core) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
     /// Every request: for the audit.
-    pub(super) fn purposes(&self) -> impl Iterator<Item = &Purpose> {
+    pub(in crate::core) fn purposes(&self) -> impl Iterator<Item = &Purpose> {
         self.requests.values().map(|(purpose, _)| purpose)
     }
 
     /// The requests of one file, the oldest first.
-    pub(super) fn of_file(&self, ino: Ino) -> impl Iterator<Item = IoTag> {
+    pub(in crate::core) fn of_file(&self, ino: Ino) -> impl Iterator<Item = IoTag> {
         self.of_files.range((ino, IoTag(0))..=(ino, IoTag(u64::MAX))).map(|&(_, tag)| tag)
     }
 
     /// The requests of these files, the oldest first.
-    pub(super) fn of_all(&self, files: &BTreeSet<Ino>) -> BTreeSet<IoTag> {
+    pub(in crate::core) fn of_all(&self, files: &BTreeSet<Ino>) -> BTreeSet<IoTag> {
         files.iter().flat_map(|&ino| self.of_file(ino)).collect()
     }
 
     /// True when a request reads or writes some of these blocks.
-    pub(super) fn touches(&self, run: BlockRun) -> bool {
+    pub(in crate::core) fn touches(&self, run: BlockRun) -> bool {
         let last = self.places.range(..run.end()).next_back();
         last.is_some_and(|(_, (other, _))| other.end() > run.start)
     }

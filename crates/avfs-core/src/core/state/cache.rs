@@ -6,7 +6,7 @@
 //! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
 //! written or being filled by a client is never evicted, one that a player will come to only when there is nothing else; valid bytes beyond the end of the file are zero.
 
-use super::file::BlockIndex;
+use super::blocks::{BlockId, BlockIndex};
 use crate::ranges::RangeSet;
 use avfs_io::Segment;
 use avfs_io::pool::{Buffer, Pool};
@@ -15,31 +15,26 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use units::{Ino, Instant};
 
-/// Names a block; not used again for another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BlockId {
-    slot: u32,
-    /// How many blocks had the slot before.
-    turn: u32,
-}
-
 /// The memory of a block: one buffer, or several of one length.
 #[derive(Debug)]
-pub(super) struct BlockMemory(SmallVec<[Buffer; 1]>);
+pub(in crate::core) struct BlockMemory(SmallVec<[Buffer; 1]>);
 
 impl BlockMemory {
     /// `buffers`, of which there is at least one, are of one length.
-    pub(super) fn new(buffers: SmallVec<[Buffer; 1]>) -> Self {
+    pub(in crate::core) fn new(buffers: SmallVec<[Buffer; 1]>) -> Self {
         debug_assert!(buffers.iter().all(|buffer| buffer.len() == buffers[0].len()));
         Self(buffers)
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::core) fn len(&self) -> usize {
         self.0.len() * self.0[0].len()
     }
 
     /// The buffers that hold these bytes of the block, with the range in each.
-    pub(super) fn parts(&self, bytes: Range<usize>) -> impl Iterator<Item = (&Buffer, Range<usize>)> {
+    pub(in crate::core) fn parts(
+        &self,
+        bytes: Range<usize>,
+    ) -> impl Iterator<Item = (&Buffer, Range<usize>)> {
         let each = self.0[0].len();
         (bytes.start / each..bytes.end.div_ceil(each)).map(move |index| {
             let first = index * each;
@@ -48,7 +43,7 @@ impl BlockMemory {
     }
 
     /// Where a request to the device finds these bytes.
-    pub(super) fn segments(&self, bytes: Range<usize>) -> SmallVec<[Segment; 2]> {
+    pub(in crate::core) fn segments(&self, bytes: Range<usize>) -> SmallVec<[Segment; 2]> {
         let segment = |(buffer, range): (&Buffer, Range<usize>)| Segment {
             buffer: buffer.clone(),
             start: range.start,
@@ -58,14 +53,14 @@ impl BlockMemory {
     }
 
     /// See [`Buffer::zero`].
-    pub(super) fn zero(&self, start: usize, length: usize) {
+    pub(in crate::core) fn zero(&self, start: usize, length: usize) {
         for (buffer, range) in self.parts(start..start + length) {
             buffer.zero(range.start, range.len());
         }
     }
 
     /// See [`Buffer::copy_in`].
-    pub(super) fn copy_in(&self, start: usize, from: &[u8]) {
+    pub(in crate::core) fn copy_in(&self, start: usize, from: &[u8]) {
         let mut rest = from;
         for (buffer, range) in self.parts(start..start + from.len()) {
             let (now, later) = rest.split_at(range.len());
@@ -75,13 +70,13 @@ impl BlockMemory {
     }
 
     /// See [`Buffer::is_shared`].
-    pub(super) fn is_shared(&self) -> bool {
+    pub(in crate::core) fn is_shared(&self) -> bool {
         self.0.iter().any(Buffer::is_shared)
     }
 
     /// Takes `bytes`, of their length, for the buffer that begins at `start`, and gives that back. Where somebody else has that one, it
     /// stays, the bytes are copied to it, and they are given back.
-    pub(super) fn take_over(&mut self, start: usize, bytes: Buffer) -> Buffer {
+    pub(in crate::core) fn take_over(&mut self, start: usize, bytes: Buffer) -> Buffer {
         let each = self.0[0].len();
         debug_assert!(start.is_multiple_of(each) && bytes.len() == each);
         let held = &mut self.0[start / each];
@@ -94,53 +89,53 @@ impl BlockMemory {
 }
 
 #[derive(Debug)]
-pub(super) struct CacheBlock {
-    pub(super) ino: Ino,
+pub(in crate::core) struct CacheBlock {
+    pub(in crate::core) ino: Ino,
     /// First byte in the file.
-    pub(super) start: u64,
-    pub(super) memory: BlockMemory,
+    pub(in crate::core) start: u64,
+    pub(in crate::core) memory: BlockMemory,
     /// Bytes, relative to `start`, that hold the file's contents.
-    pub(super) valid: RangeSet,
+    pub(in crate::core) valid: RangeSet,
     /// Bytes, relative to `start`, that the device does not have yet.
-    pub(super) dirty: RangeSet,
+    pub(in crate::core) dirty: RangeSet,
     /// When the oldest dirty byte was written.
-    pub(super) dirty_since: Instant,
+    pub(in crate::core) dirty_since: Instant,
     /// The file's fsync epoch at that moment.
-    pub(super) dirty_epoch: u64,
+    pub(in crate::core) dirty_epoch: u64,
     /// Bytes being read from the device.
-    pub(super) loading: RangeSet,
+    pub(in crate::core) loading: RangeSet,
     /// Bytes that were read from it and that no client has taken.
     unread: RangeSet,
     /// Requests to the device that write it, and the bytes they write.
-    pub(super) writing: u32,
-    pub(super) in_writing: RangeSet,
+    pub(in crate::core) writing: u32,
+    pub(in crate::core) in_writing: RangeSet,
     /// How many requests the device has refused since one succeeded.
-    pub(super) refused: u32,
+    pub(in crate::core) refused: u32,
     /// Bytes that clients copy into now, outside the core, one range for each client: nobody else touches them.
-    pub(super) filling: SmallVec<[(u32, u32); 2]>,
+    pub(in crate::core) filling: SmallVec<[(u32, u32); 2]>,
     /// Kept for an operation that is being tried.
-    pub(super) held: u32,
+    pub(in crate::core) held: u32,
     /// Players that will come to it.
-    pub(super) wanted: u32,
+    pub(in crate::core) wanted: u32,
     stamp: u64,
 }
 
 impl CacheBlock {
-    pub(super) fn end(&self) -> u64 {
+    pub(in crate::core) fn end(&self) -> u64 {
         self.start + self.memory.len() as u64
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::core) fn is_idle(&self) -> bool {
         self.loading.is_empty() && self.writing == 0 && self.filling.is_empty() && self.held == 0
     }
 
     /// True when clients copy into some of these bytes of the block.
-    pub(super) fn is_filling(&self, range: &Range<u64>) -> bool {
+    pub(in crate::core) fn is_filling(&self, range: &Range<u64>) -> bool {
         self.filling.iter().any(|&(start, end)| u64::from(start) < range.end && range.start < u64::from(end))
     }
 
     /// Bytes of the file `from..to`, relative to the block and cut to it.
-    pub(super) fn relative(&self, from: u64, to: u64) -> Range<u64> {
+    pub(in crate::core) fn relative(&self, from: u64, to: u64) -> Range<u64> {
         let start = from.max(self.start) - self.start;
         start..(to.min(self.end()).saturating_sub(self.start)).max(start)
     }
@@ -148,7 +143,7 @@ impl CacheBlock {
 
 /// All blocks, and the order in which they were used.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(in crate::core) struct Cache {
     pool: Pool,
     /// Slots of blocks, each with its turn; small files make many blocks, so a slot costs little.
     slots: Vec<(u32, Option<CacheBlock>)>,
@@ -160,7 +155,7 @@ pub(super) struct Cache {
     dirty: BTreeMap<Ino, BlockIndex>,
     /// Blocks of files, or of parts of files, that are gone. There may be very many: their memory comes back little by little.
     gone: Vec<BlockIndex>,
-    pub(super) dirty_bytes: u64,
+    pub(in crate::core) dirty_bytes: u64,
     wanted_bytes: u64,
     /// What clients can read, as far as it came from the device, since the cache was made.
     loaded_bytes: u64,
@@ -170,7 +165,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(pool: Pool) -> Self {
+    pub(in crate::core) fn new(pool: Pool) -> Self {
         Self {
             pool,
             slots: Vec::new(),
@@ -188,23 +183,23 @@ impl Cache {
     }
 
     /// Bytes of blocks that players will come to.
-    pub(super) fn wanted_bytes(&self) -> u64 {
+    pub(in crate::core) fn wanted_bytes(&self) -> u64 {
         self.wanted_bytes
     }
 
     /// Bytes that were read from the device for clients, and how many of them nobody has taken, and no player will come to.
-    pub(super) fn loaded_bytes(&self) -> (u64, u64) {
+    pub(in crate::core) fn loaded_bytes(&self) -> (u64, u64) {
         (self.loaded_bytes, self.unread_gone + self.unread_idle)
     }
 
     /// These bytes of the block have come from the device, for whoever reads them.
-    pub(super) fn mark_loaded(&mut self, id: BlockId, range: Range<u64>) {
+    pub(in crate::core) fn mark_loaded(&mut self, id: BlockId, range: Range<u64>) {
         self.loaded_bytes += range.end - range.start;
         self.change_unread(id, |unread| unread.insert(range));
     }
 
     /// A client has taken these bytes of the block.
-    pub(super) fn mark_read(&mut self, id: BlockId, range: Range<u64>) {
+    pub(in crate::core) fn mark_read(&mut self, id: BlockId, range: Range<u64>) {
         self.change_unread(id, |unread| unread.remove(range));
     }
 
@@ -218,7 +213,7 @@ impl Cache {
     }
 
     /// One more player will come to the block.
-    pub(super) fn want(&mut self, id: BlockId) {
+    pub(in crate::core) fn want(&mut self, id: BlockId) {
         let Some(block) = find(&mut self.slots, id) else { return };
         block.wanted += 1;
         if block.wanted == 1 {
@@ -228,7 +223,7 @@ impl Cache {
     }
 
     /// One player less.
-    pub(super) fn unwant(&mut self, id: BlockId) {
+    pub(in crate::core) fn unwant(&mut self, id: BlockId) {
         let Some(block) = find(&mut self.slots, id) else { return };
         block.wanted -= 1;
         if block.wanted == 0 {
@@ -237,35 +232,35 @@ impl Cache {
         }
     }
 
-    pub(super) fn get(&self, id: BlockId) -> Option<&CacheBlock> {
+    pub(in crate::core) fn get(&self, id: BlockId) -> Option<&CacheBlock> {
         let (turn, block) = self.slots.get(id.slot as usize)?;
         block.as_ref().filter(|_| *turn == id.turn)
     }
 
     /// To change anything but `dirty`, which has methods of its own.
-    pub(super) fn get_mut(&mut self, id: BlockId) -> Option<&mut CacheBlock> {
+    pub(in crate::core) fn get_mut(&mut self, id: BlockId) -> Option<&mut CacheBlock> {
         find(&mut self.slots, id)
     }
 
     /// How many blocks there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::core) fn len(&self) -> usize {
         self.slots.len() - self.free_slots.len()
     }
 
     /// True when the block is among those that eviction looks at.
-    pub(super) fn is_evictable(&self, id: BlockId) -> bool {
+    pub(in crate::core) fn is_evictable(&self, id: BlockId) -> bool {
         self.get(id).is_some_and(|block| self.clean.get(&block.stamp) == Some(&id))
     }
 
-    pub(super) fn capacity(&self) -> u64 {
+    pub(in crate::core) fn capacity(&self) -> u64 {
         self.pool.capacity().as_u64()
     }
 
-    pub(super) fn used(&self) -> u64 {
+    pub(in crate::core) fn used(&self) -> u64 {
         self.capacity() - self.pool.available().as_u64()
     }
 
-    pub(super) fn touch(&mut self, id: BlockId) {
+    pub(in crate::core) fn touch(&mut self, id: BlockId) {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         if let Some(block) = self.get_mut(id) {
@@ -276,7 +271,7 @@ impl Cache {
         }
     }
 
-    pub(super) fn insert(&mut self, ino: Ino, start: u64, memory: BlockMemory) -> BlockId {
+    pub(in crate::core) fn insert(&mut self, ino: Ino, start: u64, memory: BlockMemory) -> BlockId {
         let stamp = self.next_stamp;
         self.next_stamp += 1;
         let block = CacheBlock {
@@ -313,7 +308,7 @@ impl Cache {
     }
 
     /// Takes a block out, whatever state it is in; dirty bytes are forgotten.
-    pub(super) fn remove(&mut self, id: BlockId) -> Option<CacheBlock> {
+    pub(in crate::core) fn remove(&mut self, id: BlockId) -> Option<CacheBlock> {
         let (turn, held) = self.slots.get_mut(id.slot as usize).filter(|(turn, _)| *turn == id.turn)?;
         let block = held.take()?;
         *turn = turn.wrapping_add(1);
@@ -334,7 +329,7 @@ impl Cache {
     }
 
     /// These bytes of the block are valid and the device does not have them.
-    pub(super) fn mark_dirty(&mut self, id: BlockId, range: Range<u64>, now: Instant, epoch: u64) {
+    pub(in crate::core) fn mark_dirty(&mut self, id: BlockId, range: Range<u64>, now: Instant, epoch: u64) {
         let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         if before == 0 {
@@ -351,7 +346,7 @@ impl Cache {
     }
 
     /// These bytes are on their way to the device, or are not the file's any more.
-    pub(super) fn mark_clean(&mut self, id: BlockId, range: Range<u64>) {
+    pub(in crate::core) fn mark_clean(&mut self, id: BlockId, range: Range<u64>) {
         let Some(block) = find(&mut self.slots, id) else { return };
         let before = block.dirty.total();
         block.dirty.remove(range);
@@ -379,23 +374,27 @@ impl Cache {
     }
 
     /// True when something of the file is dirty.
-    pub(super) fn is_dirty(&self, ino: Ino) -> bool {
+    pub(in crate::core) fn is_dirty(&self, ino: Ino) -> bool {
         self.dirty.contains_key(&ino)
     }
 
     /// The file's blocks with dirty bytes that begin in `range`, in order.
-    pub(super) fn dirty_of(&self, ino: Ino, range: Range<u64>) -> impl Iterator<Item = (u64, BlockId)> {
+    pub(in crate::core) fn dirty_of(
+        &self,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (u64, BlockId)> {
         self.dirty.get(&ino).into_iter().flat_map(move |blocks| blocks.range(range.clone()))
     }
 
     /// Files with dirty blocks.
-    pub(super) fn dirty_files(&self) -> impl Iterator<Item = Ino> {
+    pub(in crate::core) fn dirty_files(&self) -> impl Iterator<Item = Ino> {
         self.dirty.keys().copied()
     }
 
     /// These blocks of a file, from `from` on, are not needed any more. They count as what they were until
     /// [`remove_gone`](Self::remove_gone).
-    pub(super) fn let_go(&mut self, ino: Ino, from: u64, blocks: BlockIndex) {
+    pub(in crate::core) fn let_go(&mut self, ino: Ino, from: u64, blocks: BlockIndex) {
         if let Some(dirty) = self.dirty.get_mut(&ino) {
             dirty.split_off(from);
             if dirty.is_empty() {
@@ -408,7 +407,7 @@ impl Cache {
     }
 
     /// Takes out some of the blocks that are not needed any more, at most `count`. True when there are more.
-    pub(super) fn remove_gone(&mut self, count: usize) -> bool {
+    pub(in crate::core) fn remove_gone(&mut self, count: usize) -> bool {
         for _ in 0..count {
             let Some(blocks) = self.gone.last_mut() else { return false };
             match blocks.last_until(u64::MAX) {
@@ -423,17 +422,17 @@ impl Cache {
     }
 
     /// True when blocks are kept that are not needed any more.
-    pub(super) fn has_gone(&self) -> bool {
+    pub(in crate::core) fn has_gone(&self) -> bool {
         !self.gone.is_empty()
     }
 
     /// Those of them that were not evicted, for the audit.
-    pub(super) fn gone(&self) -> impl Iterator<Item = &CacheBlock> {
+    pub(in crate::core) fn gone(&self) -> impl Iterator<Item = &CacheBlock> {
         self.gone.iter().flat_map(BlockIndex::ids).filter_map(|id| self.get(id))
     }
 
     /// Takes out the clean block that was not used for longest, of those to which no player will come if there is one.
-    pub(super) fn evict_one(&mut self) -> Option<(BlockId, CacheBlock)> {
+    pub(in crate::core) fn evict_one(&mut self) -> Option<(BlockId, CacheBlock)> {
         let find = |may_be_wanted: bool| {
             let mut blocks = self.clean.values().filter_map(|&id| Some((id, self.get(id)?)));
             let fits = |block: &CacheBlock| {

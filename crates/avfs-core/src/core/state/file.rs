@@ -1,0 +1,263 @@
+//! What the core knows of a file beyond its inode: much while it is used, little while it only has blocks in the cache.
+
+use super::blocks::{BlockId, BlockIndex};
+use super::expectation::Expectation;
+use super::operation::Ticket;
+use crate::config::Settings;
+use crate::policy::Policy;
+use crate::ranges::RangeSet;
+use crate::types::{Declaration, HandleId, OpenFlags, Opener};
+use avfs_streams::sequence::SequenceId;
+use rtsched::{Account, Direction, Terms};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use units::Timestamp;
+
+/// What is kept of a file that nobody uses: what is in memory of it. A cache full of small files has very many of these.
+#[derive(Debug, Default)]
+pub(in crate::core) struct RestingFile {
+    /// See [`FileState::blocks`]; all are clean and idle.
+    pub(in crate::core) blocks: BlockIndex,
+    /// See [`FileState::pages_are_true`].
+    pub(in crate::core) pages_are_true: bool,
+}
+
+impl RestingFile {
+    pub(in crate::core) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && !self.pages_are_true
+    }
+}
+
+/// See the module's documentation. Made on first use; of a file that is not used any more a [`RestingFile`] stays, or
+/// nothing.
+#[derive(Debug, Default)]
+pub(in crate::core) struct FileState {
+    /// Length as clients see it; the inode's recorded size follows when the data is on the device.
+    pub(in crate::core) size: u64,
+    /// End of the last append that was begun: where the next one goes.
+    pub(in crate::core) append_end: u64,
+    /// Times of writes and reads that are in no record yet.
+    pub(in crate::core) touched: Option<Touched>,
+    /// Blocks in the cache, by their first byte.
+    pub(in crate::core) blocks: BlockIndex,
+    /// File blocks (4 KiB) without an extent for which space is promised: dirty in the cache, or on their way to the
+    /// device.
+    pub(in crate::core) delayed: RangeSet,
+    /// How much of `delayed` is still a claim in the allocator; the rest has its place already.
+    pub(in crate::core) claimed: u64,
+    /// Which holes its writers are about to fill.
+    pub(in crate::core) expectation: Expectation,
+    /// File blocks that have a place, unwritten, only because they are expected: nobody has written them or asked for
+    /// them, and they are given back if nobody does.
+    pub(in crate::core) reserved: RangeSet,
+    /// Who wrote it last.
+    pub(in crate::core) given_by: Option<Opener>,
+    pub(in crate::core) readers: u32,
+    pub(in crate::core) writers: u32,
+    /// Requests to the device that read into blocks, and that write from them.
+    pub(in crate::core) loads: u32,
+    pub(in crate::core) writes: u32,
+    /// Bytes of the file that could not be read, and of which no reader was told yet.
+    pub(in crate::core) unreadable: RangeSet,
+    /// File blocks with an extent whose place the device refuses: they wait, dirty, for another one. Part of `delayed`.
+    pub(in crate::core) displaced: RangeSet,
+    /// How often something of it was lost, and that no client was told of the last time.
+    pub(in crate::core) lost: u64,
+    pub(in crate::core) lost_unseen: bool,
+    /// Bytes on their way to the device.
+    pub(in crate::core) writing: u64,
+    /// Ranges of its blocks that clients copy into now.
+    pub(in crate::core) filling: u32,
+    /// Pages wait for a load to be complete enough to be written.
+    pub(in crate::core) write_after_load: bool,
+    /// Pages on the device that hold something behind this old end of the file: a longer size is recorded only after
+    /// they have been written again.
+    pub(in crate::core) tails: SmallVec<[(u64, u64); 1]>,
+    /// File block and device block behind the space that was given out last.
+    pub(in crate::core) last_placed: Option<(u64, u64)>,
+    /// Grows with each fsync, so that one waits for what was dirty before it and no more.
+    pub(in crate::core) epoch: u64,
+    /// How many writes of each epoch are at the device.
+    pub(in crate::core) writes_by_epoch: BTreeMap<u64, u32>,
+    /// Operations to try again when a request to the device ends.
+    pub(in crate::core) waiting: Vec<Ticket>,
+    /// Operations among those that need the file to be idle: while there is one, no new request starts.
+    pub(in crate::core) exclusive: u32,
+    /// How many of `readers` and `writers` go through the kernel's page cache: all or none of them, so that no write passes pages
+    /// by that others read from.
+    pub(in crate::core) through_pages: u32,
+    /// What the kernel has pages of is as it is here: since they were dropped last, nothing was open that passes them by.
+    pub(in crate::core) pages_are_true: bool,
+    /// Clients that read on and on, and do not copy.
+    pub(in crate::core) playing: SmallVec<[Playing; 1]>,
+    /// Clients that write faster than the file is ever played.
+    pub(in crate::core) copying: SmallVec<[HandleId; 1]>,
+    /// The sequences that it was part of when it was opened last to be read, and to be written.
+    pub(in crate::core) sequences: [Option<SequenceId>; 2],
+    /// It was asked itself how fast it plays.
+    pub(in crate::core) probed: bool,
+    /// What its readers are promised, and its writers.
+    pub(in crate::core) promised: [Option<Terms>; 2],
+    /// What held for it when it was opened last; absent: nobody says anything of it.
+    pub(in crate::core) policy: Option<Box<Policy>>,
+    pub(in crate::core) told: Option<Box<Told>>,
+    /// What clients that have it open said of their reading or writing.
+    pub(in crate::core) declarations: Vec<Declared>,
+}
+
+/// What was told of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::core) struct Told {
+    pub(in crate::core) container: Settings,
+    pub(in crate::core) observation: Settings,
+}
+
+impl Told {
+    /// The same, and what the container was found to say.
+    pub(in crate::core) fn with_container(self, container: Settings) -> Self {
+        Self { container, ..self }
+    }
+
+    /// The rate is known from observation, and from nothing else that was told.
+    pub(in crate::core) fn is_only_observed(&self) -> bool {
+        self.container.rate.is_none() && self.observation.rate.is_some()
+    }
+}
+
+/// A client that reads on and on, and does not copy, as far as can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) struct Playing {
+    pub(in crate::core) handle: HandleId,
+    /// How many streams it is: who plays two places of a file at once is two.
+    pub(in crate::core) streams: u32,
+    /// It was seen to rest, as nobody does who copies.
+    pub(in crate::core) rests: bool,
+}
+
+/// What one client said.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct Declared {
+    pub(in crate::core) handle: HandleId,
+    pub(in crate::core) direction: Direction,
+    pub(in crate::core) declaration: Declaration,
+    /// Of the user whose application said it.
+    pub(in crate::core) account: Option<Account>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::core) struct Touched {
+    pub(in crate::core) atime: Option<Timestamp>,
+    pub(in crate::core) mtime: Option<Timestamp>,
+}
+
+impl FileState {
+    /// What holds for it.
+    pub(in crate::core) fn policy(&self) -> avfs_streams::Policy {
+        self.policy.as_deref().map(|policy| policy.streams).unwrap_or_default()
+    }
+
+    /// Length of its windows of free space in units; `None`: the allocator's own choice.
+    pub(in crate::core) fn window_units(&self) -> Option<usize> {
+        self.policy.as_deref().and_then(Policy::window_units)
+    }
+
+    /// Somebody opened it with these flags (+1), or closed it (-1).
+    pub(in crate::core) fn count_client(&mut self, flags: OpenFlags, change: i32) {
+        let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
+        *count = count.saturating_add_signed(change);
+    }
+
+    /// What its readers or its writers are promised, as the stream that they are together.
+    pub(in crate::core) fn terms(&self, direction: Direction) -> Option<Terms> {
+        self.promised[usize::from(direction == Direction::Write)]
+    }
+
+    /// The sequence as part of which it is read, or written.
+    pub(in crate::core) fn sequence(&self, direction: Direction) -> Option<SequenceId> {
+        self.sequences[usize::from(direction == Direction::Write)]
+    }
+
+    pub(in crate::core) fn set_sequence(&mut self, direction: Direction, sequence: Option<SequenceId>) {
+        self.sequences[usize::from(direction == Direction::Write)] = sequence;
+    }
+
+    pub(in crate::core) fn set_terms(&mut self, direction: Direction, terms: Option<Terms>) {
+        self.promised[usize::from(direction == Direction::Write)] = terms;
+    }
+
+    /// A client plays the file from now on, or does not.
+    pub(in crate::core) fn set_playing(&mut self, handle: HandleId, playing: Option<Playing>) {
+        self.playing.retain(|before| before.handle != handle);
+        self.playing.extend(playing);
+    }
+
+    /// How a client plays the file, if it does.
+    pub(in crate::core) fn playing_of(&self, handle: HandleId) -> Option<Playing> {
+        self.playing.iter().find(|playing| playing.handle == handle).copied()
+    }
+
+    /// How many streams a client is.
+    pub(in crate::core) fn streams_of(&self, handle: HandleId) -> u32 {
+        self.playing_of(handle).map_or(0, |playing| playing.streams)
+    }
+
+    pub(in crate::core) fn who_plays(&self) -> impl Iterator<Item = HandleId> {
+        self.playing.iter().map(|playing| playing.handle)
+    }
+
+    pub(in crate::core) fn is_played_only_by(&self, handle: HandleId) -> bool {
+        matches!(self.playing.as_slice(), [only] if only.handle == handle)
+    }
+
+    /// A client that writes copies the file from now on, or does not.
+    pub(in crate::core) fn set_copying(&mut self, handle: HandleId, copies: bool) {
+        self.copying.retain(|copying| *copying != handle);
+        self.copying.extend(copies.then_some(handle));
+    }
+
+    /// True when nobody says its rate but those who watch its clients.
+    pub(in crate::core) fn observes_rate(&self) -> bool {
+        let observed = self.told.as_deref().is_some_and(Told::is_only_observed);
+        let is_unsaid = self.policy().bitrate().is_none() || observed;
+        is_unsaid && !self.policy().forbids_streams() && self.declarations.is_empty()
+    }
+
+    /// What clients said who play, or who record.
+    pub(in crate::core) fn declared(&self, direction: Direction) -> impl Iterator<Item = &Declared> {
+        self.declarations.iter().filter(move |declared| declared.direction == direction)
+    }
+
+    /// True when its clients or an administrator say how it is read or written.
+    pub(in crate::core) fn is_media(&self) -> bool {
+        self.policy().is_media() || !self.declarations.is_empty()
+    }
+
+    pub(in crate::core) fn is_idle(&self) -> bool {
+        self.loads == 0 && self.writes == 0
+    }
+
+    /// True when nobody uses it, and the inode says everything but what is in memory; whether blocks are clean is
+    /// not asked.
+    pub(in crate::core) fn is_unused(&self) -> bool {
+        self.readers == 0
+            && self.writers == 0
+            && self.delayed.is_empty()
+            && self.reserved.is_empty()
+            && self.tails.is_empty()
+            && self.touched.is_none()
+            && !self.lost_unseen
+            && self.waiting.is_empty()
+            && self.exclusive == 0
+            && self.is_idle()
+    }
+
+    /// The block that holds byte `at`, by the caller's lookup of a block's end.
+    pub(in crate::core) fn block_before(&self, at: u64) -> Option<(u64, BlockId)> {
+        self.blocks.last_until(at)
+    }
+
+    /// First byte of the first block that begins after `at`.
+    pub(in crate::core) fn next_block(&self, at: u64) -> Option<u64> {
+        self.blocks.range(at.saturating_add(1)..u64::MAX).next().map(|(start, _)| start)
+    }
+}
