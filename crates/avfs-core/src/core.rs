@@ -51,7 +51,6 @@ use crate::journal::Journal;
 use crate::metadata::Metadata;
 use crate::types::*;
 use avfs_io::pool::Pool;
-use avfs_streams::Advice;
 use state::checkpoints::Checkpoints;
 use units::Now;
 
@@ -89,7 +88,7 @@ impl Core {
 
     /// Nothing is wished for from now on, and everything is best effort. To be called before anything is open.
     pub fn without_streams(&mut self) {
-        self.options.advice = Advice::NullStreams;
+        self.clients.streams.silence();
     }
 
     // Turns: what takes long is done a part at a time, and other clients come between.

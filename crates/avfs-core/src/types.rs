@@ -2,11 +2,11 @@
 
 use avfs_io::pool::Buffer;
 use avfs_io::tally::{self, Commands, SIZE_BOUNDS, Tally};
-pub use avfs_streams::{HandleId, Opener};
+pub use avfs_streams::{Declaration, HandleId, Opener};
 use bitflags::bitflags;
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
-use units::{Bitrate, Duration, Ino, Timestamp};
+use units::{Bitrate, Ino, Timestamp};
 
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -544,15 +544,6 @@ pub enum StreamLack {
     Sense,
     /// What is left of what its user, or all users together, may reserve.
     Share,
-}
-
-/// What an application says of a file that it has open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Declaration {
-    /// The rate at which it reads or writes, 1 kbit/s to 1 Tbit/s; `None`: that of the file's policy.
-    pub rate: Option<Bitrate>,
-    /// How long after it asks each request must be complete, 1 ms to 60 s; `None`: that of the file's policy.
-    pub period: Option<Duration>,
 }
 
 /// How a stream is served.

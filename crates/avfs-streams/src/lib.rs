@@ -12,17 +12,24 @@
 pub mod consumed;
 pub mod cursor;
 pub mod due;
+pub mod file;
 pub mod name;
 pub mod pattern;
 pub mod player;
 pub mod policy;
 pub mod qos;
 pub mod sequence;
+pub mod streams;
 pub mod window;
 pub mod writers;
 
+pub use file::Declaration;
 pub use policy::{Policy, Rate};
 pub use qos::{Ranking, RequestQos};
+pub use streams::Streams;
+
+use std::ops::Range;
+use units::{DeviceOffset, Ino};
 
 /// What a host reads and keeps at least: 4 KiB.
 pub const PAGE: u64 = 4096;
@@ -66,4 +73,36 @@ impl Opener {
     fn number(self) -> u64 {
         self.0
     }
+}
+
+/// How many clients have a file open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenFiles {
+    /// Those that only read.
+    pub readers: u32,
+    /// Those that may write.
+    pub writers: u32,
+}
+
+/// How well it is known that a stream is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// Its client reads on and on. So does who copies.
+    Guessed,
+    /// Somebody says so, or its client has a clock of its own.
+    Known,
+}
+
+/// What a host answers, from what it has in memory; asking changes nothing.
+pub trait Facts {
+    /// How many clients have a file open.
+    fn open_files(&self, ino: Ino) -> OpenFiles;
+    /// Where reading a file takes longest, as disks are: where it lies nearest to the device's end.
+    fn place_of(&self, ino: Ino) -> Option<DeviceOffset>;
+    /// The pieces in which a file lies, in the file's order, as ranges of the device.
+    fn pieces_of(&self, ino: Ino, each: &mut dyn FnMut(Range<u64>));
+    /// The directory and the name of a file; of several the one that it has had for longest.
+    fn name_of(&self, ino: Ino) -> Option<(Ino, &[u8])>;
+    /// What stands in a directory under a name: a file, or something else (`Some(None)`).
+    fn file_named(&self, directory: Ino, name: &[u8]) -> Option<Option<Ino>>;
 }

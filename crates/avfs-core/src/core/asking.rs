@@ -9,7 +9,6 @@ use crate::allocator::BlockRun;
 use crate::format::BLOCK;
 use avfs_io::pool::{MAX_BUFFER, MIN_BUFFER};
 use avfs_io::{IoOperation, IoRequest, IoTag, Segment};
-use avfs_streams::Advice;
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
 use units::{DeviceOffset, Instant};
@@ -80,11 +79,6 @@ impl Core {
     pub(super) fn go_on_later(&mut self, ticket: Ticket) {
         self.turn.is_unfinished = true;
         self.turn.tickets.push(ticket);
-    }
-
-    /// Nothing is known of clients, and nothing wished for them.
-    pub(super) fn is_unadvised(&self) -> bool {
-        self.options.advice == Advice::NullStreams
     }
 
     /// What is left of this turn, but for what is done at once in any case.

@@ -189,6 +189,7 @@ impl Core {
     /// The file is going: nothing of it is needed.
     pub(super) fn forget_file(&mut self, ino: Ino) {
         self.drop_cached(ino, 0..u64::MAX);
+        self.clients.streams.forget_file(ino);
         if let Some(mut file) = self.data.files.remove(&ino) {
             self.space.allocator.unclaim(std::mem::take(&mut file.claimed));
             self.data.cache.let_go(ino, 0, file.blocks);
@@ -390,7 +391,7 @@ impl Core {
             records.push(Record::Unmap { ino, from: 0, to: STREAM_SIZE / BLOCK });
             moved.iter().for_each(|range| pages.insert(range));
         }
-        let stated = self.data.files.get(&ino).and_then(|file| file.window_units());
+        let stated = self.data.files.get(&ino).and_then(|file| file.window_units);
         let window_units = stated.or(frame.map(|frame| frame.window_units));
         let moved_end = moved.iter().last().map_or(0, |range| range.end);
         let mut placed = None;

@@ -11,7 +11,8 @@ use super::sync::failed;
 use super::writes::WritePlan;
 use crate::error::{Error, Result};
 use crate::types::*;
-use avfs_io::Completion;
+use avfs_io::{Completion, Evidence};
+use avfs_streams::Confidence;
 use units::{Ino, Instant, Now};
 
 impl Core {
@@ -19,6 +20,13 @@ impl Core {
     pub fn take_outbox(&mut self) -> Outbox {
         self.turn.steps = STEPS;
         let mut outbox = std::mem::take(&mut self.requests.outbox);
+        let evidence = |confidence| match confidence {
+            Confidence::Guessed => Evidence::Guessed,
+            Confidence::Known => Evidence::Known,
+        };
+        for (stream, spec) in self.clients.streams.take_declared() {
+            outbox.streams.push((stream, spec.map(|(spec, confidence)| (spec, evidence(confidence)))));
+        }
         // It wakes nobody: it counts when a stream is declared, and what is written within seconds carries it before.
         if !outbox.is_empty() {
             outbox.accepted = std::mem::take(&mut self.requests.accepted);

@@ -43,6 +43,7 @@ impl Core {
         if file.blocks.ids().any(|id| self.data.cache.get(id).is_some_and(|block| !block.is_idle())) {
             return;
         }
+        self.clients.streams.forget_file(ino);
         if let Some(file) = self.data.files.remove(&ino) {
             let rest = RestingFile { blocks: file.blocks, pages_are_true: file.pages_are_true };
             if !rest.is_empty() {

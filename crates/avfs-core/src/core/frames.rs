@@ -12,7 +12,6 @@
 use super::placing::pieces;
 use super::state::blocks::BlockId;
 use super::state::{Core, Noted, PrefetchedFrame, Sequence};
-use super::streams::{direction_of, sequence_ranking};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
@@ -20,6 +19,7 @@ use avfs_streams::RequestQos;
 use avfs_streams::consumed::LONGEST_FRAME;
 use avfs_streams::due::HASTE;
 use avfs_streams::sequence::{SequenceId, Taken};
+use avfs_streams::streams::sequence_ranking;
 use avfs_streams::window::ReadaheadWindow;
 use rtsched::{Class, Direction};
 use smallvec::SmallVec;
@@ -53,12 +53,10 @@ impl Core {
         has_waited: bool,
     ) -> Followed {
         let Some(file) = self.data.files.get(&ino) else { return Followed::default() };
-        let (size, is_frame) = (file.size, file.sequence(Direction::Read).is_some());
-        let reads_only = self
-            .clients
-            .handles
-            .get(&handle.0)
-            .is_some_and(|open| direction_of(open.flags) == Direction::Read);
+        let size = file.size;
+        let is_frame = self.clients.streams.sequence_of(ino, Direction::Read).is_some();
+        let client = self.clients.streams.client_state(handle);
+        let reads_only = client.is_some_and(|client| client.direction == Direction::Read);
         let takes = reads_only && !has_waited && self.takes(now, handle, length, size);
         let noted = if takes { self.take_frame(now, ino, size, false) } else { None };
         Followed { is_frame, next: noted.map(|noted| noted.id) }
@@ -66,7 +64,7 @@ impl Core {
 
     /// Notes what a client has taken of a file, or given; true when that has become half of it.
     fn takes(&mut self, now: Now, handle: HandleId, length: u64, size: u64) -> bool {
-        let Some(open) = self.clients.handles.get_mut(&handle.0) else { return false };
+        let Some(open) = self.clients.streams.client_state_mut(handle) else { return false };
         let Some(taken) = &mut open.taken else { return false };
         taken.add(now.monotonic, length);
         let is_frame = taken.is_frame(now.monotonic, size);
@@ -79,7 +77,7 @@ impl Core {
     /// The client waits for the device: the time until now says nothing of its clock.
     pub(super) fn interrupt_frame(&mut self, ino: Ino) {
         let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
-        if let Some(sequence) = self.clients.sequences.get_mut(id)
+        if let Some(sequence) = self.clients.streams.sequences.get_mut(id)
             && let Some(head) = sequence.head_at(number)
         {
             sequence.heads[head].beat.interrupt();
@@ -89,8 +87,10 @@ impl Core {
     /// The client is given a frame. Its first ones were open before anybody knew that they are frames: it is found by their names.
     pub(super) fn give_frame(&mut self, now: Now, ino: Ino, has_waited: bool) {
         let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
-        let Some((id, ..)) = self.clients.sequences.find(name.parent, false, &name.name) else { return };
-        if let Some(sequence) = self.clients.sequences.get_mut(id) {
+        let Some((id, ..)) = self.clients.streams.sequences.find(name.parent, false, &name.name) else {
+            return;
+        };
+        if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
             // Who comes to the end and begins again waits at two places.
             sequence.heads.iter_mut().for_each(|head| head.give(now.monotonic, has_waited));
         }
@@ -100,12 +100,12 @@ impl Core {
     pub(super) fn take_frame(&mut self, now: Now, ino: Ino, length: u64, writes: bool) -> Option<Noted> {
         let name = self.metadata.get(ino)?.names.first()?.clone();
         let taken = Taken { directory: name.parent, writes, name: &name.name, ino, length };
-        let mut noted = self.clients.sequences.note(now.monotonic, taken)?;
+        let mut noted = self.clients.streams.sequences.note(now.monotonic, taken)?;
         self.give_up_frames(std::mem::take(&mut noted.given_up));
-        let policy = self.data.files.get(&ino).map(|file| file.policy()).unwrap_or_default();
+        let policy = self.clients.streams.policy(ino);
         let (id, index) = (noted.id, noted.head);
-        let (_, number, _) = self.clients.sequences.find(name.parent, writes, &name.name)?;
-        let sequence = self.clients.sequences.get_mut(id)?;
+        let (_, number, _) = self.clients.streams.sequences.find(name.parent, writes, &name.name)?;
+        let sequence = self.clients.streams.sequences.get_mut(id)?;
         sequence.policy = policy;
         let rate = sequence.rate();
         let head = sequence.heads.get_mut(index)?;
@@ -121,11 +121,14 @@ impl Core {
         if begins && !writes && policy.frame_period().is_none() {
             self.probe(ino);
         }
-        self.clients.next_stop = self.clients.next_stop.min(self.clients.sequences.next_idle());
+        self.clients.streams.next_stop =
+            self.clients.streams.next_stop.min(self.clients.streams.sequences.next_idle());
         self.declare_sequence(id);
         // Those that are opened from now on join when they are opened.
-        let is_outside =
-            || self.data.files.get(&ino).is_some_and(|file| file.sequence(Direction::Read).is_none());
+        let is_outside = || {
+            self.data.files.contains_key(&ino)
+                && self.clients.streams.sequence_of(ino, Direction::Read).is_none()
+        };
         if begins && !writes && is_outside() {
             self.join_frames(now, id, index);
         }
@@ -135,7 +138,7 @@ impl Core {
     /// A client has closed a frame that it read.
     pub(super) fn close_frame(&mut self, ino: Ino) {
         let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
-        let Some(sequence) = self.clients.sequences.get_mut(id) else { return };
+        let Some(sequence) = self.clients.streams.sequences.get_mut(id) else { return };
         let closed: Vec<_> = sequence.heads.iter_mut().filter_map(|head| head.close(number)).collect();
         self.unwant(closed.iter().flat_map(|frame| &frame.kept));
     }
@@ -156,8 +159,12 @@ impl Core {
 
     /// The files of the frames that a client took last.
     fn frames_taken(&self, id: SequenceId, index: usize) -> Vec<Ino> {
-        let head =
-            self.clients.sequences.get(id).and_then(|sequence| Some((sequence, sequence.heads.get(index)?)));
+        let head = self
+            .clients
+            .streams
+            .sequences
+            .get(id)
+            .and_then(|sequence| Some((sequence, sequence.heads.get(index)?)));
         let taken = head.into_iter().flat_map(|(sequence, head)| {
             head.numbers().filter_map(move |number| self.frame(sequence, head, number))
         });
@@ -168,12 +175,16 @@ impl Core {
     fn join_frames(&mut self, now: Now, id: SequenceId, index: usize) {
         let mut joining = self.frames_taken(id, index);
         joining.retain(|ino| {
-            self.data.files.get(ino).is_some_and(|file| file.sequence(Direction::Read).is_none())
+            self.data.files.contains_key(ino)
+                && self.clients.streams.sequence_of(*ino, Direction::Read).is_none()
         });
         for &ino in &joining {
-            self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Read, Some(id)));
+            self.change_streams(ino, |core| {
+                core.clients.streams.file_mut(ino).set_sequence(Direction::Read, Some(id))
+            });
         }
-        let Some(sequence) = self.clients.sequences.get(id).filter(|sequence| sequence.declared.is_some())
+        let Some(sequence) =
+            self.clients.streams.sequences.get(id).filter(|sequence| sequence.declared.is_some())
         else {
             return;
         };
@@ -191,7 +202,7 @@ impl Core {
 
     /// Asks for the frames that the clients of a sequence come to next.
     pub(super) fn read_sequence_ahead(&mut self, now: Now, id: SequenceId) {
-        let heads = self.clients.sequences.get(id).map_or(0, |sequence| sequence.heads.len());
+        let heads = self.clients.streams.sequences.get(id).map_or(0, |sequence| sequence.heads.len());
         for index in 0..heads {
             self.hasten_frames(now, id, index);
             self.read_frames_ahead(now, id, index);
@@ -202,7 +213,8 @@ impl Core {
     /// sooner to those behind.
     fn hasten_frames(&mut self, now: Now, id: SequenceId, index: usize) {
         let sooner = self.frames_needed_sooner(now, id, index);
-        let head = self.clients.sequences.get_mut(id).and_then(|sequence| sequence.heads.get_mut(index));
+        let head =
+            self.clients.streams.sequences.get_mut(id).and_then(|sequence| sequence.heads.get_mut(index));
         let Some(head) = head.filter(|_| !sooner.is_empty()) else { return };
         let mut needs = BTreeMap::new();
         for (at, need) in sooner {
@@ -216,7 +228,7 @@ impl Core {
 
     /// Of what is ahead of a client, by their places there, the frames that are needed much sooner than they were asked for.
     fn frames_needed_sooner(&self, now: Now, id: SequenceId, index: usize) -> Vec<(usize, RequestQos)> {
-        let sequence = self.clients.sequences.get(id);
+        let sequence = self.clients.streams.sequences.get(id);
         let Some((sequence, head)) = sequence.and_then(|one| Some((one, one.heads.get(index)?))) else {
             return Vec::new();
         };
@@ -238,12 +250,12 @@ impl Core {
 
     /// Asks for what comes behind what clients began with, once all of that has been asked for.
     pub(super) fn read_ahead_of_who_began(&mut self, now: Now) {
-        if now.monotonic < self.clients.next_ahead {
+        if now.monotonic < self.clients.streams.next_ahead {
             return;
         }
-        self.clients.next_ahead = Instant::FAR_FUTURE;
+        self.clients.streams.next_ahead = Instant::FAR_FUTURE;
         let has_begun = |sequence: &Sequence| sequence.heads.iter().any(|head| head.asks_until().is_some());
-        let begun = self.clients.sequences.iter().filter(|(_, sequence)| has_begun(sequence));
+        let begun = self.clients.streams.sequences.iter().filter(|(_, sequence)| has_begun(sequence));
         let begun: Vec<SequenceId> = begun.map(|(id, _)| id).collect();
         begun.into_iter().for_each(|id| self.read_sequence_ahead(now, id));
     }
@@ -251,25 +263,25 @@ impl Core {
     /// Asks for the frames that a client comes to next. What it begins with comes in the network's order, and before what is behind
     /// it: the scheduler promises first what is asked for first.
     fn read_frames_ahead(&mut self, now: Now, id: SequenceId, index: usize) {
-        let Some(sequence) = self.clients.sequences.get(id) else { return };
+        let Some(sequence) = self.clients.streams.sequences.get(id) else { return };
         let Some(head) = sequence.heads.get(index).filter(|head| sequence.is_run(head)) else { return };
-        if sequence.policy.prefetch_depth() == Bytes::ZERO || self.is_undecided(id.stream()) {
+        if sequence.policy.prefetch_depth() == Bytes::ZERO || self.clients.streams.is_undecided(id.stream()) {
             return;
         }
         if let Some(until) = head.asks_until().filter(|until| now.monotonic < *until) {
-            self.clients.next_ahead = self.clients.next_ahead.min(until);
+            self.clients.streams.next_ahead = self.clients.streams.next_ahead.min(until);
             return;
         }
         let lead = self.lead_of_sequence(sequence, index);
         let ahead_of = |core: &Self| {
-            core.clients.sequences.get(id).and_then(|held| Some(held.heads.get(index)?.ahead_bytes()))
+            core.clients.streams.sequences.get(id).and_then(|held| Some(held.heads.get(index)?.ahead_bytes()))
         };
         while let Some(ahead) = ahead_of(self).filter(|&ahead| ahead <= lead.bytes) {
             // Who has little ahead needs something soon, not much of it.
             let request = lead.request.min(ahead.max(MAX_BUFFER as u64));
             let mut asked = 0;
             while asked < request {
-                let Some(sequence) = self.clients.sequences.get(id) else { return };
+                let Some(sequence) = self.clients.streams.sequences.get(id) else { return };
                 // Half a request by when its first frame is needed: frames that are wanted one by one make short commands.
                 let half = asked / (lead.request / 2).max(1) * (lead.request / 2);
                 let need = self.need_of_frames(now, id, sequence, index, Bytes(ahead + half));
@@ -299,7 +311,7 @@ impl Core {
         let ranking = sequence_ranking(id, sequence, head.is_none_or(|head| head.pace.copies()));
         let need = RequestQos::of(ranking, now.monotonic, Bytes::ZERO);
         let (Some(rate), Some(window)) = (ranking.rate, ranking.window) else { return need };
-        if self.is_refused_sequence(id) {
+        if self.clients.streams.is_refused_sequence(id) {
             let deadline = head.and_then(|head| head.allowance.due(now.monotonic, ahead));
             return RequestQos { class: Class::BestEffort, deadline, ..need };
         }
@@ -320,7 +332,7 @@ impl Core {
         need: RequestQos,
         room: Option<u64>,
     ) -> Option<u64> {
-        let sequence = self.clients.sequences.get(id)?;
+        let sequence = self.clients.streams.sequences.get(id)?;
         let head = sequence.heads.get(index)?;
         if head.ahead.len() >= MOST_AHEAD {
             return None;
@@ -340,7 +352,7 @@ impl Core {
         let kept = self.load_frame(ino, size, need)?;
         kept.iter().for_each(|&block| self.data.cache.want(block));
         let frame = PrefetchedFrame { number, bytes, kept, needed: need.deadline };
-        self.clients.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
+        self.clients.streams.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
         Some(bytes)
     }
 
@@ -358,13 +370,13 @@ impl Core {
 
     /// How many references clients of sequences hold to each block, for the audit.
     pub(super) fn blocks_of_sequences(&self) -> impl Iterator<Item = BlockId> {
-        let heads = self.clients.sequences.iter().flat_map(|(_, sequence)| &sequence.heads);
+        let heads = self.clients.streams.sequences.iter().flat_map(|(_, sequence)| &sequence.heads);
         heads.flat_map(|head| head.frames()).flat_map(|frame| frame.kept.iter().copied())
     }
 
     /// Notes what a client that writes has given, for [`gather_frame`](Self::gather_frame).
     pub(super) fn note_written(&mut self, now: Now, handle: HandleId, length: u64) {
-        let taken = self.clients.handles.get_mut(&handle.0).and_then(|open| open.taken.as_mut());
+        let taken = self.clients.streams.client_state_mut(handle).and_then(|open| open.taken.as_mut());
         if let Some(taken) = taken {
             taken.add(now.monotonic, length);
         }
@@ -372,10 +384,14 @@ impl Core {
 
     /// A file whose name made it the next frame of a sequence is none when it takes longer, or becomes longer, than frames do.
     pub(super) fn outgrow_sequence(&mut self, now: Now, ino: Ino, handle: HandleId) {
-        let Some(given) = self.clients.handles.get(&handle.0).and_then(|open| open.taken) else { return };
+        let Some(given) = self.clients.streams.client_state(handle).and_then(|open| open.taken) else {
+            return;
+        };
         let is_frame = given.bytes <= LONGEST_RECORDED && given.is_quick(now.monotonic);
         if !is_frame && self.is_recorded_frame(ino) {
-            self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Write, None));
+            self.change_streams(ino, |core| {
+                core.clients.streams.file_mut(ino).set_sequence(Direction::Write, None)
+            });
         }
     }
 }

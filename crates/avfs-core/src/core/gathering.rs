@@ -28,13 +28,15 @@ impl Core {
             return false;
         }
         let Some(Noted { id, first, .. }) = self.take_frame(now, ino, size, true) else { return false };
-        self.change_streams(ino, |core| core.file_mut(ino).set_sequence(Direction::Write, Some(id)));
+        self.change_streams(ino, |core| {
+            core.clients.streams.file_mut(ino).set_sequence(Direction::Write, Some(id))
+        });
         if let Some(first) = first {
             self.go_on_behind(id, first);
         }
         let longest = self.data.cache.capacity() / 8;
         self.gather(id, ino, size);
-        let Some(sequence) = self.clients.sequences.get(id) else { return false };
+        let Some(sequence) = self.clients.streams.sequences.get(id) else { return false };
         // Who was promised long requests has memory of his own for that: a copy that fills the rest does not make them short.
         let is_overfull = self.is_overfull(sequence.terms.is_some());
         let gathered: u64 = sequence.gathered.iter().map(|(.., length)| length).sum();
@@ -47,7 +49,7 @@ impl Core {
 
     pub(super) fn gather(&mut self, id: SequenceId, ino: Ino, size: u64) {
         if let Some((_, number)) = self.place_in_sequence(ino, Direction::Write)
-            && let Some(sequence) = self.clients.sequences.get_mut(id)
+            && let Some(sequence) = self.clients.streams.sequences.get_mut(id)
         {
             sequence.gathered.push((number, ino, size));
         }
@@ -57,8 +59,8 @@ impl Core {
     pub(super) fn go_on_behind(&mut self, id: SequenceId, first: Ino) {
         let waits = |file: &FileState| file.claimed > 0 && file.writers == 0;
         if let Some(file) = self.data.files.get_mut(&first).filter(|file| waits(file)) {
-            file.set_sequence(Direction::Write, Some(id));
             let size = file.size;
+            self.clients.streams.file_mut(first).set_sequence(Direction::Write, Some(id));
             return self.gather(id, first, size);
         }
         let Some(extents) = self.metadata.get(first).and_then(|inode| inode.extents()) else { return };
@@ -68,13 +70,13 @@ impl Core {
         if file.is_none_or(|file| file.writers == 0) {
             self.space.allocator.release_window(Owner(first.0));
         }
-        if let Some(sequence) = self.clients.sequences.get_mut(id) {
+        if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
             sequence.placed = placed;
         }
     }
 
     pub(super) fn write_gathered(&mut self, now: Now, id: SequenceId) {
-        let Some(sequence) = self.clients.sequences.get_mut(id) else { return };
+        let Some(sequence) = self.clients.streams.sequences.get_mut(id) else { return };
         let mut gathered = std::mem::take(&mut sequence.gathered);
         gathered.sort_unstable();
         for (_, ino, _) in gathered {
@@ -87,23 +89,24 @@ impl Core {
 
     /// Ends what nobody has gone on with for some time: its memory and its reservation are others'.
     pub(super) fn stop_idle_sequences(&mut self, now: Now) {
-        if now.monotonic < self.clients.next_stop {
+        if now.monotonic < self.clients.streams.next_stop {
             return;
         }
-        for (id, frames) in self.clients.sequences.take_idle(now.monotonic) {
+        for (id, frames) in self.clients.streams.sequences.take_idle(now.monotonic) {
             self.give_up_frames(frames);
             self.write_gathered(now, id);
             self.declare_sequence(id);
-            let is_over = self.clients.sequences.get(id).is_none_or(|sequence| sequence.heads.is_empty());
+            let is_over =
+                self.clients.streams.sequences.get(id).is_none_or(|sequence| sequence.heads.is_empty());
             if is_over {
                 self.space.allocator.release_window(owner_of(id));
             }
         }
-        self.clients.next_stop = self.clients.sequences.next_idle();
+        self.clients.streams.next_stop = self.clients.streams.sequences.next_idle();
     }
 
     /// When a client of a sequence will have stopped, or will have asked for what it begins with.
     pub(super) fn sequences_due(&self) -> Instant {
-        self.clients.next_stop.min(self.clients.next_ahead)
+        self.clients.streams.next_stop.min(self.clients.streams.next_ahead)
     }
 }

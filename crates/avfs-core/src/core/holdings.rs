@@ -4,14 +4,14 @@
 //! **Excludes:** keeping to it, which players and writeback do. **State:** none of its own. **Invariants:** every block
 //! counts once for each stream that holds it; what may be evicted at any time counts for nobody.
 
+use super::state::Core;
 use super::state::blocks::BlockId;
 use super::state::cache::CacheBlock;
 use super::state::file::FileState;
 use super::state::operation::{Operation, Ticket};
-use super::state::{Core, Handle};
-use super::streams::{direction_of, stream_of};
 use crate::types::HandleId;
 use avfs_io::pool::MAX_BUFFER;
+use avfs_streams::streams::stream_of;
 use avfs_streams::window::ReadaheadWindow;
 use rtsched::{Direction, StreamId, Terms};
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,15 +105,13 @@ impl Core {
     pub fn holdings(&self) -> BTreeMap<StreamId, Holding> {
         let mut holdings = BTreeMap::new();
         let mut clients: BTreeMap<(Ino, bool), Vec<HandleId>> = BTreeMap::new();
-        for (&number, Handle { ino, flags, .. }) in
-            self.clients.handles.iter().filter(|(_, open)| open.player.is_some())
-        {
-            let writes = direction_of(*flags) == Direction::Write;
-            clients.entry((*ino, writes)).or_default().push(HandleId(number));
+        for (handle, client) in self.clients.streams.clients().filter(|(_, client)| client.player.is_some()) {
+            let writes = client.direction == Direction::Write;
+            clients.entry((client.ino, writes)).or_default().push(handle);
         }
         for (&ino, file) in &self.data.files {
             let readers = clients.get(&(ino, false)).map_or(0, Vec::len) as u32;
-            if file.sequence(Direction::Read).is_none() {
+            if self.clients.streams.sequence_of(ino, Direction::Read).is_none() {
                 self.add_readers(&mut holdings, ino, file, readers);
             }
             let writers = clients.get(&(ino, true)).map_or(0, Vec::len) as u32;
@@ -144,8 +142,8 @@ impl Core {
         clients: u32,
     ) {
         let mut held = Holding { clients, ..Holding::default() };
-        held.lead(ReadaheadWindow::unpromised(&file.policy(), self.data.cache.capacity()));
-        held.promise(file.terms(Direction::Read));
+        held.lead(ReadaheadWindow::unpromised(&self.clients.streams.policy(ino), self.data.cache.capacity()));
+        held.promise(self.clients.streams.file(ino).and_then(|file| file.terms(Direction::Read)));
         let is_read =
             |block: &&CacheBlock| !is_being_written(block) && (block.wanted > 0 || !block.loading.is_empty());
         let awaited: Vec<_> = file.waiting.iter().filter_map(|ticket| self.read_of(*ticket)).collect();
@@ -163,7 +161,7 @@ impl Core {
         file: &FileState,
         clients: u32,
     ) {
-        let sequence = file.sequence(Direction::Write);
+        let sequence = self.clients.streams.sequence_of(ino, Direction::Write);
         let stream = sequence.map_or(stream_of(ino, Direction::Write), |id| id.stream());
         let held = holdings.entry(stream).or_default();
         held.clients += clients;
@@ -174,7 +172,9 @@ impl Core {
     }
 
     fn add_sequences(&self, holdings: &mut BTreeMap<StreamId, Holding>) {
-        for (id, sequence) in self.clients.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes) {
+        for (id, sequence) in
+            self.clients.streams.sequences.iter().filter(|(_, sequence)| !sequence.pattern.writes)
+        {
             let held = holdings.entry(id.stream()).or_default();
             held.clients = sequence.heads.len() as u32;
             held.lead(ReadaheadWindow::unpromised(&sequence.policy, self.data.cache.capacity()));

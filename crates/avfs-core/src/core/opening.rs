@@ -9,7 +9,6 @@ use super::state::{Core, Handle};
 use super::streams::direction_of;
 use crate::error::{Error, Result};
 use crate::types::*;
-use avfs_streams::consumed::ConsumedFraction;
 use units::{Ino, Now};
 
 /// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache.
@@ -38,21 +37,12 @@ impl Core {
         let lost_seen = self.data.files.get(&ino).map_or(0, |file| file.lost - u64::from(file.lost_unseen));
         let handle = HandleId(self.clients.next_handle);
         self.clients.next_handle += 1;
-        let open = Handle {
-            ino,
-            flags,
-            through_pages: false,
-            opener: Opener::of(handle),
-            read_deadline: None,
-            player: None,
-            taken: Some(ConsumedFraction::default()),
-            lost_seen,
-        };
+        let open = Handle { ino, flags, through_pages: false, lost_seen };
         self.clients.handles.insert(handle.0, open);
+        self.clients.streams.opened(handle, ino, direction);
         self.change_streams(ino, |core| {
-            let file = core.file_mut(ino);
-            file.set_sequence(direction, sequence);
-            file.count_client(flags, 1);
+            core.clients.streams.file_mut(ino).set_sequence(direction, sequence);
+            core.file_mut(ino).count_client(flags, 1);
         });
         let cache = self.cache_mode(ino, handle);
         Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
@@ -67,9 +57,10 @@ impl Core {
         };
         // What the kernel answers from its pages changes no time of access.
         let each_read_counts = self.options.access_times == AccessTimes::Strict;
+        let is_media = self.clients.streams.file(ino).is_some_and(|file| file.is_media());
         let file = self.file_mut(ino);
         let is_first = file.readers + file.writers == 1;
-        let is_small = file.size <= PAGE_CACHE_LIMIT && !file.is_media();
+        let is_small = file.size <= PAGE_CACHE_LIMIT && !is_media;
         let only_reads = !each_read_counts && !flags.intersects(OpenFlags::WRITE | OpenFlags::DIRECT);
         if file.through_pages == 0 && !(is_first && is_small && only_reads) {
             file.pages_are_true = false;
@@ -97,7 +88,7 @@ impl Core {
 
     /// Says who opened a file. Until then, and if that is [nobody known](Opener::is_known), it is somebody who has opened nothing else.
     pub fn set_opener(&mut self, handle: HandleId, opener: Opener) {
-        if let Some(open) = self.clients.handles.get_mut(&handle.0).filter(|_| opener.is_known()) {
+        if let Some(open) = self.clients.streams.client_state_mut(handle).filter(|_| opener.is_known()) {
             open.opener = opener;
         }
     }
@@ -147,13 +138,14 @@ impl Core {
     /// See [`release`](Self::release).
     pub(super) fn close(&mut self, now: Now, handle: HandleId) {
         let Ok((ino, flags)) = self.handle(handle) else { return };
-        let taken = self.clients.handles.get(&handle.0).and_then(|open| open.taken);
+        let taken = self.clients.streams.client_state(handle).and_then(|open| open.taken);
         self.change_streams(ino, |core| {
             core.forget_player(ino, handle);
             let open = core.clients.handles.remove(&handle.0);
+            core.clients.streams.closed(handle);
+            core.clients.streams.file_mut(ino).declarations.retain(|declared| declared.handle != handle);
             let file = core.file_mut(ino);
             file.through_pages -= u32::from(open.is_some_and(|open| open.through_pages));
-            file.declarations.retain(|declared| declared.handle != handle);
             file.count_client(flags, -1);
         });
         if flags.contains(OpenFlags::WRITE) {

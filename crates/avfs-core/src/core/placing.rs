@@ -69,7 +69,7 @@ impl Core {
             purpose: if stream { SpaceFor::Stream } else { SpaceFor::Small },
             owner: frame.map_or(Owner(ino.0), |frame| frame.owner),
             after: after.or(frame.and_then(|frame| frame.behind)),
-            window_units: file.window_units().or_else(|| match frame {
+            window_units: file.window_units.or_else(|| match frame {
                 Some(frame) => Some(frame.window_units),
                 None => units_ahead(file, logical),
             }),
@@ -82,8 +82,8 @@ impl Core {
 
     /// Where a file goes that is about to be placed, if it is a frame.
     pub(super) fn space_of_frame(&self, ino: Ino) -> Option<SpaceOfFrame> {
-        let id = self.data.files.get(&ino)?.sequence(Direction::Write)?;
-        let behind = self.clients.sequences.get(id)?.placed;
+        let id = self.clients.streams.sequence_of(ino, Direction::Write)?;
+        let behind = self.clients.streams.sequences.get(id)?.placed;
         // Of a small volume others want something, too.
         let window_units = WINDOW_UNITS.min(self.space.allocator.free_units() / 8).max(1) as usize;
         Some(SpaceOfFrame { owner: owner_of(id), behind, window_units })
@@ -91,33 +91,24 @@ impl Core {
 
     /// A part of a file was placed: the next frame goes behind it.
     pub(super) fn placed_frame(&mut self, ino: Ino, end: u64) {
-        let id = self.data.files.get(&ino).and_then(|file| file.sequence(Direction::Write));
-        if let Some(sequence) = id.and_then(|id| self.clients.sequences.get_mut(id)) {
+        let id = self.clients.streams.sequence_of(ino, Direction::Write);
+        if let Some(sequence) = id.and_then(|id| self.clients.streams.sequences.get_mut(id)) {
             sequence.placed = Some(end);
         }
     }
 
     /// True when a handle's file is written as a frame.
     pub(super) fn is_recorded_frame(&self, ino: Ino) -> bool {
-        self.data.files.get(&ino).is_some_and(|file| file.sequence(Direction::Write).is_some())
+        self.clients.streams.sequence_of(ino, Direction::Write).is_some()
     }
 
     /// How much memory a frame should have that is being recorded, from `at` on, of which a write ends at `end`: as much as it takes if it is as
     /// long as the one before. `None`: the file is none.
     pub(super) fn memory_of_frame(&self, ino: Ino, at: u64, end: u64) -> Option<u64> {
-        let id = self.data.files.get(&ino)?.sequence(Direction::Write)?;
-        let length = self.clients.sequences.get(id)?.frame_bytes().0;
+        let id = self.clients.streams.sequence_of(ino, Direction::Write)?;
+        let length = self.clients.streams.sequences.get(id)?.frame_bytes().0;
         let piece = pieces(length).into_iter().find(|piece| piece.contains(&at));
         Some(piece.map_or(end - at, |piece| (piece.end - at).max(end - at)))
-    }
-
-    /// The sequence that an open file is part of, and its number there.
-    pub(super) fn place_in_sequence(&self, ino: Ino, direction: Direction) -> Option<(SequenceId, u64)> {
-        let id = self.data.files.get(&ino)?.sequence(direction)?;
-        let name = self.metadata.get(ino)?.names.first()?;
-        let (found, number, _) =
-            self.clients.sequences.find(name.parent, direction == Direction::Write, &name.name)?;
-        (found == id).then_some((id, number))
     }
 
     /// No more of this file is to be written: its free space is others'.

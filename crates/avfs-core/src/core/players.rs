@@ -15,20 +15,19 @@
 use super::policies::Informant;
 use super::state::blocks::BlockId;
 use super::state::cache::CacheBlock;
-use super::state::file::{FileState, Playing};
 use super::state::outbox::Cancellation;
-use super::state::{Core, Handle, Player, ReadCursor, STREAM_SIZE};
-use super::streams::{SHORT_PIECE, direction_of, stream_of};
+use super::state::{Core, Player, ReadCursor, STREAM_SIZE};
 use crate::config::quantity::is_bitrate;
 use crate::config::{Rate, Settings};
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_streams::due::{BEGINNING, START};
+use avfs_streams::file::Playing;
 use avfs_streams::pattern::{Access, NEAR, ScanDirection, ThinkTime};
 use avfs_streams::sequence::SequenceId;
+use avfs_streams::streams::{ClientState, SHORT_PIECE, stream_of};
 use avfs_streams::window::next_request;
 use avfs_streams::{REQUEST, RequestQos};
-use hashbrown::HashMap;
 use rtsched::{Class, Direction};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -41,11 +40,6 @@ const LEAST_RECORDED: Bitrate = Bitrate::from_megabits(1);
 // What the crate of streams takes for the host's page and its longest buffer.
 const _: () = assert!(avfs_streams::PAGE == BLOCK && REQUEST == avfs_io::pool::MAX_BUFFER as u64);
 
-/// The player that a handle is, if it has read or written; borrows nothing else of the core.
-fn player_of(handles: &mut HashMap<u64, Handle>, handle: HandleId) -> Option<&mut Player> {
-    handles.get_mut(&handle.0)?.player.as_deref_mut()
-}
-
 impl Core {
     /// A client has read `offset..end`: finds out what it does, and reads ahead of it. If it had to wait, where it asked is
     /// known already.
@@ -57,7 +51,7 @@ impl Core {
         read: Range<u64>,
         has_waited: bool,
     ) {
-        if self.is_unadvised() {
+        if self.clients.streams.is_silent() {
             return;
         }
         let Range { start: offset, end } = read;
@@ -75,16 +69,16 @@ impl Core {
                 player.rest.asks(now.monotonic);
             }
             player.rest.note(now.monotonic, length, rate, Direction::Read);
-        } else if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        } else if let Some(player) = self.clients.streams.player_mut(handle) {
             player.rest.answered(now.monotonic);
         }
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             player.allowance.note(now.monotonic, length, has_waited);
         }
         if !has_waited {
             self.note_request(now, ino, handle, offset, end);
             self.observe(now, ino, handle, length);
-        } else if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        } else if let Some(player) = self.clients.streams.player_mut(handle) {
             player.beat.answered(now.monotonic);
         }
         self.pass_played(handle);
@@ -101,7 +95,7 @@ impl Core {
         offset: u64,
         length: usize,
     ) -> Option<SequenceId> {
-        if self.is_unadvised() {
+        if self.clients.streams.is_silent() {
             return None;
         }
         let (ino, _) = self.handle(handle).ok()?;
@@ -111,7 +105,7 @@ impl Core {
         if followed.is_frame {
             return followed.next;
         }
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             player.rest.asks(now.monotonic);
         }
         if end > offset {
@@ -123,10 +117,10 @@ impl Core {
 
     /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
     fn observe(&mut self, now: Now, ino: Ino, handle: HandleId, length: Bytes) {
-        if !self.data.files.get(&ino).is_some_and(|file| file.observes_rate()) {
+        if !self.clients.streams.file(ino).is_some_and(|file| file.observes_rate()) {
             return;
         }
-        let player = player_of(&mut self.clients.handles, handle).filter(|player| player.has_played);
+        let player = self.clients.streams.player_mut(handle).filter(|player| player.has_played);
         if let Some(seen) = player.and_then(|player| player.beat.note(now.monotonic, length)) {
             self.note_observed(ino, seen);
         }
@@ -143,12 +137,13 @@ impl Core {
         gap: Duration,
         idling: ThinkTime,
     ) {
-        let is_unknown = |file: &FileState| file.size >= STREAM_SIZE && file.observes_rate();
-        if self.is_recorded_frame(ino) || !self.data.files.get(&ino).is_some_and(|file| is_unknown(file)) {
+        let is_long = self.data.files.get(&ino).is_some_and(|file| file.size >= STREAM_SIZE);
+        let is_unknown = is_long && self.clients.streams.file(ino).is_some_and(|file| file.observes_rate());
+        if self.is_recorded_frame(ino) || !is_unknown {
             return;
         }
-        let Some(open) = self.clients.handles.get_mut(&handle.0) else { return };
-        let beat = &mut open.player.get_or_insert_default().beat;
+        let Some(player) = self.clients.streams.player_or_new(handle) else { return };
+        let beat = &mut player.beat;
         let seen = beat.measure(now.monotonic, length, gap, idling);
         if let Some(seen) = seen.filter(|seen| *seen >= LEAST_RECORDED) {
             self.note_observed(ino, seen);
@@ -157,7 +152,7 @@ impl Core {
 
     /// A client was seen to take a file at this rate, or to give it.
     fn note_observed(&mut self, ino: Ino, seen: Bitrate) {
-        let known = self.data.files.get(&ino).and_then(|file| file.policy().bitrate());
+        let known = self.clients.streams.policy(ino).bitrate();
         let rate = Bitrate(seen.0.saturating_add(seen.0 / OBSERVED_MARGIN));
         let is_news = known.is_none_or(|known| known < seen || rate.0 < known.0 / 2);
         if is_news && is_bitrate(rate) {
@@ -169,11 +164,11 @@ impl Core {
     }
 
     fn note_request(&mut self, now: Now, ino: Ino, handle: HandleId, offset: u64, end: u64) {
-        let rate = self.rate_of(ino, handle);
+        let rate = self.clients.streams.rate_of(ino, handle);
         let size = self.data.files.get(&ino).map_or(0, |file| file.size);
-        let Some(open) = self.clients.handles.get_mut(&handle.0) else { return };
-        let reads_only = direction_of(open.flags) == Direction::Read;
-        let player = open.player.get_or_insert_default();
+        let Some(client) = self.clients.streams.client_state_mut(handle) else { return };
+        let reads_only = client.direction == Direction::Read;
+        let player = client.player.get_or_insert_default();
         player.came.get_or_insert(now.monotonic);
         if player.only_looks(offset, end, size) {
             return;
@@ -197,12 +192,12 @@ impl Core {
         rate.into_iter().for_each(|rate| player.here.take(now.monotonic, end - offset, rate));
         let (streams, rests) = (player.streams(), player.rest.has_rested());
         let playing = (streams > 0).then_some(Playing { handle, streams, rests });
-        let before_playing = self.data.files.get(&ino).and_then(|file| file.playing_of(handle));
+        let before_playing = self.clients.streams.file(ino).and_then(|file| file.playing_of(handle));
         if before_playing != playing && reads_only {
-            self.change_streams(ino, |core| core.file_mut(ino).set_playing(handle, playing));
+            self.change_streams(ino, |core| core.clients.streams.file_mut(ino).set_playing(handle, playing));
             if before_playing.is_none() {
                 self.probe(ino);
-            } else if self.data.files.get(&ino).is_some_and(|file| file.playing.is_empty()) {
+            } else if self.clients.streams.file(ino).is_some_and(|file| file.playing.is_empty()) {
                 // It copies: what it was read ahead of as a player's goes before what players want. Whoever waits for it asks again.
                 self.requests
                     .outbox
@@ -211,7 +206,7 @@ impl Core {
             }
         }
         let is_ahead = is_elsewhere && self.jumps_ahead(now, ino, handle);
-        let Some(player) = player_of(&mut self.clients.handles, handle) else { return };
+        let Some(player) = self.clients.streams.player_mut(handle) else { return };
         let mut given_up = Vec::new();
         if is_elsewhere && !is_ahead {
             player.here.asked = None;
@@ -226,14 +221,16 @@ impl Core {
 
     /// A client wants to write so much.
     pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId, length: usize) {
-        if self.is_unadvised() {
+        if self.clients.streams.is_silent() {
             return;
         }
-        let Some(&Handle { ino, opener, .. }) = self.clients.handles.get(&handle.0) else { return };
+        let Some(&ClientState { ino, opener, .. }) = self.clients.streams.client_state(handle) else {
+            return;
+        };
         let length = Bytes(length as u64);
-        let idled = self.clients.writers.gives(now.monotonic, opener, length);
-        self.file_mut(ino).given_by = Some(opener);
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        let idled = self.clients.streams.writers.gives(now.monotonic, opener, length);
+        self.clients.streams.file_mut(ino).last_writer = Some(opener);
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             player.rest.asks(now.monotonic);
         }
         if let Some((gap, idling)) = idled {
@@ -243,21 +240,21 @@ impl Core {
 
     /// A client is not answered before less is dirty, though it was accepted: it does not rest meanwhile.
     pub(super) fn hold_writer_back(&mut self, handle: HandleId) {
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             player.rest.interrupt();
         }
     }
 
     /// A client that had to wait until it may go on writing goes on.
     pub(super) fn let_writer_go(&mut self, now: Now, handle: HandleId) {
-        if let Some(open) = self.clients.handles.get(&handle.0) {
-            self.clients.writers.answered(now.monotonic, open.opener);
+        if let Some(&ClientState { opener, .. }) = self.clients.streams.client_state(handle) {
+            self.clients.streams.writers.answered(now.monotonic, opener);
         }
     }
 
     /// A client has written so much: a recorder, or a copy.
     pub(super) fn follow_writer(&mut self, now: Now, ino: Ino, handle: HandleId, length: u64) {
-        if self.is_unadvised() {
+        if self.clients.streams.is_silent() {
             return;
         }
         self.note_written(now, handle, length);
@@ -268,7 +265,7 @@ impl Core {
         }
         let copies = self.copies(handle);
         if copied != copies {
-            self.change_streams(ino, |core| core.file_mut(ino).set_copying(handle, copies));
+            self.change_streams(ino, |core| core.clients.streams.file_mut(ino).set_copying(handle, copies));
         }
     }
 
@@ -280,40 +277,40 @@ impl Core {
         handle: HandleId,
         length: Bytes,
     ) -> Option<(&mut Player, Bitrate)> {
-        let streams = self.data.files.get(&ino).map_or(0, |file| file.streams_of(handle)).max(1);
-        let rate = Bitrate(self.rate_of(ino, handle)?.0.saturating_mul(streams.into()));
-        let player = self.clients.handles.get_mut(&handle.0)?.player.get_or_insert_default();
+        let streams = self.clients.streams.file(ino).map_or(0, |file| file.streams_of(handle)).max(1);
+        let rate = Bitrate(self.clients.streams.rate_of(ino, handle)?.0.saturating_mul(streams.into()));
+        let player = self.clients.streams.player_or_new(handle)?;
         player.pace.note(now.monotonic, length, rate);
         Some((player, rate))
     }
 
     /// The handle is closed: nobody plays through it any more.
     pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             let given_up: Vec<BlockId> = player.places_mut().flat_map(ReadCursor::leave).collect();
             self.give_up(ino, handle, &given_up);
         }
-        let file = self.file_mut(ino);
+        let file = self.clients.streams.file_mut(ino);
         file.set_playing(handle, None);
         file.set_copying(handle, false);
     }
 
     /// The blocks that are kept for clients, as often as they are.
     pub(super) fn blocks_of_players(&self) -> impl Iterator<Item = BlockId> {
-        let players = self.clients.handles.values().filter_map(|open| open.player.as_deref());
+        let players = self.clients.streams.clients().filter_map(|(_, client)| client.player.as_deref());
         players.flat_map(Player::places).flat_map(|place| place.kept.iter().copied())
     }
 
     /// Prefetches for a client that goes on where it was.
     pub(super) fn read_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(file) = self.data.files.get(&ino) else { return };
-        let Some(player) = self.player(handle) else { return };
+        let Some(player) = self.clients.streams.player(handle) else { return };
         let size = file.size;
         if !player.is_run()
             || size <= REQUEST
             || file.exclusive > 0
-            || file.policy().prefetch_depth() == Bytes::ZERO
-            || self.is_undecided(stream_of(ino, Direction::Read))
+            || self.clients.streams.policy(ino).prefetch_depth() == Bytes::ZERO
+            || self.clients.streams.is_undecided(stream_of(ino, Direction::Read))
         {
             return;
         }
@@ -323,8 +320,8 @@ impl Core {
             ScanDirection::Forward => asked.unwrap_or(front).max(front),
             ScanDirection::Backward => asked.unwrap_or(front).min(front),
         };
-        let (lead, most) = player.share(self.lead(ino, handle));
-        let rate = self.rate_of(ino, handle);
+        let (lead, most) = player.share(self.clients.streams.lead(ino, handle));
+        let rate = self.clients.streams.rate_of(ino, handle);
         // Who fills a buffer of his own asks for a second of it at once, or two, and comes so much sooner to what is asked for ahead.
         if rate.is_some_and(|rate| player.here.is_sooner(now.monotonic, rate)) {
             self.hasten_ahead(now, ino, handle);
@@ -353,7 +350,7 @@ impl Core {
             if !self.load(ino, range.clone(), false, need) {
                 break;
             }
-            if let Some((rate, player)) = rate.zip(player_of(&mut self.clients.handles, handle))
+            if let Some((rate, player)) = rate.zip(self.clients.streams.player_mut(handle))
                 && lead.is_promised
             {
                 player.here.reckon(now.monotonic, rate);
@@ -361,21 +358,21 @@ impl Core {
             self.want(ino, handle, range.clone(), way);
             asked = end;
         }
-        if let Some(player) = player_of(&mut self.clients.handles, handle) {
+        if let Some(player) = self.clients.streams.player_mut(handle) {
             player.here.asked = Some(asked);
         }
     }
 
     /// It has not played for long at the place at which it is.
     fn begins(&self, now: Now, handle: HandleId) -> bool {
-        self.player(handle).is_some_and(|player| {
+        self.clients.streams.player(handle).is_some_and(|player| {
             player.starts_by.is_some() || now.monotonic < player.here.origin.0 + START + BEGINNING
         })
     }
 
     /// Bytes ahead of a player, where it is, that it can have at once.
     fn came_ahead(&self, handle: HandleId) -> u64 {
-        let Some(player) = self.player(handle) else { return 0 };
+        let Some(player) = self.clients.streams.player(handle) else { return 0 };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
         let blocks = player.here.kept.iter().filter_map(|id| self.data.cache.get(*id));
         let ahead = |block: &CacheBlock| match way {
@@ -405,12 +402,16 @@ impl Core {
     /// Clients that began to play and have all they asked for play from now on: they come to what was read ahead sooner
     /// than they might have.
     pub(super) fn begin_to_play(&mut self, now: Now, ino: Ino) {
-        let Some(file) = self.data.files.get(&ino).filter(|file| file.waiting.is_empty()) else { return };
-        let begins =
-            |handle: &HandleId| self.player(*handle).is_some_and(|player| player.starts_by.is_some());
+        if self.data.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
+            return;
+        }
+        let Some(file) = self.clients.streams.file(ino) else { return };
+        let begins = |handle: &HandleId| {
+            self.clients.streams.player(*handle).is_some_and(|player| player.starts_by.is_some())
+        };
         let beginning: Vec<HandleId> = file.who_plays().filter(begins).collect();
         for handle in beginning {
-            let Some(player) = player_of(&mut self.clients.handles, handle) else { continue };
+            let Some(player) = self.clients.streams.player_mut(handle) else { continue };
             player.starts_by = None;
             // It took less time than it might have, and comes to everything so much sooner.
             for place in player.places_mut() {
@@ -422,7 +423,7 @@ impl Core {
 
     /// What a client waits for, and what is asked for ahead of it, is needed as is known now.
     pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
-        let Some(player) = self.player(handle) else { return };
+        let Some(player) = self.clients.streams.player(handle) else { return };
         let forward = player.runs().filter(|place| place.pattern.way() == ScanDirection::Forward);
         let ahead_of = |place: &ReadCursor| {
             let front = place.pattern.front();
@@ -439,7 +440,7 @@ impl Core {
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
             self.hasten(ino, front.saturating_sub(NEAR)..front, need);
         }
-        for place in player_of(&mut self.clients.handles, handle).into_iter().flat_map(Player::places_mut) {
+        for place in self.clients.streams.player_mut(handle).into_iter().flat_map(Player::places_mut) {
             if place.pattern.way() == ScanDirection::Forward {
                 place.reckoned = Some((now.monotonic, place.pattern.front()));
             }
@@ -450,18 +451,21 @@ impl Core {
     fn need_ahead(&self, now: Now, ino: Ino, handle: HandleId, front: u64, at: u64) -> RequestQos {
         let ahead = Bytes(at.abs_diff(front));
         let need = self.need(now, ino, handle, at, ahead);
-        let Some(file) = self.data.files.get(&ino) else { return need };
+        let Some(file) = self.clients.streams.file(ino) else { return need };
         let is_promised = file.terms(Direction::Read).is_some() && need.class == Class::RealTime;
-        let Some(rate) = self.rate_of(ino, handle).filter(|_| is_promised) else { return need };
+        let Some(rate) = self.clients.streams.rate_of(ino, handle).filter(|_| is_promised) else {
+            return need;
+        };
         // By when the client comes to it. The scheduler makes it later where the terms do.
-        let needed = now.monotonic + rate.time_for(ahead).max(self.window_of_reader(file, handle));
+        let needed =
+            now.monotonic + rate.time_for(ahead).max(self.clients.streams.window_of_reader(file, handle));
         RequestQos { deadline: self.earliest_need(ino, handle, at).max(Some(needed)), ..need }
     }
 
     /// Keeps the blocks of `range` for a player.
     fn want(&mut self, ino: Ino, handle: HandleId, range: Range<u64>, way: ScanDirection) {
         let Some(file) = self.data.files.get(&ino) else { return };
-        let Some(player) = player_of(&mut self.clients.handles, handle) else { return };
+        let Some(player) = self.clients.streams.player_mut(handle) else { return };
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         let mut blocks: Vec<_> = file.blocks.range(first..range.end).collect();
         if way == ScanDirection::Backward {
@@ -479,7 +483,7 @@ impl Core {
     /// Gives up what a player has passed, and says what that was.
     fn pass_played(&mut self, handle: HandleId) -> Vec<BlockId> {
         let mut passed = Vec::new();
-        let Some(player) = player_of(&mut self.clients.handles, handle) else { return passed };
+        let Some(player) = self.clients.streams.player_mut(handle) else { return passed };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
         while let Some(&id) = player.here.kept.front() {
             let is_passed = self.data.cache.get(id).is_none_or(|block| match way {
@@ -499,7 +503,7 @@ impl Core {
     /// True when a player has jumped to what is in memory for it, or on its way: only what it has jumped over is not wanted
     /// any more, and the rest is wanted sooner.
     fn jumps_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) -> bool {
-        let Some(player) = self.player(handle) else { return false };
+        let Some(player) = self.clients.streams.player(handle) else { return false };
         let front = player.here.pattern.front();
         let begin = player.here.kept.front().and_then(|id| self.data.cache.get(*id)).map(|block| block.start);
         let is_there = player.here.pattern.way() == ScanDirection::Forward
@@ -521,9 +525,12 @@ impl Core {
         if given_up.is_empty() || self.data.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
             return;
         }
-        let wants_more =
-            self.player(handle).is_some_and(|player| player.places().any(|one| !one.kept.is_empty()));
-        if !wants_more && self.data.files.get(&ino).is_some_and(|file| file.is_played_only_by(handle)) {
+        let wants_more = self
+            .clients
+            .streams
+            .player(handle)
+            .is_some_and(|player| player.places().any(|one| !one.kept.is_empty()));
+        if !wants_more && self.clients.streams.file(ino).is_some_and(|file| file.is_played_only_by(handle)) {
             let stream = stream_of(ino, Direction::Read);
             self.requests.outbox.cancellations.push(Cancellation::Stream(stream));
             return;

@@ -3,14 +3,15 @@
 //! **For:** answers of the admission, and declarations. **Excludes:** reading ahead itself. **State:** none of its own.
 
 use super::state::Core;
-use super::state::file::Declared;
-use super::streams::{direction_of, file_of, stream_of};
+use super::streams::direction_of;
 use crate::config::quantity::{is_bitrate, is_deadline_window};
 use crate::error::{Error, Result};
 use crate::policy::{ADMINISTRATOR, account_of_user};
-use crate::types::*;
+use crate::types::{Declaration, *};
 use avfs_io::Promise;
+use avfs_streams::file::Declared;
 use avfs_streams::sequence::SequenceId;
+use avfs_streams::streams::{file_of, stream_of};
 use rtsched::{Direction, StreamId};
 use smallvec::SmallVec;
 use units::{Duration, Now};
@@ -18,9 +19,9 @@ use units::{Duration, Now};
 impl Core {
     /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.
     pub fn promised(&mut self, now: Now, promise: Promise) {
-        let was_undecided = self.clients.undecided.remove(&promise.stream);
+        let was_undecided = self.clients.streams.decided(promise.stream);
         if let Some(id) = SequenceId::of_stream(promise.stream) {
-            if let Some(sequence) = self.clients.sequences.get_mut(id) {
+            if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
                 sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
             }
             if was_undecided {
@@ -30,7 +31,10 @@ impl Core {
             return;
         }
         let (ino, direction) = file_of(promise.stream);
-        let Some(file) = self.data.files.get_mut(&ino) else { return };
+        if self.clients.streams.file(ino).is_none() {
+            return;
+        }
+        let file = self.clients.streams.file_mut(ino);
         let is_first = file.terms(direction).is_none() && promise.terms.is_some();
         file.set_terms(direction, promise.terms);
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
@@ -70,11 +74,11 @@ impl Core {
         let direction = direction_of(flags);
         let account = account_of_user(uid);
         let is_empty = declaration == Declaration::default();
-        if !is_empty && self.file_mut(ino).policy().forbids_streams() {
+        if !is_empty && self.clients.streams.policy(ino).forbids_streams() {
             return Err(Error::NotPermitted);
         }
         self.change_streams(ino, |core| {
-            let declarations = &mut core.file_mut(ino).declarations;
+            let declarations = &mut core.clients.streams.file_mut(ino).declarations;
             declarations.retain(|declared| declared.handle != handle);
             if !is_empty {
                 declarations.push(Declared { handle, direction, declaration, account });
@@ -88,7 +92,8 @@ impl Core {
     /// # Errors
     /// [`Error::BadHandle`].
     pub fn stream_of_handle(&self, handle: HandleId) -> Result<StreamId> {
-        self.handle(handle).map(|(ino, flags)| self.stream_of_client(ino, direction_of(flags)))
+        self.handle(handle)
+            .map(|(ino, flags)| self.clients.streams.stream_of_client(ino, direction_of(flags)))
     }
 
     /// The next read through this handle must be complete so long after now: 1 ms to 60 s.
@@ -104,10 +109,10 @@ impl Core {
         if !is_deadline_window(within) {
             return Err(Error::InvalidArgument);
         }
-        if self.file_mut(ino).policy().forbids_streams() {
+        if self.clients.streams.policy(ino).forbids_streams() {
             return Err(Error::NotPermitted);
         }
-        let open = self.clients.handles.get_mut(&handle.0).ok_or(Error::BadHandle)?;
+        let open = self.clients.streams.client_state_mut(handle).ok_or(Error::BadHandle)?;
         open.read_deadline = Some(now.monotonic + within);
         Ok(())
     }

@@ -28,10 +28,9 @@ impl Core {
         let told = self.data.files.get(&ino).is_some_and(|file| file.told.is_some());
         let anybody = told || self.metadata.has_policies() || !self.options.config.streams.is_empty();
         let policy = if anybody { Policy::new(&self.levels(ino, self.told(ino))) } else { Policy::default() };
-        let file = self.file_mut(ino);
-        if file.policy.as_deref().copied().unwrap_or_default() != policy {
-            let policy = (policy != Policy::default()).then(|| Box::new(policy));
-            self.change_streams(ino, |core| core.file_mut(ino).policy = policy);
+        self.file_mut(ino).window_units = policy.window_units();
+        if self.clients.streams.policy(ino) != policy.streams {
+            self.change_streams(ino, |core| core.clients.streams.file_mut(ino).policy = policy.streams);
         }
     }
 
@@ -106,6 +105,7 @@ impl Core {
             Informant::Container => told.container = settings,
             Informant::Observation => told.observation = settings,
         }
+        self.clients.streams.file_mut(ino).is_observed = told.is_only_observed();
         self.learn_policy(ino);
         Ok(())
     }

@@ -37,11 +37,12 @@ fn settings(finding: &Finding) -> Settings {
 impl Core {
     /// Somebody plays a file: finds out how fast that is, if nobody has said so and nobody has looked yet.
     pub(super) fn probe(&mut self, ino: Ino) {
-        let Some(file) = self.data.files.get_mut(&ino) else { return };
-        if file.probed || !is_asked(&file.policy()) {
+        let Some(file) = self.data.files.get(&ino) else { return };
+        let known = self.clients.streams.file_mut(ino);
+        if known.is_probed || !is_asked(&known.policy) {
             return;
         }
-        file.probed = true;
+        known.is_probed = true;
         let probe = Probe::new(Bytes(file.size));
         let ticket = Ticket(OWN_TICKETS | self.requests.next_tag);
         self.requests.next_tag += 1;

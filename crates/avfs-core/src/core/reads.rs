@@ -42,7 +42,7 @@ impl Core {
         if !flags.contains(OpenFlags::NO_ATIME) {
             self.note_read(now, ino);
         }
-        if let Some(open) = self.clients.handles.get_mut(&handle.0) {
+        if let Some(open) = self.clients.streams.client_state_mut(handle) {
             open.read_deadline = None;
         }
         if at > offset {
@@ -80,10 +80,10 @@ impl Core {
         }
         if self.file_mut(ino).exclusive == 0 {
             self.interrupt_frame(ino);
-            let is_frame = self.file_mut(ino).sequence(Direction::Read).is_some();
-            let begins = offset == 0 && !self.only_looks_at(handle, offset);
+            let is_frame = self.clients.streams.sequence_of(ino, Direction::Read).is_some();
+            let begins = offset == 0 && !self.clients.streams.only_looks_at(handle, offset);
             let goes_on = begins || is_frame || self.goes_on(handle, offset);
-            let sequential = goes_on && self.file_mut(ino).policy().prefetch_depth() > Bytes::ZERO;
+            let sequential = goes_on && self.clients.streams.policy(ino).prefetch_depth() > Bytes::ZERO;
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
             self.hasten(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {

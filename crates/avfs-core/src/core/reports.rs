@@ -111,7 +111,7 @@ impl Core {
 
     /// The streams of sequences are named by what their files have in common: directory, and `#` for each digit.
     pub(super) fn shown_sequence(&self, id: SequenceId) -> Option<(Ino, String)> {
-        let sequence = self.clients.sequences.get(id)?;
+        let sequence = self.clients.streams.sequences.get(id)?;
         let pattern = &sequence.pattern;
         let directory = self.shown_path(pattern.directory)?;
         let digits = sequence.heads.first().map_or(1, |head| head.digits());

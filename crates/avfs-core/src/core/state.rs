@@ -35,15 +35,11 @@ use crate::record::Record;
 use crate::types::*;
 use avfs_io::Accepted;
 use avfs_io::pool::Pool;
-use avfs_streams::Advice;
-use avfs_streams::consumed::ConsumedFraction;
-use avfs_streams::sequence::Sequences;
-use avfs_streams::writers::Writers;
+use avfs_streams::{Advice, Streams};
 use hashbrown::HashMap;
-use rtsched::StreamId;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use units::{Duration, Ino, Instant};
+use units::{Bytes, Duration, Ino, Instant};
 
 /// The blocks that are kept for a client where it reads on, in the order in which it will come to them.
 pub(super) type Kept = VecDeque<BlockId>;
@@ -90,13 +86,6 @@ pub(super) struct Handle {
     pub(super) flags: OpenFlags,
     /// Counted in `FileState::through_pages`.
     pub(super) through_pages: bool,
-    pub(super) opener: Opener,
-    /// By when the next read must be complete, if its client said.
-    pub(super) read_deadline: Option<Instant>,
-    /// What its reads and writes look like; none while there were none.
-    pub(super) player: Option<Box<Player>>,
-    /// What it has taken of the file or given, until that is enough to say that it takes all.
-    pub(super) taken: Option<ConsumedFraction>,
     /// See [`FileState::lost`], when it was told last.
     pub(super) lost_seen: u64,
 }
@@ -187,14 +176,7 @@ pub(super) struct Inodes {
 pub(super) struct Clients {
     pub(super) handles: HashMap<u64, Handle>,
     pub(super) next_handle: u64,
-    pub(super) writers: Writers,
-    pub(super) sequences: Sequences<Frames>,
-    /// Streams that were declared, and of which the scheduler has not said yet what they are promised.
-    pub(super) undecided: BTreeSet<StreamId>,
-    /// When somebody will have stopped playing one of them.
-    pub(super) next_stop: Instant,
-    /// When somebody who begins to play one will have asked for what he begins with.
-    pub(super) next_ahead: Instant,
+    pub(super) streams: Streams<Kept, Frames>,
 }
 
 /// Operations that are not answered yet.
@@ -273,7 +255,8 @@ impl Core {
         checkpoints: Checkpoints,
     ) -> Self {
         let commit = Commit::new(metadata.lsn());
-        let read_only = options.read_only;
+        let (read_only, advice) = (options.read_only, options.advice);
+        let memory = Bytes(pool.capacity().as_u64());
         Self {
             options,
             superblock,
@@ -314,11 +297,7 @@ impl Core {
             clients: Clients {
                 handles: HashMap::new(),
                 next_handle: 1,
-                writers: Writers::default(),
-                sequences: Sequences::default(),
-                undecided: BTreeSet::new(),
-                next_stop: Instant::FAR_FUTURE,
-                next_ahead: Instant::FAR_FUTURE,
+                streams: Streams::new(memory, advice),
             },
             waits: Waits {
                 operations: BTreeMap::new(),

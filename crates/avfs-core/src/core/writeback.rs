@@ -235,7 +235,7 @@ impl Core {
             (Some(rate), Some(wish)) => Some(rate.min(wish)),
             (rate, wish) => rate.or(wish),
         };
-        let turns = || self.data.files.get(&ino)?.given_by.map(turns_of);
+        let turns = || self.clients.streams.file(ino)?.last_writer.map(turns_of);
         let stream = ranking.stream.or_else(turns);
         let class = if latency.is_some() { ranking.class.min(Class::BestEffort) } else { ranking.class };
         self.writeback.requests += 1;

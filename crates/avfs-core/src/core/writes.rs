@@ -276,11 +276,12 @@ impl Core {
             offset.is_multiple_of(HANDED_OVER_BYTES as u64) && end - offset == HANDED_OVER_BYTES as u64;
         let longest = if is_handed_over { HANDED_OVER_BYTES } else { MAX_BUFFER };
         while at < end {
+            let is_media = self.clients.streams.file(ino).is_some_and(|file| file.is_media());
             let is_large = self.data.files.get(&ino).is_some_and(|file| {
                 at >= LARGE_FILE
                     || file.size >= LARGE_FILE
                     || file.expectation.is_mark(offset, end - offset)
-                    || file.is_media() && end - offset >= RECORDERS_WRITE
+                    || is_media && end - offset >= RECORDERS_WRITE
             });
             // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. Of the
             // largest at once gets them what is known to grow: its length was set, its writer goes ahead of itself, or
@@ -394,11 +395,15 @@ impl Core {
     fn keeps_its_rate(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(file) = self.data.files.get(&ino) else { return false };
         let known = self.ranking(ino, Direction::Write, None).rate;
-        let may_be = (file.observes_rate() && self.may_record(now, handle)).then_some(RECORDED);
+        let streams = self.clients.streams.file(ino);
+        let observes_rate = streams.is_some_and(|file| file.observes_rate());
+        let may_be =
+            (observes_rate && self.clients.streams.may_record(now.monotonic, handle)).then_some(RECORDED);
         let Some(rate) = known.max(may_be) else { return false };
         let blocks = self.data.cache.dirty_of(ino, 0..u64::MAX).filter_map(|(_, id)| self.data.cache.get(id));
         let waiting: u64 = file.writing + blocks.map(|block| block.dirty.total()).sum::<u64>();
-        let promised = file.terms(Direction::Write).map_or(0, |terms| terms.buffer().0);
+        let terms = streams.and_then(|file| file.terms(Direction::Write));
+        let promised = terms.map_or(0, |terms| terms.buffer().0);
         waiting <= promised.max(rate.bytes_in(RECORDING_AHEAD).0)
     }
 

@@ -4,11 +4,8 @@ use super::blocks::{BlockId, BlockIndex};
 use super::expectation::Expectation;
 use super::operation::Ticket;
 use crate::config::Settings;
-use crate::policy::Policy;
 use crate::ranges::RangeSet;
-use crate::types::{Declaration, HandleId, OpenFlags, Opener};
-use avfs_streams::sequence::SequenceId;
-use rtsched::{Account, Direction, Terms};
+use crate::types::OpenFlags;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use units::Timestamp;
@@ -50,8 +47,6 @@ pub(in crate::core) struct FileState {
     /// File blocks that have a place, unwritten, only because they are expected: nobody has written them or asked for
     /// them, and they are given back if nobody does.
     pub(in crate::core) reserved: RangeSet,
-    /// Who wrote it last.
-    pub(in crate::core) given_by: Option<Opener>,
     pub(in crate::core) readers: u32,
     pub(in crate::core) writers: u32,
     /// Requests to the device that read into blocks, and that write from them.
@@ -88,21 +83,9 @@ pub(in crate::core) struct FileState {
     pub(in crate::core) through_pages: u32,
     /// What the kernel has pages of is as it is here: since they were dropped last, nothing was open that passes them by.
     pub(in crate::core) pages_are_true: bool,
-    /// Clients that read on and on, and do not copy.
-    pub(in crate::core) playing: SmallVec<[Playing; 1]>,
-    /// Clients that write faster than the file is ever played.
-    pub(in crate::core) copying: SmallVec<[HandleId; 1]>,
-    /// The sequences that it was part of when it was opened last to be read, and to be written.
-    pub(in crate::core) sequences: [Option<SequenceId>; 2],
-    /// It was asked itself how fast it plays.
-    pub(in crate::core) probed: bool,
-    /// What its readers are promised, and its writers.
-    pub(in crate::core) promised: [Option<Terms>; 2],
-    /// What held for it when it was opened last; absent: nobody says anything of it.
-    pub(in crate::core) policy: Option<Box<Policy>>,
+    /// The free space that a recorder keeps ahead of itself, as its policy has it.
+    pub(in crate::core) window_units: Option<usize>,
     pub(in crate::core) told: Option<Box<Told>>,
-    /// What clients that have it open said of their reading or writing.
-    pub(in crate::core) declarations: Vec<Declared>,
 }
 
 /// What was told of a file.
@@ -124,26 +107,6 @@ impl Told {
     }
 }
 
-/// A client that reads on and on, and does not copy, as far as can be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::core) struct Playing {
-    pub(in crate::core) handle: HandleId,
-    /// How many streams it is: who plays two places of a file at once is two.
-    pub(in crate::core) streams: u32,
-    /// It was seen to rest, as nobody does who copies.
-    pub(in crate::core) rests: bool,
-}
-
-/// What one client said.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::core) struct Declared {
-    pub(in crate::core) handle: HandleId,
-    pub(in crate::core) direction: Direction,
-    pub(in crate::core) declaration: Declaration,
-    /// Of the user whose application said it.
-    pub(in crate::core) account: Option<Account>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::core) struct Touched {
     pub(in crate::core) atime: Option<Timestamp>,
@@ -151,85 +114,10 @@ pub(in crate::core) struct Touched {
 }
 
 impl FileState {
-    /// What holds for it.
-    pub(in crate::core) fn policy(&self) -> avfs_streams::Policy {
-        self.policy.as_deref().map(|policy| policy.streams).unwrap_or_default()
-    }
-
-    /// Length of its windows of free space in units; `None`: the allocator's own choice.
-    pub(in crate::core) fn window_units(&self) -> Option<usize> {
-        self.policy.as_deref().and_then(Policy::window_units)
-    }
-
     /// Somebody opened it with these flags (+1), or closed it (-1).
     pub(in crate::core) fn count_client(&mut self, flags: OpenFlags, change: i32) {
         let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
         *count = count.saturating_add_signed(change);
-    }
-
-    /// What its readers or its writers are promised, as the stream that they are together.
-    pub(in crate::core) fn terms(&self, direction: Direction) -> Option<Terms> {
-        self.promised[usize::from(direction == Direction::Write)]
-    }
-
-    /// The sequence as part of which it is read, or written.
-    pub(in crate::core) fn sequence(&self, direction: Direction) -> Option<SequenceId> {
-        self.sequences[usize::from(direction == Direction::Write)]
-    }
-
-    pub(in crate::core) fn set_sequence(&mut self, direction: Direction, sequence: Option<SequenceId>) {
-        self.sequences[usize::from(direction == Direction::Write)] = sequence;
-    }
-
-    pub(in crate::core) fn set_terms(&mut self, direction: Direction, terms: Option<Terms>) {
-        self.promised[usize::from(direction == Direction::Write)] = terms;
-    }
-
-    /// A client plays the file from now on, or does not.
-    pub(in crate::core) fn set_playing(&mut self, handle: HandleId, playing: Option<Playing>) {
-        self.playing.retain(|before| before.handle != handle);
-        self.playing.extend(playing);
-    }
-
-    /// How a client plays the file, if it does.
-    pub(in crate::core) fn playing_of(&self, handle: HandleId) -> Option<Playing> {
-        self.playing.iter().find(|playing| playing.handle == handle).copied()
-    }
-
-    /// How many streams a client is.
-    pub(in crate::core) fn streams_of(&self, handle: HandleId) -> u32 {
-        self.playing_of(handle).map_or(0, |playing| playing.streams)
-    }
-
-    pub(in crate::core) fn who_plays(&self) -> impl Iterator<Item = HandleId> {
-        self.playing.iter().map(|playing| playing.handle)
-    }
-
-    pub(in crate::core) fn is_played_only_by(&self, handle: HandleId) -> bool {
-        matches!(self.playing.as_slice(), [only] if only.handle == handle)
-    }
-
-    /// A client that writes copies the file from now on, or does not.
-    pub(in crate::core) fn set_copying(&mut self, handle: HandleId, copies: bool) {
-        self.copying.retain(|copying| *copying != handle);
-        self.copying.extend(copies.then_some(handle));
-    }
-
-    /// True when nobody says its rate but those who watch its clients.
-    pub(in crate::core) fn observes_rate(&self) -> bool {
-        let observed = self.told.as_deref().is_some_and(Told::is_only_observed);
-        let is_unsaid = self.policy().bitrate().is_none() || observed;
-        is_unsaid && !self.policy().forbids_streams() && self.declarations.is_empty()
-    }
-
-    /// What clients said who play, or who record.
-    pub(in crate::core) fn declared(&self, direction: Direction) -> impl Iterator<Item = &Declared> {
-        self.declarations.iter().filter(move |declared| declared.direction == direction)
-    }
-
-    /// True when its clients or an administrator say how it is read or written.
-    pub(in crate::core) fn is_media(&self) -> bool {
-        self.policy().is_media() || !self.declarations.is_empty()
     }
 
     pub(in crate::core) fn is_idle(&self) -> bool {
