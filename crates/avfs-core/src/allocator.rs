@@ -13,10 +13,12 @@
 //! nothing else is free, they are dissolved, the largest first.
 
 mod bits;
+mod run;
 mod space;
 mod windows;
 
 use crate::error::Error;
+pub use run::{BLOCKS_PER_UNIT, BlockRun, Owner};
 use space::Space;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -25,8 +27,6 @@ use windows::{LARGEST_WINDOW_UNITS, Window, Windows};
 
 /// Bytes in a block.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Blocks in a unit (8 MiB).
-pub const BLOCKS_PER_UNIT: u64 = 2048;
 /// Units in a zone (64 GiB).
 const UNITS_PER_ZONE: usize = 8192;
 /// The longest run one request gets: 1 GiB, which also bounds the time of one call.
@@ -42,32 +42,6 @@ const LONGEST_FIRST_WINDOW_UNITS: usize = 32;
 const SHORTEST_HOLE_BLOCKS: u64 = BLOCKS_PER_UNIT / 2;
 /// How many owners of small files have their last unit remembered.
 const REMEMBERED_SMALL_OWNERS: usize = 64;
-
-/// Neighbouring blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockRun {
-    /// First block, counted from the start of the data area.
-    pub start: u64,
-    /// Number of blocks.
-    pub count: u64,
-}
-
-impl BlockRun {
-    /// The block behind the run; saturates, so that a run read from a damaged disk cannot wrap.
-    pub const fn end(self) -> u64 {
-        self.start.saturating_add(self.count)
-    }
-}
-
-impl fmt::Display for BlockRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "blocks {}..{}", self.start, self.end())
-    }
-}
-
-/// Whom a window belongs to: a file that is being recorded, or a directory of frames. Chosen by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(pub u64);
 
 /// What the space is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,6 +8,8 @@ use crate::directory::DirectoryIndex;
 use crate::extent::{Extent, ExtentMap};
 use crate::format::{MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE};
 use crate::names::Names;
+
+pub use crate::names::Name;
 use crate::types::{FileKind, InodeFlags};
 use units::{Ino, Timestamp};
 
@@ -49,15 +51,6 @@ pub struct CoreAttributes {
     pub ctime: PackedTime,
     /// Birth.
     pub btime: PackedTime,
-}
-
-/// A name: the directory it stands in, and how it is spelt there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// The directory.
-    pub parent: Ino,
-    /// The spelling, 1..=255 bytes, without `/` and NUL.
-    pub name: Box<[u8]>,
 }
 
 /// What depends on the kind.

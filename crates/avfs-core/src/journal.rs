@@ -6,6 +6,7 @@
 //! that what is left from an earlier round of the ring is never taken for a continuation; one damaged block of a batch
 //! costs nothing ([`parity`]).
 
+mod header;
 mod parity;
 
 use crate::codec::{Reader, Writer};
@@ -14,38 +15,15 @@ use crate::record::Record;
 use crate::steps::{Step, has};
 use avfs_io::IoError;
 use avfs_io::device::Device;
+pub use header::{BatchHeader, HEADER};
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use units::DeviceOffset;
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest batch in bytes.
 pub const MAX_BATCH: u64 = 4 << 20;
 const MAGIC: [u8; 4] = *b"AVJB";
-
-/// What stands before the records of a batch.
-#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct BatchHeader {
-    magic: [u8; 4],
-    /// CRC-32C of everything behind this field: rest of the header, and records.
-    checksum: U32,
-    uuid: [u8; 16],
-    sequence: U64,
-    first_lsn: U64,
-    records: U32,
-    /// Bytes behind the header that the checksum covers: records, and with parity everything to the end of its block.
-    length: U32,
-    previous_checksum: U32,
-    /// See [`parity`]; zero in a batch that has none.
-    check: U32,
-}
-
-/// Bytes of a batch before its records.
-pub const HEADER: usize = size_of::<BatchHeader>();
-const _: () = assert!(HEADER == 56);
-const _: () = assert!(std::mem::offset_of!(BatchHeader, sequence) == 24);
 
 /// A batch ready to be written.
 #[derive(Debug)]

@@ -18,37 +18,10 @@ use crate::record::Record;
 use crate::steps::{Step, has};
 use crate::types::{FileKind, InodeFlags};
 use shards::Shards;
+
+pub use shards::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Ino, Timestamp};
-
-/// 256 neighbouring inode numbers: what a checkpoint writes as one image.
-#[derive(Debug)]
-pub struct Shard {
-    inodes: Box<[Option<Box<Inode>>; SHARD_INODES as usize]>,
-    live: u16,
-    /// The last record that changed it.
-    lsn: u64,
-    /// Its newest image on the device.
-    pub(crate) location: ShardLocation,
-}
-
-impl Default for Shard {
-    fn default() -> Self {
-        Self {
-            inodes: Box::new([const { None }; SHARD_INODES as usize]),
-            live: 0,
-            lsn: 0,
-            location: ShardLocation::default(),
-        }
-    }
-}
-
-impl Shard {
-    /// True when it has no inodes.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-}
 
 /// A record that contradicts the state it is applied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,9 +4,17 @@
 //! directory under one hash is found without looking at the others.
 
 use crate::directory::DirectoryIndex;
-use crate::inode::Name;
 use std::collections::{BTreeMap, BTreeSet};
 use units::Ino;
+
+/// A name: the directory it stands in, and how it is spelt there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The directory.
+    pub parent: Ino,
+    /// The spelling, 1..=255 bytes, without `/` and NUL.
+    pub name: Box<[u8]>,
+}
 
 /// So many names are looked through faster than they are found in an index, and cost less memory.
 const FEW: usize = 8;

@@ -6,7 +6,8 @@
 //! is wholly free and not fenced; it is in the index of holes when it is partial and not fenced. Fenced units are
 //! those in somebody's window.
 
-use super::{BLOCKS_PER_UNIT, BlockRun, bits};
+use super::bits;
+use super::run::{BLOCKS_PER_UNIT, BlockRun};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 

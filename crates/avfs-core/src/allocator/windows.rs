@@ -4,7 +4,7 @@
 //! **Invariant:** windows do not overlap; a window spans the unit of its cursor up to its end, and is dropped when
 //! nothing is left of it.
 
-use super::{BLOCKS_PER_UNIT, Owner};
+use super::run::{BLOCKS_PER_UNIT, Owner};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

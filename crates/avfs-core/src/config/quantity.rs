@@ -1,12 +1,21 @@
 //! Single values: numbers with units in text, each within its range.
 
-use super::settings::WhenFull;
 use rtsched::Class;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use units::{Bitrate, Bytes, Duration, nanos};
+
+/// What happens to who opens a file whose rate does not fit the device any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The file is opened and served as best effort until there is room. The only thing for clients of a file
+    /// server, which cannot be told why a file may not be opened now.
+    Demote,
+    /// The file is not opened: EBUSY.
+    Refuse,
+}
 
 /// Units by name, with their value in the smallest one.
 type Units = &'static [(&'static str, u64)];

@@ -4,19 +4,10 @@
 //! **Excludes:** where the settings come from, and which source decides: `policy.rs`. **State:** none.
 
 use super::quantity;
+pub use super::quantity::WhenFull;
 pub use avfs_streams::Rate;
 use rtsched::Class;
 use units::{Bytes, Duration};
-
-/// What happens to who opens a file whose rate does not fit the device any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// The file is opened and served as best effort until there is room. The only thing for clients of a file
-    /// server, which cannot be told why a file may not be opened now.
-    Demote,
-    /// The file is not opened: EBUSY.
-    Refuse,
-}
 
 /// What one source says of a file; `None`: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

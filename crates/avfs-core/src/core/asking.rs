@@ -11,7 +11,7 @@ use avfs_io::pool::{MAX_BUFFER, MIN_BUFFER};
 use avfs_io::{IoOperation, IoRequest, IoTag, Segment};
 use rtsched::{Class, StreamId};
 use smallvec::SmallVec;
-use units::{DeviceOffset, Instant};
+use units::{Bytes, DeviceOffset, Instant};
 
 impl Core {
     #[expect(
@@ -114,5 +114,10 @@ impl Core {
     /// Nothing more is begun in this turn.
     pub(super) fn is_turn_over(&self) -> bool {
         self.turn.steps == 0
+    }
+
+    /// So much was accepted without a promise.
+    pub(super) fn note_accepted(&mut self, length: Bytes) {
+        self.requests.accepted.add(length);
     }
 }

@@ -3,7 +3,6 @@
 //! **For:** facts that the crate asks for, and what becomes of the scheduler's answers. **Excludes:** everything that is known of clients.
 //! **State:** none of its own.
 
-use super::state::file::FileState;
 use super::state::{Core, Data, Sequence, SequenceCursor};
 use crate::format::{BLOCK, Superblock};
 use crate::metadata::Metadata;
@@ -113,8 +112,8 @@ struct Known<'a> {
 
 impl Facts for Known<'_> {
     fn open_files(&self, ino: Ino) -> OpenFiles {
-        let count = |file: &Box<FileState>| OpenFiles { readers: file.readers, writers: file.writers };
-        self.data.files.get(&ino).map(count).unwrap_or_default()
+        let file = self.data.files.get(&ino);
+        file.map_or(OpenFiles::default(), |file| OpenFiles { readers: file.readers, writers: file.writers })
     }
 
     fn place_of(&self, ino: Ino) -> Option<DeviceOffset> {

@@ -78,4 +78,9 @@ impl Core {
     pub(super) fn data_completed(&mut self) {
         self.log.commit.data_completed();
     }
+
+    /// Nothing can be written any more.
+    pub(super) fn has_failed(&self) -> bool {
+        self.status.failure.is_some()
+    }
 }

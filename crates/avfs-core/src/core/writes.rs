@@ -333,7 +333,7 @@ impl Core {
                 self.data.cache.touch(id);
                 // What is written of it later is one request. Who records and has found no place has no promise either.
                 if was_clean && self.terms(ino, Direction::Write).is_none() {
-                    self.requests.accepted.add(Bytes(range.len() as u64));
+                    self.note_accepted(Bytes(range.len() as u64));
                 }
             }
         }
@@ -409,12 +409,12 @@ impl Core {
 
     pub(super) fn wake_throttled(&mut self, now: Now) {
         // Nobody may go.
-        if self.is_overfull(true) && self.status.failure.is_none() {
+        if self.is_overfull(true) && !self.has_failed() {
             return;
         }
         let may_go = |core: &Self, held: &Throttled| {
             let fills = held.fills.is_some_and(|ino| core.fills_at_length(ino));
-            core.status.failure.is_some() || !core.is_overfull(held.keeps_its_rate) && !fills
+            core.has_failed() || !core.is_overfull(held.keeps_its_rate) && !fills
         };
         while let Some(first) = self.waits.throttled.iter().position(|held| may_go(self, held)) {
             let Some(held) = self.waits.throttled.remove(first) else { break };

@@ -2,6 +2,7 @@
 
 use super::tests::{DAY, REEL, expect, mount, name, record, table, tree, volume};
 use super::*;
+use crate::format::Geometry;
 use crate::format::{COUNT_LIMIT, ShardLocation, Superblock, encode_table};
 use crate::record::Record;
 use crate::recovery::{RecoveryError, find_superblock, recover};

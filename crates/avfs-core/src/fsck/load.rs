@@ -1,6 +1,6 @@
 //! Reading what recovery would read, and going on where it would give up.
 
-use super::Finding;
+use super::findings::Finding;
 use crate::allocator::BlockRun;
 use crate::format::{COUNT_LIMIT, Geometry, LogPosition, Piece, Superblock, decode_table};
 use crate::journal::{batches_behind, read_log};

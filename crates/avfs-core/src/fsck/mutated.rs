@@ -8,6 +8,7 @@ use super::tests::{mount, name, volume};
 use super::*;
 use crate::codec::{Reader, Writer};
 use crate::config::Config;
+use crate::format::Geometry;
 use crate::format::{BLOCK, LOG_START, MMP, MmpBlock, Piece, SHARD_INODES, Superblock};
 use crate::inode::{Body, CoreAttributes, Inode};
 use crate::journal::{HEADER, Journal, read_log};

@@ -4,8 +4,9 @@
 //! **Invariants:** a write goes to a place of the superblock, to the place of the damaged copy that it replaces and of nothing
 //! else, or to blocks that nothing has. A plan that is broken off leaves the volume as it was or as it shall be.
 
+use super::findings::FsckError;
 use super::load::{Rewrite, joined, overlaps};
-use super::{FsckError, Patient};
+use super::patient::Patient;
 use crate::allocator::BlockRun;
 use crate::format::{
     BLOCK, COUNT_LIMIT, Geometry, INODE_FLAGS, LogPosition, Piece, SHARED_UNITS, ShardLocation, Superblock,

@@ -1,6 +1,7 @@
 //! Extents: on the volume, and nobody else's.
 
-use super::{Finding, Patient};
+use super::findings::Finding;
+use super::patient::Patient;
 use crate::allocator::BlockRun;
 use crate::extent::Extent;
 use crate::record::Record;

@@ -1,11 +1,14 @@
 use super::*;
+use crate::allocator::BlockRun;
 use crate::config::Config;
 use crate::extent::Extent;
+use crate::format::Geometry;
 use crate::format::{
     BLOCK, LOG_START, MMP, MmpBlock, SHARD_INODES, ShardLocation, Superblock, UNIT, UNIT_BLOCKS, decode_table,
 };
 use crate::inode::{CoreAttributes, Name};
 use crate::journal::{Journal, read_log};
+use crate::metadata::Contradiction;
 use crate::protection::tests::Hurried;
 use crate::record::Record;
 use crate::recovery::{PieceReader, RecoveryError, find_superblock, recover};
@@ -14,7 +17,12 @@ use crate::types::{FileKind, HandleId, XattrFlags};
 use avfs_io::pool::Pool;
 use avfs_io::sim::{Fault, SimDisk};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use units::Bytes;
+use units::DeviceOffset;
+use units::Ino;
 
 const DISK: Bytes = Bytes::from_mib(192);
 

@@ -1,6 +1,7 @@
 //! Names and directories: every name stands in a directory, and every directory below the root.
 
-use super::{Finding, Patient};
+use super::findings::Finding;
+use super::patient::Patient;
 use crate::core::MAX_XATTR_BYTES;
 use crate::format::{MAX_NAME, SHARD_INODES};
 use crate::inode::{Body, CoreAttributes, Name};
@@ -13,12 +14,6 @@ use units::Ino;
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 impl Patient {
-    /// Changes the metadata as the filesystem itself would. The record is about an inode that is there.
-    pub(super) fn apply(&mut self, record: Record) {
-        let applied = self.metadata.apply(&record, &mut Vec::new());
-        debug_assert!(applied.is_ok(), "{record:?}: {applied:?}");
-    }
-
     fn make_directory(&mut self, ino: Ino, permissions: u16) {
         let attributes = CoreAttributes { permissions, ..CoreAttributes::default() };
         let generation = self.metadata.lsn() as u32;

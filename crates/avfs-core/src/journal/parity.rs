@@ -8,7 +8,7 @@
 //! **Invariants:** the magic and the CRC (the first [`OUTSIDE`] bytes) are neither in the parity nor in the check, because the
 //! CRC covers both. Nothing is rebuilt that the check does not confirm.
 
-use super::{BatchHeader, HEADER};
+use super::header::{BatchHeader, HEADER};
 use crate::format::BLOCK;
 use crate::steps::{Step, has};
 use std::mem::offset_of;

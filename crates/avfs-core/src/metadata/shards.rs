@@ -1,8 +1,38 @@
 //! The shards by their numbers, in memory that goes by how many there are and not by how high they are numbered: a number
 //! may come from a damaged disk.
 
-use super::Shard;
+use crate::format::{SHARD_INODES, ShardLocation};
+use crate::inode::Inode;
 use std::collections::BTreeMap;
+
+/// 256 neighbouring inode numbers: what a checkpoint writes as one image.
+#[derive(Debug)]
+pub struct Shard {
+    pub(super) inodes: Box<[Option<Box<Inode>>; SHARD_INODES as usize]>,
+    pub(super) live: u16,
+    /// The last record that changed it.
+    pub(super) lsn: u64,
+    /// Its newest image on the device.
+    pub(crate) location: ShardLocation,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            inodes: Box::new([const { None }; SHARD_INODES as usize]),
+            live: 0,
+            lsn: 0,
+            location: ShardLocation::default(),
+        }
+    }
+}
+
+impl Shard {
+    /// True when it has no inodes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+}
 
 /// Shards that lie side by side in memory.
 const CHUNK: u64 = 256;

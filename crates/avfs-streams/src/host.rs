@@ -1,0 +1,82 @@
+//! What the crate and its host say to each other: names, questions, and how much is asked.
+//!
+//! **For:** the values that cross the seam. **Excludes:** what follows from them. **State:** none.
+
+use std::ops::Range;
+use units::{DeviceOffset, Ino};
+
+/// What a host reads and keeps at least: 4 KiB.
+pub const PAGE: u64 = 4096;
+/// What everybody gets, and of what requests are multiples: the longest buffer of a host.
+pub const REQUEST: u64 = 8 << 20;
+
+/// Whether a host asks anything of this crate. What it asks for is advice: a filesystem is as correct without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Advice {
+    /// Clients are told apart and read ahead of.
+    #[default]
+    Streams,
+    /// Nothing is wished for, and everything is best effort.
+    NullStreams,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u64);
+
+/// Who opened a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Opener(u64);
+
+impl Opener {
+    /// A process by its number; 0: one that has none here, because it runs in a namespace of its own.
+    pub fn process(number: u32) -> Self {
+        Self(number.into())
+    }
+
+    /// True for a process that has a number here.
+    pub fn is_known(self) -> bool {
+        self.0 != 0
+    }
+
+    /// An unknown process, which has opened nothing else.
+    pub fn of(handle: HandleId) -> Self {
+        Self(handle.0 | 1 << 32)
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// How many clients have a file open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenFiles {
+    /// Those that only read.
+    pub readers: u32,
+    /// Those that may write.
+    pub writers: u32,
+}
+
+/// How well it is known that a stream is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// Its client reads on and on. So does who copies.
+    Guessed,
+    /// Somebody says so, or its client has a clock of its own.
+    Known,
+}
+
+/// What a host answers, from what it has in memory; asking changes nothing.
+pub trait Facts {
+    /// How many clients have a file open.
+    fn open_files(&self, ino: Ino) -> OpenFiles;
+    /// Where reading a file takes longest, as disks are: where it lies nearest to the device's end.
+    fn place_of(&self, ino: Ino) -> Option<DeviceOffset>;
+    /// The pieces in which a file lies, in the file's order, as ranges of the device.
+    fn pieces_of(&self, ino: Ino, each: &mut dyn FnMut(Range<u64>));
+    /// The directory and the name of a file; of several the one that it has had for longest.
+    fn name_of(&self, ino: Ino) -> Option<(Ino, &[u8])>;
+    /// What stands in a directory under a name: a file, or something else (`Some(None)`).
+    fn file_named(&self, directory: Ino, name: &[u8]) -> Option<Option<Ino>>;
+}
