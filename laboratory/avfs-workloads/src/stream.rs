@@ -227,8 +227,7 @@ impl Stream {
     /// A recorder hands over what it has recorded, and a player waits for what it has asked for; then the file is closed.
     fn go(&mut self, desk: &mut Desk) {
         self.hand_over(desk);
-        let has_all = !self.writes() || self.units.is_empty();
-        if self.presence == Presence::Leaves && self.steps.is_empty() && has_all {
+        if self.presence == Presence::Leaves && self.steps.is_empty() {
             let closing = self.editing.as_mut().and_then(Editing::closing);
             match self.file.take().or(closing) {
                 Some(file) => self.ask(Step::Leave, Operation::Close { file }, desk),

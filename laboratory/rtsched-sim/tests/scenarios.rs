@@ -56,11 +56,11 @@ fn random_scenarios_end_well() {
 
 #[test]
 fn no_unit_is_late_whatever_is_done_on_any_device() {
-    // What went wrong once: files in the inner zones of a disk whose mean rate alone was known (35, 87), a cache that writes
-    // back while reads wait (138), time that was nobody's because a write overtook a read (194), writes priced by a line they
-    // do not keep to (42), and writes that took twice as long between reads as in one piece (13, 144).
+    // What went wrong once: files in the inner zones of a disk whose mean rate alone was known (100, 146: told nothing else, units
+    // are late), a cache that writes back while reads wait (138), time that no stream had because a write overtook a read (194),
+    // writes priced by a line they do not keep to (42), and writes that took twice as long between reads as in one piece (13, 144).
     for (seed, seconds) in
-        (1..=12).map(|seed| (seed, 120)).chain([13, 35, 42, 87, 138, 144, 194].map(|seed| (seed, 300)))
+        (1..=12).map(|seed| (seed, 120)).chain([13, 42, 100, 138, 144, 146, 194].map(|seed| (seed, 300)))
     {
         let scenario = scenarios::random(Mix::Everything, seed, seconds);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
@@ -71,9 +71,9 @@ fn no_unit_is_late_whatever_is_done_on_any_device() {
 
 #[test]
 fn no_stream_is_refused_for_what_writes_cost_between_reads_or_for_a_price_that_is_off() {
-    // Long writes priced 5 % too high by a line (110, 191), reads that were blamed for what a cache wrote between them (96,
-    // 120, 143), a stream at the better end of a zone (21).
-    for seed in [21, 96, 110, 120, 143, 191] {
+    // Long writes priced 5 % too high by a line (25, 110, 191: told nothing else, streams are refused that fit), reads that were
+    // blamed for what a cache wrote between them (96, 143), a stream at the better end of a zone (35: with mean rates, 47 are).
+    for seed in [25, 35, 96, 110, 143, 191] {
         let scenario = scenarios::random(Mix::Everything, seed, 300);
         let outcome = run(&scenario, PolicyName::Rtsched, seed, scenario.duration(false)).expect("declared");
         let failures = outcome.failures(scenario.expect());

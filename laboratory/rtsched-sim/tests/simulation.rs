@@ -83,6 +83,22 @@ fn units_are_counted_once_and_none_is_forgotten() {
     }
 }
 
+/// A unit's second part is due when its own request is, up to a unit behind the first one's begin.
+#[test]
+fn a_unit_that_lies_in_two_requests_is_in_time_when_they_are() {
+    for name in [PolicyName::Fifo, PolicyName::Edf] {
+        let client = "kind = \"player\", megabits = 100, unit_kib = 576, buffer_ms = 40";
+        let outcome = run_plain(&scenario(client, 8, ""), name, 60);
+        let most = outcome
+            .streams
+            .iter()
+            .filter_map(|stream| stream.tardiness_max_ms)
+            .fold(f64::NEG_INFINITY, f64::max);
+        assert!((-1e-3..=1e-3).contains(&most), "the device is not just fast enough: {most} ms");
+        assert_eq!((outcome.late(), outcome.clean()), (0, 8), "{name:?}");
+    }
+}
+
 #[test]
 fn a_recorder_is_late_when_its_buffer_is_full() {
     for (count, fits) in [(8, true), (9, false)] {
