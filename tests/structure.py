@@ -19,7 +19,6 @@ CRATES = [ROOT / "crates", ROOT / "laboratory"]
 
 # Crate: the sizes of its circles of files, the largest first. A crate that is not named has none.
 CIRCLES_ALLOWED = {
-    "avfs-cli": [3],
     "avfs-fuse": [2],
     "avfs-io": [3, 3, 2, 2],
     "avfs-lab": [5, 3, 3, 3, 2, 2],

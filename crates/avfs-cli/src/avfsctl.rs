@@ -1,21 +1,26 @@
 //! `avfsctl`: asks the daemon of a mounted volume, sets policies on it, knows how to share it, and measures devices.
 
+mod asking;
+mod clients;
+mod events;
 mod policy;
 mod samba;
+mod streams;
+mod times;
+mod top;
+mod volumes;
 
-use crate::calibrate::{self, CalibrateError, Found, Kept};
-use crate::claim::{Claim, ClaimError};
+use crate::calibrate::{self, Found, Kept};
+use crate::claim::Claim;
 use crate::fail;
-use crate::patience::within;
-use crate::vacancy::{self, VacancyError};
+use crate::vacancy;
 use avfs_core::types::{
     CommandReport, DeviceReport, LayoutReport, ServiceFigures, ServiceOrigin, StreamReport,
 };
-use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
-use avfs_fuse::mount::{DeviceNumber, printable};
+use avfs_fuse::control::{Answer, Info, Request};
+use avfs_fuse::mount::printable;
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::{Parser, Subcommand};
-use serde::Serialize;
 use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -23,6 +28,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use units::{Bytes, Duration};
+
+use asking::{CtlError, ask, look, print_json};
 
 const NAME: &str = "avfsctl";
 
@@ -50,6 +57,8 @@ enum Command {
         #[arg(long)]
         config: Option<PathBuf>,
     },
+    /// Show what happened to those who play: who was late, refused or lost its promise, and why
+    Events(events::EventsArguments),
     /// Show where a file lies on the device
     Extents {
         /// A file of the volume
@@ -71,47 +80,17 @@ enum Command {
     Policy(policy::Command),
     /// Print a share for Samba's smb.conf, with the reason for each line
     SambaConfig(samba::Arguments),
+    /// Show who plays what, how it is served, and for how many more there is room
+    Streams(streams::Arguments),
     /// Write everything that was accepted so far to the device
     Sync {
         /// Any file or directory of the volume
         path: PathBuf,
     },
-}
-
-#[derive(Debug, thiserror::Error)]
-enum CtlError {
-    #[error("{path}: {error}")]
-    Path { path: String, error: io::Error },
-    #[error(
-        "{path}: the filesystem that it lies on does not answer; `umount -f` takes it from its directory"
-    )]
-    Hangs { path: String },
-    #[error("{path}: {error}")]
-    Daemon { path: String, error: ClientError },
-    #[error("--{option}: {message}")]
-    Value { option: String, message: String },
-    #[error("{path}: `{setting}` is not set; `avfsctl policy get` shows what is")]
-    NotSet { path: String, setting: String },
-    #[error("{0}")]
-    Share(String),
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    #[error("{0}; `mkfs.avfs --calibrate` measures it when it makes a volume")]
-    NotVacant(#[from] VacancyError),
-    #[error(transparent)]
-    Calibrate(#[from] CalibrateError),
-    #[error("the daemon answered something else than was asked: is it of another version?")]
-    OtherAnswer,
-    #[error("cannot write the answer: {0}")]
-    Output(#[from] io::Error),
-}
-
-impl CtlError {
-    fn path(path: &Path, error: impl Into<io::Error>) -> Self {
-        Self::Path { path: printable(path), error: error.into() }
-    }
+    /// Watch who plays what, live; q ends
+    Top(top::Arguments),
+    /// Say what made a file late: another stream, best effort, seeks, a slow disk, too many streams, or the client itself
+    Why(events::WhyArguments),
 }
 
 /// What this command understands, for the completion of shells.
@@ -137,6 +116,7 @@ fn run(command: &Command) -> Result<(), CtlError> {
             let duration = seconds.map_or(calibrate::duration(*destructive), Duration::from_secs);
             calibrate(&mut output, device, *destructive, duration, config.as_deref())?;
         }
+        Command::Events(arguments) => events::events(&mut output, arguments)?,
         Command::Extents { file, json } => {
             // Of a link what it leads to, as every other program that opens it.
             let metadata = look(file, |file| file.metadata())?;
@@ -157,6 +137,9 @@ fn run(command: &Command) -> Result<(), CtlError> {
         },
         Command::Policy(command) => policy::run(&mut output, command)?,
         Command::SambaConfig(arguments) => samba::print(&mut output, arguments)?,
+        Command::Streams(arguments) => streams::run(&mut output, arguments)?,
+        Command::Top(arguments) => top::run(&mut output, arguments)?,
+        Command::Why(arguments) => events::why(&mut output, arguments)?,
         Command::Sync { path } => match ask(path, &metadata(path)?, &Request::Sync {})? {
             Answer::Done {} => {}
             _ => return Err(CtlError::OtherAnswer),
@@ -199,26 +182,6 @@ fn measure_claimed(claim: &Claim, path: &Path, writes: bool, duration: Duration)
 /// Of the file itself, if it is a symbolic link.
 fn metadata(path: &Path) -> Result<Metadata, CtlError> {
     look(path, |path| path.symlink_metadata())
-}
-
-/// Asks the filesystem that `path` lies on, unless that hangs.
-fn look<T>(path: &Path, ask: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, CtlError> {
-    match within(control::PATIENCE, path, || ask(path)) {
-        Some(found) => found.map_err(|error| CtlError::path(path, error)),
-        None => Err(CtlError::Hangs { path: printable(path) }),
-    }
-}
-
-fn ask(path: &Path, metadata: &Metadata, request: &Request) -> Result<Answer, CtlError> {
-    let socket = control::socket_path(DeviceNumber::from_raw(metadata.dev()));
-    Client::connect(&socket)
-        .and_then(|mut client| client.ask(request))
-        .map_err(|error| CtlError::Daemon { path: printable(path), error })
-}
-
-fn print_json(output: &mut impl Write, answer: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *output, answer)?;
-    writeln!(output)
 }
 
 fn print_layout(output: &mut impl Write, file: &Path, layout: &LayoutReport) -> io::Result<()> {

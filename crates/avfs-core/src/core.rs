@@ -41,6 +41,7 @@ mod streams;
 mod sync;
 mod transactions;
 mod trim;
+pub(crate) mod watching;
 mod writeback;
 mod writes;
 
@@ -59,7 +60,7 @@ pub(crate) use names::MAX_XATTR_BYTES;
 pub use policies::Informant;
 pub use state::HANDED_OVER_BYTES;
 pub use state::operation::{Operation, Outcome, Probing, Ticket};
-pub use state::outbox::{Cancellation, Outbox};
+pub use state::outbox::{Cancellation, Outbox, Take};
 pub use state::{Core, CoreOptions};
 pub use writes::{WritePlan, WriteStart};
 

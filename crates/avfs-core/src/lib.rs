@@ -9,6 +9,7 @@
 
 pub mod acl;
 pub mod allocator;
+mod audience;
 mod casing;
 mod codec;
 pub mod config;
@@ -16,6 +17,7 @@ pub mod core;
 mod device;
 mod directory;
 pub mod error;
+pub mod events;
 mod extent;
 pub mod format;
 pub mod fsck;

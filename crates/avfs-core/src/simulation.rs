@@ -4,23 +4,26 @@
 //! completes requests in an order drawn from the seed and can lose power. **State:** [`SimVolume`] owns core, engine
 //! and clock. **Invariants:** the same seed and calls give the same device contents, bit for bit.
 
+use crate::audience::Audience;
 use crate::config::Config;
 use crate::core::{
     Cancellation, Core, CoreOptions, HANDED_OVER_BYTES, Operation, Outcome, Ticket, WritePlan, WriteStart,
 };
 use crate::device::{scheduler_config, with_shares};
 use crate::error::{Error, Result};
+use crate::events::{EventReport, StreamDetail};
 use crate::mkfs::{self, MkfsOptions};
 use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, SimEngine, Timing};
-use avfs_io::{Device, Gate, Geometry};
+use avfs_io::{Completion, Device, Gate, Geometry};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rtsched::StreamSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 /// When a volume is mounted.
 const EPOCH: Instant = Instant::from_nanos(1_000_000_000);
@@ -28,6 +31,7 @@ const EPOCH: Instant = Instant::from_nanos(1_000_000_000);
 /// A mounted volume whose time passes only when somebody waits.
 pub struct SimVolume {
     core: Core,
+    audience: Audience,
     engine: SimEngine,
     random: SmallRng,
     clock: Instant,
@@ -121,6 +125,7 @@ impl SimVolume {
         );
         let mut volume = Self {
             core,
+            audience: Audience::default(),
             engine,
             random: SmallRng::seed_from_u64(seed),
             clock,
@@ -157,6 +162,22 @@ impl SimVolume {
     /// The streams that open files are.
     pub fn streams(&self) -> Vec<StreamReport> {
         self.engine.streams().into_iter().map(|declared| self.core.stream_report(declared)).collect()
+    }
+
+    /// The same with their files and clients.
+    pub fn stream_details(&self) -> Vec<StreamDetail> {
+        let now = at(self.clock);
+        self.engine.streams().into_iter().map(|declared| self.core.stream_detail(now, declared)).collect()
+    }
+
+    /// How many more players at this rate there is room for, of 200.
+    pub fn room_for(&self, rate: Bitrate) -> u32 {
+        self.engine.copy_of_scheduler().room_for(self.clock, &StreamSpec::reader(rate), 200)
+    }
+
+    /// What has happened to those who play since the last call.
+    pub fn happened(&mut self) -> Vec<EventReport> {
+        self.audience.take(&self.core, at(self.clock), true)
     }
 
     /// The commands that went to the device since the last call; none before the first.
@@ -241,9 +262,14 @@ impl SimVolume {
 
     fn complete_due(&mut self) {
         while let Some(completion) = self.engine.step(self.clock, &mut self.random) {
-            self.core.io_completed(at(self.clock), completion);
-            self.submit();
+            self.hear(completion);
         }
+    }
+
+    fn hear(&mut self, completion: Completion) {
+        self.audience.completed(&self.core, at(self.clock), &completion);
+        self.core.io_completed(at(self.clock), completion);
+        self.submit();
     }
 
     fn submit(&mut self) {
@@ -256,6 +282,8 @@ impl SimVolume {
         let mut wanted = true;
         while std::mem::take(&mut wanted) {
             let outbox = self.core.take_outbox();
+            self.audience.follow(&self.core, at(self.clock), &outbox.takes);
+            self.audience.inquiries().for_each(|inquiry| self.engine.explain(inquiry));
             self.largest_turn = self.largest_turn.max(outbox.requests.len() + outbox.finished.len());
             if !outbox.accepted.is_nothing() {
                 self.engine.note_accepted(self.clock, outbox.accepted);
@@ -276,6 +304,8 @@ impl SimVolume {
                 self.engine.submit(self.clock, request);
             }
             self.finished.extend(outbox.finished);
+            let incidents = self.engine.take_incidents();
+            self.audience.happened(&self.core, at(self.clock), &incidents);
             // What is promised makes the core want more.
             for promise in self.engine.take_promises(self.clock) {
                 self.core.promised(at(self.clock), promise);
@@ -302,8 +332,7 @@ impl SimVolume {
             self.with(|core, now| core.tick(now));
         }
         if let Some(completion) = self.engine.step(self.clock, &mut self.random) {
-            self.core.io_completed(at(self.clock), completion);
-            self.submit();
+            self.hear(completion);
             return true;
         }
         let due = self.core.next_wakeup();

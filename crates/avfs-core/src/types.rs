@@ -508,6 +508,9 @@ pub struct StreamReport {
     pub bits_per_second: u64,
     /// How it is served.
     pub state: StreamService,
+    /// Its part of the device's time, in thousandths; 0 while it waits.
+    #[serde(default)]
+    pub share_permille: u32,
     /// Length of a request that it is promised; 0 while it waits.
     pub request_bytes: u64,
     /// Memory that it may take at the most for that; 0 while it waits.

@@ -7,12 +7,14 @@
 //! is on its way. The lock is not
 //! held while a client's bytes are copied, a request submitted or a continuation called.
 
+use crate::audience::{self, Audience};
 use crate::config::{Config, DeviceConfig};
 use crate::core::{
     Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Ticket, WritePlan, WriteStart,
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
+use crate::events::{self, DeviceWork, EventReport, Room, StreamDetail, StreamsReport};
 use crate::format::{BLOCK, MmpBlock};
 use crate::journal::Behind;
 use crate::lease::{Over, Verdict, Watch};
@@ -23,9 +25,9 @@ use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::{Buffer, Pool};
-use avfs_io::{Completion, CompletionSink, DeclaredStream, Gate, Promise};
+use avfs_io::{Completion, CompletionSink, DeclaredStream, Gate, Incident, Promise};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rtsched::StreamId;
+use rtsched::{StreamId, StreamSpec};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -33,7 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
-use units::{Bytes, Duration, Ino, Instant, Now, Timestamp};
+use units::{Bitrate, Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 /// Called exactly once with the outcome.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send>;
@@ -141,6 +143,10 @@ pub enum OpenError {
     Write(#[from] avfs_io::IoError),
 }
 
+/// Room for more is counted at so many rates, and up to so many streams: more fit into no table, and each costs the admission's time.
+const MOST_RATES: usize = 4;
+const MOST_MORE: u32 = 200;
+
 /// Smallest cache: the largest request several times, and what the volume itself needs.
 const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
 
@@ -154,6 +160,7 @@ enum Continuation {
 
 struct State {
     core: Core,
+    audience: Audience,
     waiting: HashMap<Ticket, Continuation>,
     next_ticket: u64,
     stopping: bool,
@@ -296,6 +303,7 @@ impl CompletionSink for Sink {
         if let Some(shared) = self.0.upgrade() {
             shared.run(|state| {
                 for completion in completions {
+                    state.audience.completed(&state.core, at(now), completion);
                     state.core.io_completed(at(now), *completion);
                 }
             });
@@ -305,6 +313,14 @@ impl CompletionSink for Sink {
     fn promised(&self, _: Instant, promises: &[Promise]) {
         if let Some(shared) = self.0.upgrade() {
             shared.run(|state| promises.iter().for_each(|&promise| state.core.promised(now(), promise)));
+        }
+    }
+
+    fn happened(&self, now: Instant, incidents: &[Incident]) {
+        if let Some(shared) = self.0.upgrade() {
+            let mut state = shared.lock();
+            let State { core, audience, .. } = &mut *state;
+            audience.happened(core, at(now), incidents);
         }
     }
 }
@@ -354,6 +370,13 @@ impl Shared {
             self.space.notify_all();
         }
         let mut outbox = state.core.take_outbox();
+        if !outbox.takes.is_empty() {
+            let State { core, audience, .. } = &mut *state;
+            audience.follow(core, now(), &outbox.takes);
+            if let Some(engine) = self.engine.get() {
+                audience.inquiries().for_each(|inquiry| engine.explain(inquiry));
+            }
+        }
         let earlier = state.core.next_wakeup() < wakeup;
         if outbox.is_empty() && !earlier {
             return;
@@ -640,7 +663,14 @@ impl Volume {
             core_options,
             now(),
         );
-        let state = State { core, waiting: HashMap::new(), next_ticket: 1, stopping: false, space_turn: 0 };
+        let state = State {
+            core,
+            audience: Audience::default(),
+            waiting: HashMap::new(),
+            next_ticket: 1,
+            stopping: false,
+            space_turn: 0,
+        };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             longest_hold: AtomicU64::new(0),
@@ -842,7 +872,7 @@ impl Volume {
                 state.core.want_reads(now(), ino);
             }
             let opened = state.core.open(ino, flags)?;
-            state.core.set_opener(opened.handle, Opener::process(caller.process));
+            state.core.set_client(opened.handle, caller);
             Ok(opened)
         })?;
         self.admit(opened)
@@ -891,7 +921,10 @@ impl Volume {
 
     /// The handle is not used any more.
     pub fn release(&self, handle: HandleId) {
-        self.shared.run(|state| state.core.release(now(), handle));
+        self.shared.run(|state| {
+            state.audience.forget(handle);
+            state.core.release(now(), handle);
+        });
     }
 
     /// Reads up to `length` bytes, fewer only at the end of the file.
@@ -1169,6 +1202,60 @@ impl Volume {
     pub fn streams(&self) -> Vec<StreamReport> {
         let declared = self.shared.engine.get().map_or_else(Vec::new, Engine::streams);
         self.with(|core| declared.into_iter().map(|declared| core.stream_report(declared)).collect())
+    }
+
+    /// Who plays what, how the device is, and how many more players at each of these rates there is room for, or else at those that are
+    /// played. Waits for the engine's thread, not for the device.
+    pub fn streams_report(&self, rates: &[Bitrate]) -> StreamsReport {
+        let engine = self.shared.engine.get();
+        let declared = engine.map_or_else(Vec::new, Engine::streams);
+        let statistics = engine.map(Engine::statistics).unwrap_or_default();
+        let now = now();
+        let streams: Vec<StreamDetail> = self
+            .with(|core| declared.into_iter().map(|declared| core.stream_detail(now, declared)).collect());
+        let mut rates = rates.to_vec();
+        if rates.is_empty() {
+            rates.extend(streams.iter().filter(|stream| !stream.stream.writes).map(|stream| {
+                let clients = stream.clients.len().max(1) as u64;
+                Bitrate(stream.stream.bits_per_second / clients)
+            }));
+            rates.retain(|rate| rate.0 > 0);
+            rates.sort_unstable();
+            rates.dedup();
+        }
+        rates.truncate(MOST_RATES);
+        let room = engine.and_then(Engine::copy_of_scheduler).map_or_else(Vec::new, |scheduler| {
+            let room = |rate: &Bitrate| {
+                let spec = StreamSpec::reader(*rate);
+                let more = scheduler.clone().room_for(engine::now(), &spec, MOST_MORE);
+                Room { bits_per_second: rate.0, more, or_more: more == MOST_MORE }
+            };
+            rates.iter().map(room).collect()
+        });
+        StreamsReport {
+            version: events::VERSION,
+            at_milliseconds: audience::milliseconds(now.wall),
+            clock_microseconds: audience::clock(now.monotonic),
+            streams,
+            device: DeviceWork {
+                busy_microseconds: events::microseconds(statistics.busy),
+                reckoned_microseconds: events::microseconds(statistics.reckoned),
+                commands: statistics.commands,
+                read_bytes: statistics.read.0,
+                written_bytes: statistics.written.0,
+                queued: statistics.queued as u64,
+                in_flight: statistics.in_flight,
+                promised_permille: statistics.promised_permille,
+            },
+            room,
+        }
+    }
+
+    /// What has happened to those who play since the last call: what is not over yet comes with a later one, or now if `all` is wanted.
+    pub fn happened(&self, all: bool) -> Vec<EventReport> {
+        let mut state = self.shared.lock();
+        let State { core, audience, .. } = &mut *state;
+        audience.take(core, now(), all)
     }
 
     /// How long the device is reckoned to take; `None` when the engine stops.

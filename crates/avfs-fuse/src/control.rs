@@ -8,6 +8,7 @@
 //! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
 
 use crate::mount::DeviceNumber;
+use avfs_core::events::{EventReport, StreamsReport};
 use avfs_core::types::{
     AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, VolumeReport,
 };
@@ -63,6 +64,19 @@ pub enum Request {
         /// When reading changes times of access.
         access_times: AccessTimes,
     },
+    /// The last events.
+    Events {
+        /// None with a smaller number.
+        since: u64,
+        /// No more than so many; there are at most 2000.
+        most: usize,
+    },
+    /// Who plays what, and how many more players there is room for.
+    Streams {
+        /// At this rate; without it, at those that are played.
+        #[serde(default)]
+        bits_per_second: Option<u64>,
+    },
     /// Make everything accepted so far durable.
     Sync {},
 }
@@ -71,7 +85,7 @@ impl Request {
     /// Whether the answer comes from the device, in its time.
     fn waits_for_device(&self) -> bool {
         match self {
-            Self::Info {} | Self::Extents { .. } => false,
+            Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
             Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} => true,
         }
     }
@@ -85,6 +99,10 @@ pub enum Answer {
     Extents(LayoutReport),
     /// To [`Request::Info`].
     Info(Box<Info>),
+    /// To [`Request::Events`].
+    Events(Vec<EventReport>),
+    /// To [`Request::Streams`].
+    Streams(Box<StreamsReport>),
     /// To [`Request::ExplainPolicy`].
     Policy(PolicyReport),
     /// It is done.

@@ -12,6 +12,7 @@
 mod application;
 pub mod control;
 pub mod errno;
+pub mod event_log;
 mod ioctl;
 pub mod loop_device;
 pub mod mount;

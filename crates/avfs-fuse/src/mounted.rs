@@ -2,6 +2,7 @@
 
 use crate::control::{self, Answer, Control, Info, MountedWith, Request};
 use crate::errno::Errors;
+use crate::event_log::{self, EventLog};
 use crate::mount::{self, DeviceNumber};
 use crate::protocol::{MAX_BACKGROUND, WANTED};
 use crate::server::{Closing, RequestBuffer, Server};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use units::Ino;
+use units::{Bitrate, Ino};
 
 /// Makes a transport possible for filesystems that are made from now on.
 ///
@@ -67,6 +68,7 @@ pub struct Mounted {
     control: Control,
     closing: Arc<Closing>,
     device: DeviceNumber,
+    telling: Telling,
 }
 
 impl Mounted {
@@ -108,8 +110,11 @@ impl Mounted {
         let counted = Arc::clone(&errors);
         let refusals = Arc::<Refusals>::default();
         let of_replies = Arc::clone(&refusals);
-        let handler =
-            move |request| answer(&served, &counted, &of_replies, &kernel, device, &options, request);
+        let telling = Telling::start(volume).map_err(MountError::Thread)?;
+        let events = Arc::clone(&telling.events);
+        let handler = move |request| {
+            answer(&served, &counted, &of_replies, &kernel, device, &options, &events, request)
+        };
         let path = control::socket_path(device);
         let control =
             Control::start(&path, Arc::new(handler)).map_err(|error| MountError::Control { path, error })?;
@@ -132,7 +137,7 @@ impl Mounted {
             Transport::Ring => MountError::Ring,
         })?;
         let closing = server.closing();
-        Ok(Self { session, control, closing, device })
+        Ok(Self { session, control, closing, device, telling })
     }
 
     /// `st_dev` of the files: the name of the control socket.
@@ -208,6 +213,7 @@ impl Mounted {
     /// When the kernel's connection broke, or not everything could be written; the volume is closed in any case.
     pub fn wait(self) -> Result<(), MountError> {
         let ended = self.session.join().map_err(MountError::Connection);
+        self.telling.end();
         let closed =
             self.closing.close().map_err(MountError::Shutdown).and_then(|()| match self.closing.losses() {
                 0 => Ok(()),
@@ -215,6 +221,39 @@ impl Mounted {
             });
         drop(self.control);
         ended.and(closed)
+    }
+}
+
+/// Tells what happens to clients while a volume is mounted.
+struct Telling {
+    events: Arc<EventLog>,
+    stop: mpsc::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Telling {
+    fn start(volume: &Arc<Volume>) -> io::Result<Self> {
+        /// How soon an administrator finds out.
+        const LOOK_AFTER: Duration = Duration::from_secs(1);
+        let events = Arc::new(EventLog::open(&event_log::state_directory(), &volume.report().uuid));
+        let (stop, stopped) = mpsc::channel();
+        let (volume, told) = (Arc::clone(volume), Arc::clone(&events));
+        let tell = move || {
+            while stopped.recv_timeout(LOOK_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+                told.add(volume.happened(false));
+            }
+            told.add(volume.happened(true));
+        };
+        let thread = thread::Builder::new().name("avfs-events".into()).spawn(tell)?;
+        Ok(Self { events, stop, thread })
+    }
+
+    /// Tells what is left.
+    fn end(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that tells of events has panicked");
+        }
     }
 }
 
@@ -239,6 +278,7 @@ fn unmount_everywhere(device: DeviceNumber) {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "what there is to be asked")]
 fn answer(
     volume: &Volume,
     errors: &Errors,
@@ -246,6 +286,7 @@ fn answer(
     kernel: &OwnedFd,
     device: DeviceNumber,
     options: &MountedWith,
+    events: &EventLog,
     request: Request,
 ) -> Answer {
     let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
@@ -271,6 +312,11 @@ fn answer(
             streams: volume.streams(),
             device: volume.device_report(),
         })),
+        Request::Events { since, most } => Answer::Events(events.since(since, most)),
+        Request::Streams { bits_per_second } => {
+            let rates: Vec<Bitrate> = bits_per_second.map(Bitrate).into_iter().collect();
+            Answer::Streams(Box::new(volume.streams_report(&rates)))
+        }
         Request::Remount { read_only, access_times } => {
             volume.set_access_times(access_times);
             done(volume.set_read_only(read_only))

@@ -14,7 +14,8 @@ mod tests;
 
 use crate::device::{Device, FileDevice};
 use crate::engine_core::{
-    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Promise, Statistics,
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Incident, Inquiry, Promise,
+    Statistics,
 };
 use crate::gate::Gate;
 use crate::pool::Pool;
@@ -22,7 +23,7 @@ use crate::request::{Accepted, Completion, CompletionSink, IoError, IoRequest, I
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Config, ServiceTime, StreamId, StreamSpec};
+use rtsched::{Config, Scheduler, ServiceTime, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -95,6 +96,8 @@ enum Message {
     Accepted(Accepted),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
+    Copy(mpsc::Sender<Box<Scheduler>>),
+    Explain(Inquiry),
 }
 
 impl Engine {
@@ -179,7 +182,7 @@ impl Engine {
         }
         let stopped = |request: IoRequest| Completion { tag: request.tag, result: Err(IoError::Stopped) };
         let refused: Vec<_> = requests.map(stopped).collect();
-        self.shared.delivery.push(refused.into_iter(), &mut Vec::new());
+        self.shared.delivery.push(refused.into_iter(), &mut Vec::new(), &mut Vec::new());
     }
 
     /// Somebody now waits for a request.
@@ -222,6 +225,19 @@ impl Engine {
         let (sender, answer) = mpsc::channel();
         self.shared.post(std::iter::once(Message::ReportService(sender)));
         answer.recv().ok()
+    }
+
+    /// The scheduler as it is, to ask it what it would do without asking for it. Waits for the engine thread to answer; `None` when it
+    /// stops.
+    pub fn copy_of_scheduler(&self) -> Option<Box<Scheduler>> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.post(std::iter::once(Message::Copy(sender)));
+        answer.recv().ok()
+    }
+
+    /// Asks why a client was kept waiting. The answer comes as [`Incident::Explained`].
+    pub fn explain(&self, inquiry: Inquiry) {
+        self.shared.post(std::iter::once(Message::Explain(inquiry)));
     }
 
     /// What was done up to now. Covers every completion that was delivered.
@@ -302,12 +318,13 @@ struct Worker {
     /// Kept for their memory.
     finished: Vec<Command>,
     promises: Vec<Promise>,
+    incidents: Vec<Incident>,
 }
 
 impl Worker {
     fn new(ring: Ring, gate: Arc<Gate>, shared: Arc<Shared>, core: EngineCore) -> Self {
-        let (finished, promises) = (Vec::new(), Vec::new());
-        Self { shared, core, ring, gate, is_recalled: false, finished, promises }
+        let (finished, promises, incidents) = (Vec::new(), Vec::new(), Vec::new());
+        Self { shared, core, ring, gate, is_recalled: false, finished, promises, incidents }
     }
 
     fn run(mut self) {
@@ -356,6 +373,8 @@ impl Worker {
             // Whoever asked may have gone.
             Message::Report(sender) => drop(sender.send(self.core.streams())),
             Message::ReportService(sender) => drop(sender.send(self.core.service_times())),
+            Message::Explain(inquiry) => self.core.explain(inquiry),
+            Message::Copy(sender) => drop(sender.send(Box::new(self.core.scheduler().clone()))),
         }
     }
 
@@ -402,7 +421,8 @@ impl Worker {
     fn deliver(&mut self) {
         *self.shared.statistics.lock() = self.core.statistics();
         self.core.promises(now(), &mut self.promises);
-        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises);
+        self.core.incidents(&mut self.incidents);
+        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises, &mut self.incidents);
     }
 }
 
@@ -422,6 +442,6 @@ impl Drop for Worker {
                 self.core.submit(now(), request);
             }
         }
-        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises);
+        self.shared.delivery.push(self.core.ended().drain(..), &mut self.promises, &mut self.incidents);
     }
 }

@@ -9,12 +9,14 @@
 //! may no longer be used; the same calls give the same answers.
 
 mod command;
+mod incidents;
 mod streams;
 pub mod tally;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use command::{Command, Durability, Move, Transfer};
+pub use incidents::{Incident, Inquiry};
 pub use streams::{DeclaredStream, Evidence, Promise};
 
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
@@ -23,7 +25,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use streams::Streams;
 use tally::Tally;
-use units::{Bytes, Instant};
+use units::{Bytes, Duration, Instant};
 
 /// What an engine has done since it started, and what it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,12 @@ pub struct Statistics {
     pub queued: usize,
     /// Commands at the device now.
     pub in_flight: u32,
+    /// For how long the device worked...
+    pub busy: Duration,
+    /// ...and should have, by what was known of it at each command.
+    pub reckoned: Duration,
+    /// What streams are promised of the device's time, in thousandths.
+    pub promised_permille: u32,
 }
 
 /// What the books have to know of a device.
@@ -247,6 +255,23 @@ impl EngineCore {
         self.streams.promises(&mut self.scheduler, now, promises);
     }
 
+    /// See [`Engine::explain`](crate::Engine::explain).
+    pub(crate) fn explain(&mut self, inquiry: Inquiry) {
+        let Inquiry { number, stream, since, until, by } = inquiry;
+        let lateness = self.scheduler.explain_waiting(stream, since, until, by);
+        self.streams.incidents.add(Incident::Explained { number, lateness });
+    }
+
+    /// Appends what an administrator may want to be told of since the last call.
+    pub(crate) fn incidents(&mut self, incidents: &mut Vec<Incident>) {
+        self.streams.incidents.take(&mut self.scheduler, incidents);
+    }
+
+    /// The scheduler as it is, to ask what it would do.
+    pub(crate) fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
     /// When [`next_command`](Self::next_command) may answer otherwise without any other call, possibly too early.
     pub(crate) fn next_wakeup(&self, now: Instant) -> Option<Instant> {
         self.scheduler.next_wakeup(now)
@@ -271,6 +296,9 @@ impl EngineCore {
     /// What was done up to now.
     pub(crate) fn statistics(&self) -> Statistics {
         let (queued, in_flight) = (self.scheduler.queued(), self.scheduler.in_flight());
-        Statistics { queued, in_flight, ..self.statistics }
+        let counters = self.scheduler.counters();
+        let (busy, reckoned) = (counters.busy, counters.reckoned);
+        let promised_permille = self.scheduler.utilisation_permille();
+        Statistics { queued, in_flight, busy, reckoned, promised_permille, ..self.statistics }
     }
 }

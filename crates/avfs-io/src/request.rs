@@ -1,6 +1,6 @@
 //! The seam between the filesystem and the engine.
 
-use crate::engine_core::Promise;
+use crate::engine_core::{Incident, Promise};
 use crate::pool::Buffer;
 use rtsched::{Class, Direction, RequestId, StreamId};
 use smallvec::SmallVec;
@@ -210,6 +210,11 @@ pub trait CompletionSink: Send + Sync + 'static {
     /// told is the last that happened. Who declares no streams need not listen.
     fn promised(&self, now: Instant, promises: &[Promise]) {
         let _ = (now, promises);
+    }
+
+    /// What an administrator may want to be told of has happened. Called as [`promised`](Self::promised) is, after it.
+    fn happened(&self, now: Instant, incidents: &[Incident]) {
+        let _ = (now, incidents);
     }
 }
 

@@ -44,8 +44,17 @@ impl Opener {
         Self(handle.0 | 1 << 32)
     }
 
+    /// Number of the process; `None`: it has none here.
+    pub fn process_number(self) -> Option<u32> {
+        u32::try_from(self.0).ok().filter(|number| *number > 0)
+    }
+
     pub(crate) fn number(self) -> u64 {
         self.0
+    }
+
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self(number)
     }
 }
 

@@ -137,6 +137,11 @@ impl<K: Default> Player<K> {
         self.pace.copies() || self.rest.copies()
     }
 
+    /// When it asked for something last.
+    pub fn asked_last(&self) -> Option<Instant> {
+        self.asks
+    }
+
     /// It is a stream, should the file have a rate.
     fn plays(&self) -> bool {
         self.has_played && !self.copies()

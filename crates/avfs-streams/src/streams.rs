@@ -53,6 +53,8 @@ pub struct ClientState<K> {
     pub direction: Direction,
     /// Who has opened it.
     pub opener: Opener,
+    /// The user as whom that was.
+    pub uid: u32,
     /// By when the next read must be complete, if its client said.
     pub read_deadline: Option<Instant>,
     /// What its reads and writes look like; none while there were none.
@@ -118,6 +120,7 @@ impl<K: Default, F> Streams<K, F> {
             ino,
             direction,
             opener: Opener::of(handle),
+            uid: 0,
             read_deadline: None,
             player: None,
             taken: Some(ConsumedFraction::default()),
@@ -377,7 +380,7 @@ impl<K: Default, F> Streams<K, F> {
     }
 
     /// The stream that the file's readers or writers are together, if it is one, and how well that is known.
-    fn wanted_stream(
+    pub fn wanted_stream(
         &self,
         facts: &dyn Facts,
         ino: Ino,
@@ -418,7 +421,7 @@ impl<K: Default, F> Streams<K, F> {
     }
 
     /// There is no room for the file's clients, or for those of the sequence of which it is a frame.
-    fn is_refused(&self, facts: &dyn Facts, ino: Ino, direction: Direction) -> bool {
+    pub fn is_refused(&self, facts: &dyn Facts, ino: Ino, direction: Direction) -> bool {
         let stream = self.stream_of_client(ino, direction);
         if let Some(id) = SequenceId::of_stream(stream) {
             return self.is_refused_sequence(id);

@@ -41,6 +41,12 @@ pub fn turns_of(opener: Opener) -> StreamId {
     StreamId(NAMES | opener.number())
 }
 
+/// The other way round, if it is one of those.
+pub fn opener_of(stream: StreamId) -> Option<Opener> {
+    let number = stream.0.checked_sub(NAMES).filter(|number| *number < NAMES)?;
+    Some(Opener::numbered(number))
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Writers(HashMap<Opener, WriterState>);

@@ -27,6 +27,9 @@ pub(crate) struct Member {
     pub(crate) owner: Option<StreamSlot>,
     /// It drew on its stream's reservation.
     pub(crate) is_reserved: bool,
+    /// It was asked for as real time, whatever it was served as.
+    pub(crate) is_wanted_in_time: bool,
+    pub(crate) arrived: Instant,
     pub(crate) blocker: Option<DispatchId>,
 }
 
@@ -40,6 +43,9 @@ pub(crate) struct Flight {
     pub(crate) distance: Distance,
     /// Nanoseconds, by the service model.
     pub(crate) cost: u64,
+    /// The same from where the device was when it was given, and of it before the first byte.
+    pub(crate) estimate: u64,
+    pub(crate) access: u64,
     pub(crate) dispatched: Instant,
     /// Nanoseconds for which the device served others that came later.
     pub(crate) overtaken: u64,
@@ -56,6 +62,8 @@ impl Flight {
             length: Bytes::ZERO,
             distance: Distance::Far,
             cost: 0,
+            estimate: 0,
+            access: 0,
             dispatched: Instant::ZERO,
             overtaken: 0,
             deferred: 0,

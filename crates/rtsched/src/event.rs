@@ -157,6 +157,10 @@ pub struct Counters {
     pub restored: u64,
     /// Events that were dropped from the ring unread.
     pub events_lost: u64,
+    /// For how long the device worked...
+    pub busy: Duration,
+    /// ...and should have, by what was known of it at each command.
+    pub reckoned: Duration,
 }
 
 impl Counters {

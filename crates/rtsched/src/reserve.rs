@@ -254,6 +254,8 @@ impl Scheduler {
             state: held.state,
             spec: held.spec,
             terms: held.terms,
+            share_permille: u32::try_from((u128::from(held.share()) * 1000).div_ceil(1 << SHARE_SHIFT))
+                .unwrap_or(u32::MAX),
             queued: count(Budget::Reserved) + count(Budget::OverLimit) + count(Budget::Unreserved),
             excess: count(Budget::OverLimit),
             completed: stream.completed,

@@ -7,11 +7,12 @@
 use crate::admission::Admission;
 use crate::config::{Calibrated, Config};
 use crate::cost_model::ServiceTime;
-use crate::device::{Device, Member};
+use crate::device::{Device, Flight, Member};
 use crate::dispatch::{View, choose};
 use crate::event::{Counters, Event, Journal};
 use crate::floors::Floors;
 use crate::health::Health;
+use crate::lateness::{History, Kind, Late, Lateness, Served};
 use crate::merge::{Limits, Run};
 use crate::policing::{PICTURE, price};
 use crate::queue::{Budget, Queue, Slot, StreamSlot, Waiting};
@@ -49,6 +50,8 @@ pub struct Scheduler {
     /// Some stream reads further ahead than before, so that pieces are not always kept together.
     pub(crate) is_resizing: bool,
     pub(crate) journal: Journal,
+    /// What explains why something was late.
+    history: History,
     /// Where the last command ended.
     arm: DeviceOffset,
     /// Where the last long write ended.
@@ -88,6 +91,7 @@ impl Scheduler {
             shortest: None,
             is_resizing: false,
             journal: Journal::new(config.event_capacity),
+            history: History::new(),
             arm: DeviceOffset(0),
             written_to: DeviceOffset(0),
             pictures: Instant::ZERO,
@@ -403,6 +407,8 @@ impl Scheduler {
             stream: waiting.request.stream,
             owner: waiting.owner,
             is_reserved: waiting.budget == Budget::Reserved,
+            is_wanted_in_time: waiting.is_wanted_in_time,
+            arrived: waiting.arrived,
             blocker: match self.preferred {
                 Some((preferred, at)) if at >= waiting.arrived => Some(preferred),
                 _ => waiting.found_at_device(),
@@ -410,6 +416,9 @@ impl Scheduler {
         }));
         (flight.direction, flight.offset, flight.length) = (direction, run.offset, run.length);
         (flight.distance, flight.cost) = (distance, run.cost);
+        flight.estimate = self.service.estimate(direction, run.offset, distance, run.length);
+        let transfer = self.service.transfer_nanos(direction, run.offset, run.length);
+        flight.access = flight.estimate.saturating_sub(transfer);
         (flight.dispatched, flight.overtaken, flight.deferred) = (now, 0, 0);
         if self.config.calibrated == Calibrated::All && may_be_deferred(direction, run.length) {
             // A cache goes on where it wrote, whatever was read meanwhile.
@@ -440,7 +449,7 @@ impl Scheduler {
         if next.is_some_and(|next| latest.is_none_or(|latest| latest > next)) {
             self.preferred = Some((id, now));
         }
-        let estimate = self.service.estimate(direction, run.offset, distance, run.length);
+        let estimate = flight.estimate;
         if direction != Direction::Flush {
             self.arm = DeviceOffset(run.offset.0.saturating_add(run.length.0));
         }
@@ -464,6 +473,7 @@ impl Scheduler {
     pub fn complete(&mut self, now: Instant, dispatch: DispatchId) {
         let Some((flight, service)) = self.device.finish(now, dispatch) else { return };
         let mut latest = Duration::ZERO;
+        self.remember(now, &flight, service);
         for member in &flight.members {
             let tardiness = now.saturating_since(member.deadline);
             let counters = &mut self.journal.counters;
@@ -494,6 +504,9 @@ impl Scheduler {
                     stream.tardiness = stream.tardiness.max(tardiness);
                     stream.slack_nanoseconds = Some(signed(member.deadline) - signed(now));
                     self.health.completed(tardiness);
+                    if tardiness > Duration::ZERO {
+                        self.explain(now, member, tardiness);
+                    }
                 }
                 self.streams.close(owner, self.queue.has_any_of(owner));
             }
@@ -509,6 +522,70 @@ impl Scheduler {
         }
         self.shed_load(now);
         self.streams.settle(self.device.busy_since(now));
+    }
+
+    /// Keeps what the device has done, so that it can be told later why something was late.
+    fn remember(&mut self, now: Instant, flight: &Flight, service: Duration) {
+        self.journal.counters.busy += service;
+        self.journal.counters.reckoned += Duration::from_nanos(flight.estimate);
+        let Some(first) = flight.members.first() else { return };
+        let promised = flight.members.iter().find(|member| member.is_reserved);
+        let kind = match promised {
+            Some(_) => Kind::Promised,
+            None if flight.members.iter().any(|member| member.is_wanted_in_time) => Kind::Beyond,
+            None => Kind::Unpromised,
+        };
+        let owner = promised.unwrap_or(first).owner;
+        let held = owner.and_then(|owner| self.streams.held_of(owner));
+        let fair_access = held.map_or(flight.access, |held| {
+            let reckoned = held.spec.piece.unwrap_or(held.terms.request).min(held.terms.request).0.max(1);
+            let fair = u128::from(flight.access) * u128::from(flight.length.0) / u128::from(reckoned);
+            u64::try_from(fair).unwrap_or(u64::MAX)
+        });
+        self.history.record(Served {
+            end: now,
+            service,
+            estimate: flight.estimate,
+            access: flight.access,
+            fair_access,
+            stream: promised.unwrap_or(first).stream,
+            kind,
+        });
+    }
+
+    /// Finds out why a promised request was late.
+    fn explain(&mut self, now: Instant, member: &Member, tardiness: Duration) {
+        let held = member.owner.and_then(|owner| self.streams.held_of(owner));
+        let (Some(held), Some(stream)) = (held, member.stream) else { return };
+        let release = member.deadline.saturating_before(held.terms.deadline);
+        let late = Late { at: now, stream, since: member.arrived.max(release), tardiness };
+        self.history.late(late, self.utilisation_permille());
+    }
+
+    /// What the device did from `since` on until `at`, and what of it kept a stream waiting for so long, though no promise was broken. What
+    /// is asked long after that is not known any more. A step for each of the last 512 commands.
+    pub fn explain_waiting(
+        &self,
+        stream: StreamId,
+        since: Instant,
+        at: Instant,
+        waited: Duration,
+    ) -> Lateness {
+        let late = Late { at, stream, since, tardiness: waited };
+        let (blocker, work) = self.history.explain(late, true);
+        Lateness {
+            at,
+            stream,
+            tardiness: waited,
+            blocker,
+            work,
+            promised_permille: self.utilisation_permille(),
+        }
+    }
+
+    /// The oldest promised request that was late, and why, that was not read or dropped yet; `None`: there is none. O(1).
+    pub fn pop_lateness(&mut self) -> Option<Lateness> {
+        self.history.pop()
     }
 
     /// Gives everything queued the costs and shares that hold now.

@@ -239,6 +239,8 @@ pub struct StreamStatus {
     pub spec: StreamSpec,
     /// What it is promised while it is active.
     pub terms: Terms,
+    /// Its part of the device's time then, in thousandths, rounded up.
+    pub share_permille: u32,
     /// Its requests that wait for the device.
     pub queued: u32,
     /// Of these: those beyond its rate.

@@ -4,7 +4,7 @@
 //! the file. What the administrator sets only the administrator can change, and no share of a user's bounds it. Why
 //! which one holds is asked of the daemon.
 
-use super::{CtlError, ask, look, print_json};
+use super::asking::{CtlError, ask, look, print_json};
 use avfs_core::config::Setting;
 use avfs_core::policy::{PREFIX, TRUSTED_PREFIX};
 use avfs_core::types::{PolicyReport, PolicySource, SettingReport, SourceVerdict};

@@ -1,6 +1,6 @@
 //! `avfsctl samba-config`: the share that the project's own tests use, with the reason for each line.
 
-use super::CtlError;
+use super::asking::CtlError;
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::PathBuf;

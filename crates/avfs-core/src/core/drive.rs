@@ -5,7 +5,7 @@
 
 use super::checkpoint::Pumped;
 use super::state::operation::{Operation, Outcome, Progress, Stage, Ticket, Waiting};
-use super::state::outbox::{Cancellation, Outbox, Purpose};
+use super::state::outbox::{Cancellation, Outbox, Purpose, Take};
 use super::state::{Core, STEPS};
 use super::sync::failed;
 use super::writes::WritePlan;
@@ -50,6 +50,8 @@ impl Core {
             _ => None,
         };
         let next = read.and_then(|(handle, offset, length)| self.notice_request(now, handle, offset, length));
+        let asked = |(handle, offset, _)| Take { handle, offset, has_waited: false, is_answered: false };
+        self.requests.outbox.takes.extend(read.map(asked));
         let waiting = Waiting { operation, stage: Stage::Try, count: None, exclusive: None };
         self.attempt(now, ticket, waiting);
         // Behind what it waits for itself, so that what is read ahead continues it on the device.

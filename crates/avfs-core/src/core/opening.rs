@@ -93,6 +93,14 @@ impl Core {
         }
     }
 
+    /// Says who opened a file, and as whom.
+    pub fn set_client(&mut self, handle: HandleId, caller: Caller) {
+        self.set_opener(handle, Opener::process(caller.process));
+        if let Some(client) = self.clients.streams.client_state_mut(handle) {
+            client.uid = caller.uid;
+        }
+    }
+
     /// Makes and opens a file.
     #[expect(clippy::too_many_arguments, reason = "open(2) with O_CREAT has as many")]
     pub fn create(
@@ -107,7 +115,7 @@ impl Core {
     ) -> Result<(Entry, Opened)> {
         let entry = self.make_node(now, caller, parent, name, FileKind::Regular, permissions, umask, 0)?;
         let opened = self.open(entry.attributes.ino, flags)?;
-        self.set_opener(opened.handle, Opener::process(caller.process));
+        self.set_client(opened.handle, caller);
         Ok((entry, opened))
     }
 
@@ -131,7 +139,7 @@ impl Core {
         self.inodes.unnamed.insert(ino);
         let entry = self.entry(ino)?;
         let opened = self.open(ino, flags)?;
-        self.set_opener(opened.handle, Opener::process(caller.process));
+        self.set_client(opened.handle, caller);
         Ok((entry, opened))
     }
 

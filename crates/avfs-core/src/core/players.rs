@@ -371,7 +371,7 @@ impl Core {
     }
 
     /// Bytes ahead of a player, where it is, that it can have at once.
-    fn came_ahead(&self, handle: HandleId) -> u64 {
+    pub(super) fn came_ahead(&self, handle: HandleId) -> u64 {
         let Some(player) = self.clients.streams.player(handle) else { return 0 };
         let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
         let blocks = player.here.kept.iter().filter_map(|id| self.data.cache.get(*id));

@@ -130,6 +130,9 @@ impl Core {
 
     fn probed(&mut self, ino: Ino, result: Result<Finding, Refusal>) {
         let path = self.shown_path(ino).unwrap_or_default();
+        if let (Ok(finding), Some(file)) = (&result, self.data.files.get_mut(&ino)) {
+            file.found = Some((finding.container, finding.frame_period));
+        }
         match result {
             Ok(finding) if finding.container.is_one_frame() => {
                 self.note_container(ino, finding.frame_period, true);

@@ -3,6 +3,7 @@
 use super::state::Core;
 use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::operation::{Progress, Ticket};
+use super::state::outbox::Take;
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
@@ -47,6 +48,7 @@ impl Core {
         }
         if at > offset {
             self.follow(now, ino, handle, offset..end, has_waited);
+            self.requests.outbox.takes.push(Take { handle, offset, has_waited, is_answered: true });
         }
         Some(Ok(data))
     }

@@ -137,6 +137,7 @@ impl From<DeclaredStream> for StreamReport {
                 Some(StreamState::Demoted) => StreamService::Demoted,
                 None => StreamService::Waiting,
             },
+            share_permille: status.map_or(0, |status| status.share_permille),
             request_bytes: status.map_or(0, |status| status.terms.request.0),
             buffer_bytes: status.map_or(0, |status| status.terms.buffer().0),
             completed: status.map_or(0, |status| status.completed),

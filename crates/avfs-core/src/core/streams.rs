@@ -11,7 +11,7 @@ use avfs_streams::sequence::SequenceId;
 use avfs_streams::{Facts, OpenFiles, Ranking, RequestQos};
 use rtsched::{Direction, Terms};
 use std::ops::Range;
-use units::{Bytes, DeviceOffset, Duration, Ino, Instant, Now};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
 
 impl Core {
     /// Changes something on which the file's streams depend, and tells the scheduler what became of them.
@@ -90,6 +90,17 @@ impl Core {
         if self.clients.streams.note_container(&facts, ino, period, is_frame) {
             tracing::info!(%ino, ?period, "a file of a numbered sequence says how long it is shown");
         }
+    }
+
+    /// See [`Streams::is_refused`](avfs_streams::Streams::is_refused).
+    pub(super) fn is_refused(&self, ino: Ino, direction: Direction) -> bool {
+        self.clients.streams.is_refused(&self.facts(), ino, direction)
+    }
+
+    /// The rate of [`Streams::wanted_stream`](avfs_streams::Streams::wanted_stream).
+    pub(super) fn wanted_rate(&self, ino: Ino, direction: Direction) -> Option<Bitrate> {
+        let wanted = self.clients.streams.wanted_stream(&self.facts(), ino, direction);
+        wanted.map(|(spec, _)| spec.rate)
     }
 
     /// See [`Streams::terms`](avfs_streams::Streams::terms).

@@ -4,7 +4,7 @@
 //! [`Delivery::close`] is delivered, once; promises in their order.
 
 use super::now;
-use crate::engine_core::Promise;
+use crate::engine_core::{Incident, Promise};
 use crate::request::{Completion, CompletionSink};
 
 use parking_lot::{Condvar, Mutex};
@@ -30,6 +30,7 @@ struct Queue {
 struct State {
     ready: Vec<Completion>,
     promises: Vec<Promise>,
+    incidents: Vec<Incident>,
     /// One of the threads is telling promises: the other may not overtake it.
     promising: bool,
     closed: bool,
@@ -37,7 +38,8 @@ struct State {
 
 impl State {
     fn has_promises(&self) -> bool {
-        !self.promises.is_empty() && !self.promising
+        let is_nothing = self.promises.is_empty() && self.incidents.is_empty();
+        !is_nothing && !self.promising
     }
 }
 
@@ -58,13 +60,14 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Hands over `completions`, which are ready together, and `promises`, which are empty then.
+    /// Hands over `completions`, which are ready together, and `promises` and `incidents`, which are empty then.
     pub(super) fn push(
         &self,
         completions: impl ExactSizeIterator<Item = Completion>,
         promises: &mut Vec<Promise>,
+        incidents: &mut Vec<Incident>,
     ) {
-        if completions.len() == 0 && promises.is_empty() {
+        if completions.len() == 0 && promises.is_empty() && incidents.is_empty() {
             return;
         }
         let mut state = self.queue.state.lock();
@@ -73,9 +76,11 @@ impl Delivery {
         } else {
             state.ready.extend(completions);
             state.promises.extend_from_slice(promises);
+            state.incidents.extend_from_slice(incidents);
         }
         drop(state);
         promises.clear();
+        incidents.clear();
         self.queue.changed.notify_one();
     }
 
@@ -94,7 +99,7 @@ impl Delivery {
 
 impl Queue {
     fn deliver(&self, sink: &dyn CompletionSink) {
-        let (mut batch, mut promises) = (Vec::new(), Vec::new());
+        let (mut batch, mut promises, mut incidents) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             let mut state = self.state.lock();
             while state.ready.is_empty() && !state.has_promises() {
@@ -106,12 +111,19 @@ impl Queue {
             std::mem::swap(&mut batch, &mut state.ready);
             if state.has_promises() {
                 std::mem::swap(&mut promises, &mut state.promises);
+                std::mem::swap(&mut incidents, &mut state.incidents);
                 state.promising = true;
             }
             drop(state);
-            if !promises.is_empty() {
-                sink.promised(now(), &promises);
-                promises.clear();
+            if !promises.is_empty() || !incidents.is_empty() {
+                if !promises.is_empty() {
+                    sink.promised(now(), &promises);
+                    promises.clear();
+                }
+                if !incidents.is_empty() {
+                    sink.happened(now(), &incidents);
+                    incidents.clear();
+                }
                 self.state.lock().promising = false;
                 self.changed.notify_one();
             }

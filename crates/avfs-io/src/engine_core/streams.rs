@@ -10,6 +10,7 @@
 //! players who had just begun some were late in one of three rehearsals. So what is admitted beside nobody, and would not be beside others,
 //! is served as a stream, but promised nothing before it is known to be one: should others come, it is refused.
 
+use super::incidents::{Incident, Incidents};
 use rtsched::{
     Beside, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
 };
@@ -65,6 +66,8 @@ pub(crate) struct Streams {
     next_asking: Instant,
     /// Events that the scheduler had dropped when it was asked last.
     events_lost: u64,
+    /// What has happened to streams.
+    pub(super) incidents: Incidents,
 }
 
 #[derive(Debug)]
@@ -104,11 +107,11 @@ impl Streams {
             (None, None) => {}
             (None, Some((spec, evidence))) => {
                 if let Err(rejected) = self.admit(scheduler, now, stream, spec, evidence) {
-                    tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+                    self.incidents.add(Incident::Refused { stream, spec, rejected });
                 }
             }
             (Some(admitted), Some((spec, evidence))) => {
-                let admitted = change(scheduler, now, stream, admitted, spec);
+                let admitted = change(scheduler, now, stream, admitted, spec, &mut self.incidents);
                 self.admitted.insert(stream, admitted);
                 if evidence == Evidence::Known && self.is_guessed(stream) {
                     self.guessed.retain(|guessed| *guessed != stream);
@@ -171,7 +174,7 @@ impl Streams {
             let Some(Admitted { reservation, .. }) = self.admitted.remove(&stream) else { continue };
             if let Some(StreamStatus { spec, .. }) = scheduler.stream(stream) {
                 let rejected = Rejected { why, fits: None };
-                tracing::warn!(stream = stream.0, "a stream is served as best effort: {rejected}");
+                self.incidents.add(Incident::Refused { stream, spec, rejected });
                 self.wait(now, Waiting { stream, spec, evidence: Evidence::Guessed, rejected });
             }
             scheduler.release(now, reservation);
@@ -191,6 +194,11 @@ impl Streams {
         }
         let mut changed = std::mem::take(&mut self.changed);
         while let Some(event) = scheduler.pop_event() {
+            match event {
+                Event::Demoted { stream, why, .. } => self.incidents.add(Incident::Demoted { stream, why }),
+                Event::Restored { stream, .. } => self.incidents.add(Incident::Restored { stream }),
+                _ => {}
+            }
             if let Event::Admitted { stream, .. }
             | Event::Resized { stream, .. }
             | Event::Rejected { stream, .. }
@@ -237,13 +245,14 @@ fn change(
     stream: StreamId,
     mut admitted: Admitted,
     spec: StreamSpec,
+    incidents: &mut Incidents,
 ) -> Admitted {
     if scheduler.stream(stream).is_some_and(|status| status.spec == spec) {
         return admitted;
     }
     admitted.rejected = scheduler.change(now, &mut admitted.reservation, spec.rate).err();
     if let Some(rejected) = admitted.rejected {
-        tracing::warn!(stream = stream.0, "a stream keeps its lower rate: {rejected}");
+        incidents.add(Incident::Refused { stream, spec, rejected });
     }
     admitted
 }

@@ -8,12 +8,13 @@ use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
 use crate::engine_core::{
-    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Promise, Statistics, Transfer,
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Incident, Inquiry, Promise,
+    Statistics, Transfer,
 };
 use crate::gate::Gate;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use rand::Rng;
-use rtsched::{Class, Config, Direction, StreamId, StreamSpec};
+use rtsched::{Class, Config, Direction, Scheduler, StreamId, StreamSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bytes, DeviceOffset, Instant};
@@ -176,6 +177,23 @@ impl SimEngine {
         let mut promises = Vec::new();
         self.core.promises(now, &mut promises);
         promises
+    }
+
+    /// What has happened since the last call, see [`CompletionSink::happened`](crate::CompletionSink::happened).
+    pub fn take_incidents(&mut self) -> Vec<Incident> {
+        let mut incidents = Vec::new();
+        self.core.incidents(&mut incidents);
+        incidents
+    }
+
+    /// See [`Engine::explain`](crate::engine::Engine::explain).
+    pub fn explain(&mut self, inquiry: Inquiry) {
+        self.core.explain(inquiry);
+    }
+
+    /// See [`Engine::copy_of_scheduler`](crate::engine::Engine::copy_of_scheduler).
+    pub fn copy_of_scheduler(&self) -> Scheduler {
+        self.core.scheduler().clone()
     }
 
     /// See [`Engine::cancel`](crate::engine::Engine::cancel).

@@ -6,9 +6,10 @@ use super::operation::Ticket;
 use crate::config::Settings;
 use crate::ranges::RangeSet;
 use crate::types::OpenFlags;
+use avfs_media::Container;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use units::Timestamp;
+use units::{Duration, Timestamp};
 
 /// What is kept of a file that nobody uses: what is in memory of it. A cache full of small files has very many of these.
 #[derive(Debug, Default)]
@@ -86,6 +87,8 @@ pub(in crate::core) struct FileState {
     /// The free space that a recorder keeps ahead of itself, as its policy has it.
     pub(in crate::core) window_units: Option<usize>,
     pub(in crate::core) told: Option<Box<Told>>,
+    /// What it was found to be, and how long a frame of it is shown.
+    pub(in crate::core) found: Option<(Container, Option<Duration>)>,
 }
 
 /// What was told of a file.

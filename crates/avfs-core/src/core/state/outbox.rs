@@ -3,6 +3,7 @@
 use super::blocks::BlockId;
 use super::operation::{Outcome, Ticket};
 use crate::extent::Extent;
+use crate::types::HandleId;
 use avfs_io::pool::Buffer;
 use avfs_io::{Accepted, Evidence, IoRequest, IoTag, Promotion};
 use rtsched::{StreamId, StreamSpec};
@@ -33,6 +34,21 @@ pub struct Outbox {
     pub cancellations: Vec<Cancellation>,
     /// Operations that ended.
     pub finished: Vec<(Ticket, Outcome)>,
+    /// What clients have asked to read, or have read. It is nothing to do, and wakes nobody.
+    pub takes: SmallVec<[Take; 1]>,
+}
+
+/// A client's read, as those see it who watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Take {
+    /// Whose.
+    pub handle: HandleId,
+    /// First byte.
+    pub offset: u64,
+    /// It was asked for before.
+    pub has_waited: bool,
+    /// The client has it; else it waits.
+    pub is_answered: bool,
 }
 
 impl Outbox {
