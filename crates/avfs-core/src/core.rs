@@ -42,6 +42,7 @@ mod sync;
 mod transactions;
 mod trim;
 pub(crate) mod watching;
+mod wishes;
 mod writeback;
 mod writes;
 

@@ -2,8 +2,9 @@
 //!
 //! **For:** the values that cross the seam. **Excludes:** what follows from them. **State:** none.
 
+use rtsched::StreamId;
 use std::ops::Range;
-use units::{DeviceOffset, Ino};
+use units::{Bitrate, DeviceOffset, Ino};
 
 /// What a host reads and keeps at least: 4 KiB.
 pub const PAGE: u64 = 4096;
@@ -78,14 +79,32 @@ pub enum Confidence {
 
 /// What a host answers, from what it has in memory; asking changes nothing.
 pub trait Facts {
+    /// The length of a file, as clients see it.
+    fn size_of(&self, ino: Ino) -> u64;
+    /// True when something of a file is in use.
+    fn is_used(&self, ino: Ino) -> bool;
     /// How many clients have a file open.
     fn open_files(&self, ino: Ino) -> OpenFiles;
     /// Where reading a file takes longest, as disks are: where it lies nearest to the device's end.
     fn place_of(&self, ino: Ino) -> Option<DeviceOffset>;
     /// The pieces in which a file lies, in the file's order, as ranges of the device.
     fn pieces_of(&self, ino: Ino, each: &mut dyn FnMut(Range<u64>));
+    /// Where what lies on the device in one piece from `from` on ends in the file, which has `size` bytes: a request over two pieces costs
+    /// two accesses, and leaves the second one shorter by its part, which is another access.
+    fn piece_end(&self, ino: Ino, from: u64, size: u64) -> u64;
     /// The directory and the name of a file; of several the one that it has had for longest.
     fn name_of(&self, ino: Ino) -> Option<(Ino, &[u8])>;
     /// What stands in a directory under a name: a file, or something else (`Some(None)`).
     fn file_named(&self, directory: Ino, name: &[u8]) -> Option<Option<Ino>>;
+}
+
+/// What a host is to do, in the order in which it is told. A wish is advice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// A file begins to be played: its container may tell its rate.
+    Probe(Ino),
+    /// A client was seen to have a rate of its own.
+    Observed(Ino, Bitrate),
+    /// What the device was asked for on account of this stream, and has not begun, is not needed so soon any more.
+    Cancel(StreamId),
 }

@@ -9,10 +9,13 @@
 //! The host keeps in memory what it has read ahead. What that is, this crate does not know: it is a type parameter `K`, which
 //! the host gives, and gets back when nobody will come to it any more.
 
+pub mod ahead;
 pub mod consumed;
 pub mod cursor;
 pub mod due;
+pub mod events;
 pub mod file;
+pub mod frames;
 pub mod host;
 pub mod name;
 pub mod pattern;
@@ -25,7 +28,7 @@ pub mod window;
 pub mod writers;
 
 pub use file::Declaration;
-pub use host::{Advice, Confidence, Facts, HandleId, OpenFiles, Opener, PAGE, REQUEST};
+pub use host::{Advice, Confidence, Facts, HandleId, OpenFiles, Opener, PAGE, REQUEST, Wish};
 pub use policy::{Policy, Rate};
 pub use qos::{Ranking, RequestQos};
 pub use streams::Streams;

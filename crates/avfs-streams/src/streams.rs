@@ -14,10 +14,10 @@ use crate::player::{Client, Player};
 use crate::sequence::{Pattern, Sequence, SequenceId, Sequences};
 use crate::window::ReadaheadWindow;
 use crate::writers::Writers;
-use crate::{Advice, Confidence, Facts, HandleId, Opener, PAGE, REQUEST, Ranking, RequestQos};
+use crate::{Advice, Confidence, Facts, HandleId, Opener, PAGE, REQUEST, Ranking, RequestQos, Wish};
 use hashbrown::HashMap;
 use rtsched::{Class, Direction, StreamId, StreamSpec, Terms};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
 /// The name of the stream that a file's readers are, or its writers.
@@ -82,6 +82,7 @@ pub struct Streams<K, F> {
     /// When a client that begins with a sequence will have asked for what it begins with.
     pub next_ahead: Instant,
     declared: Vec<Declare>,
+    wishes: VecDeque<Wish>,
     /// What the host has for all of them.
     memory: Bytes,
     advice: Advice,
@@ -99,6 +100,7 @@ impl<K: Default, F> Streams<K, F> {
             next_stop: Instant::FAR_FUTURE,
             next_ahead: Instant::FAR_FUTURE,
             declared: Vec::new(),
+            wishes: VecDeque::new(),
             memory,
             advice,
         }
@@ -186,6 +188,21 @@ impl<K: Default, F> Streams<K, F> {
     /// What the scheduler is to be told since this was asked last, in this order.
     pub fn take_declared(&mut self) -> Vec<Declare> {
         std::mem::take(&mut self.declared)
+    }
+
+    pub(crate) fn memory(&self) -> Bytes {
+        self.memory
+    }
+
+    /// What the host is to do next.
+    pub fn next_wish(&mut self) -> Option<Wish> {
+        self.wishes.pop_front()
+    }
+
+    pub(crate) fn wish(&mut self, wish: Wish) {
+        if !self.is_silent() {
+            self.wishes.push_back(wish);
+        }
     }
 
     /// The scheduler has answered. True if it had been asked.

@@ -118,7 +118,7 @@ impl Core {
         match progress {
             Progress::Ready(Ok(mut plan)) => {
                 plan.copy(data);
-                self.let_writer_go(now, handle);
+                self.clients.streams.write_resumed(now.monotonic, handle);
                 if let Some(result) = self.end_write(now, ticket, &mut plan) {
                     self.finish(ticket, Outcome::Count(result));
                 }

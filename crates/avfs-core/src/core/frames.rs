@@ -11,24 +11,21 @@
 
 use super::placing::pieces;
 use super::state::blocks::BlockId;
-use super::state::{Core, Noted, PrefetchedFrame, Sequence};
+use super::state::{Core, PrefetchedFrame, Sequence};
+use super::streams::Known;
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_streams::RequestQos;
 use avfs_streams::consumed::LONGEST_FRAME;
-use avfs_streams::due::HASTE;
-use avfs_streams::sequence::{SequenceId, Taken};
-use avfs_streams::streams::sequence_ranking;
+use avfs_streams::frames::FrameTaken;
+use avfs_streams::sequence::SequenceId;
 use avfs_streams::window::ReadaheadWindow;
-use rtsched::{Class, Direction};
+use rtsched::Direction;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use units::{Bytes, Ino, Instant, Now};
 
-/// A file that is recorded and becomes longer than this has a place of its own, whatever its name: clips have numbers, too, and several
-/// at once in one place would take turns in it. A frame of 4096 by 3112 pixels with three channels of 10 bits has 50 MiB.
-pub(super) const LONGEST_RECORDED: u64 = 64 << 20;
 /// However short they are, no more frames are read ahead.
 const MOST_AHEAD: usize = 512;
 
@@ -55,84 +52,24 @@ impl Core {
         let Some(file) = self.data.files.get(&ino) else { return Followed::default() };
         let size = file.size;
         let is_frame = self.clients.streams.sequence_of(ino, Direction::Read).is_some();
-        let client = self.clients.streams.client_state(handle);
-        let reads_only = client.is_some_and(|client| client.direction == Direction::Read);
-        let takes = reads_only && !has_waited && self.takes(now, handle, length, size);
+        let takes = !has_waited && self.clients.streams.takes_frame(now.monotonic, handle, length, size);
         let noted = if takes { self.take_frame(now, ino, size, false) } else { None };
         Followed { is_frame, next: noted.map(|noted| noted.id) }
     }
 
-    /// Notes what a client has taken of a file, or given; true when that has become half of it.
-    fn takes(&mut self, now: Now, handle: HandleId, length: u64, size: u64) -> bool {
-        let Some(open) = self.clients.streams.client_state_mut(handle) else { return false };
-        let Some(taken) = &mut open.taken else { return false };
-        taken.add(now.monotonic, length);
-        let is_frame = taken.is_frame(now.monotonic, size);
-        if is_frame {
-            open.taken = None;
-        }
-        is_frame
-    }
-
-    /// The client waits for the device: the time until now says nothing of its clock.
-    pub(super) fn interrupt_frame(&mut self, ino: Ino) {
-        let Some((id, number)) = self.place_in_sequence(ino, Direction::Read) else { return };
-        if let Some(sequence) = self.clients.streams.sequences.get_mut(id)
-            && let Some(head) = sequence.head_at(number)
-        {
-            sequence.heads[head].beat.interrupt();
-        }
-    }
-
-    /// The client is given a frame. Its first ones were open before anybody knew that they are frames: it is found by their names.
-    pub(super) fn give_frame(&mut self, now: Now, ino: Ino, has_waited: bool) {
-        let Some(name) = self.metadata.get(ino).and_then(|inode| inode.names.first()) else { return };
-        let Some((id, ..)) = self.clients.streams.sequences.find(name.parent, false, &name.name) else {
-            return;
-        };
-        if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
-            // Who comes to the end and begins again waits at two places.
-            sequence.heads.iter_mut().for_each(|head| head.give(now.monotonic, has_waited));
-        }
-    }
-
     /// A client has taken a frame, or recorded one.
-    pub(super) fn take_frame(&mut self, now: Now, ino: Ino, length: u64, writes: bool) -> Option<Noted> {
-        let name = self.metadata.get(ino)?.names.first()?.clone();
-        let taken = Taken { directory: name.parent, writes, name: &name.name, ino, length };
-        let mut noted = self.clients.streams.sequences.note(now.monotonic, taken)?;
-        self.give_up_frames(std::mem::take(&mut noted.given_up));
-        let policy = self.clients.streams.policy(ino);
-        let (id, index) = (noted.id, noted.head);
-        let (_, number, _) = self.clients.streams.sequences.find(name.parent, writes, &name.name)?;
-        let sequence = self.clients.streams.sequences.get_mut(id)?;
-        sequence.policy = policy;
-        let rate = sequence.rate();
-        let head = sequence.heads.get_mut(index)?;
-        if let Some(rate) = rate {
-            head.pace.note(now.monotonic, Bytes(length), rate);
+    pub(super) fn take_frame(&mut self, now: Now, ino: Ino, length: u64, writes: bool) -> Option<FrameTaken> {
+        let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
+        let noted = self.clients.streams.note_frame(&facts, now.monotonic, ino, length, writes);
+        let (taken, given_up) = noted?;
+        self.give_up_frames(given_up);
+        self.grant_wishes();
+        let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
+        let joined = self.clients.streams.settle_frame(&facts, now.monotonic, ino, taken);
+        if let Some((joining, need)) = joined {
+            joining.into_iter().for_each(|ino| self.hasten(ino, 0..LONGEST_FRAME, need));
         }
-        head.allowance.note(now.monotonic, Bytes(length), false);
-        let observed = head.beat.note(now.monotonic, Bytes(length));
-        let passed = head.pass(number);
-        sequence.observed = observed.or(sequence.observed);
-        let begins = sequence.heads.get(index).is_some_and(|head| sequence.is_run(head));
-        self.give_up_frames(passed);
-        if begins && !writes && policy.frame_period().is_none() {
-            self.probe(ino);
-        }
-        self.clients.streams.next_stop =
-            self.clients.streams.next_stop.min(self.clients.streams.sequences.next_idle());
-        self.declare_sequence(id);
-        // Those that are opened from now on join when they are opened.
-        let is_outside = || {
-            self.data.files.contains_key(&ino)
-                && self.clients.streams.sequence_of(ino, Direction::Read).is_none()
-        };
-        if begins && !writes && is_outside() {
-            self.join_frames(now, id, index);
-        }
-        Some(noted)
+        Some(taken)
     }
 
     /// A client has closed a frame that it read.
@@ -153,52 +90,7 @@ impl Core {
         self.cancel_unwanted(&blocks);
     }
 
-    // Rate and rank.
-
     // Reading ahead.
-
-    /// The files of the frames that a client took last.
-    fn frames_taken(&self, id: SequenceId, index: usize) -> Vec<Ino> {
-        let head = self
-            .clients
-            .streams
-            .sequences
-            .get(id)
-            .and_then(|sequence| Some((sequence, sequence.heads.get(index)?)));
-        let taken = head.into_iter().flat_map(|(sequence, head)| {
-            head.numbers().filter_map(move |number| self.frame(sequence, head, number))
-        });
-        taken.collect()
-    }
-
-    /// Frames that were open before anybody knew that they are frames are the sequence's, and so is what was asked for of them.
-    fn join_frames(&mut self, now: Now, id: SequenceId, index: usize) {
-        let mut joining = self.frames_taken(id, index);
-        joining.retain(|ino| {
-            self.data.files.contains_key(ino)
-                && self.clients.streams.sequence_of(*ino, Direction::Read).is_none()
-        });
-        for &ino in &joining {
-            self.change_streams(ino, |core| {
-                core.clients.streams.file_mut(ino).set_sequence(Direction::Read, Some(id))
-            });
-        }
-        let Some(sequence) =
-            self.clients.streams.sequences.get(id).filter(|sequence| sequence.declared.is_some())
-        else {
-            return;
-        };
-        let need = self.need_of_frames(now, id, sequence, index, Bytes::ZERO);
-        joining.into_iter().for_each(|ino| self.hasten(ino, 0..LONGEST_FRAME, need));
-    }
-
-    fn lead_of_sequence(&self, sequence: &Sequence, index: usize) -> ReadaheadWindow {
-        let copies = sequence.heads.get(index).is_none_or(|head| head.pace.copies());
-        if let (Some(terms), Some(rate), false) = (sequence.terms, sequence.rate(), copies) {
-            return ReadaheadWindow::promised(terms, rate);
-        }
-        ReadaheadWindow::unpromised(&sequence.policy, self.data.cache.capacity())
-    }
 
     /// Asks for the frames that the clients of a sequence come to next.
     pub(super) fn read_sequence_ahead(&mut self, now: Now, id: SequenceId) {
@@ -212,7 +104,7 @@ impl Core {
     /// Frames are wanted by when they are needed now: who fills a buffer asks for a second of them at once, and comes so much
     /// sooner to those behind.
     fn hasten_frames(&mut self, now: Now, id: SequenceId, index: usize) {
-        let sooner = self.frames_needed_sooner(now, id, index);
+        let sooner = self.clients.streams.frames_needed_sooner(now.monotonic, id, index);
         let head =
             self.clients.streams.sequences.get_mut(id).and_then(|sequence| sequence.heads.get_mut(index));
         let Some(head) = head.filter(|_| !sooner.is_empty()) else { return };
@@ -224,28 +116,6 @@ impl Core {
             }
         }
         self.hasten_blocks(&needs);
-    }
-
-    /// Of what is ahead of a client, by their places there, the frames that are needed much sooner than they were asked for.
-    fn frames_needed_sooner(&self, now: Now, id: SequenceId, index: usize) -> Vec<(usize, RequestQos)> {
-        let sequence = self.clients.streams.sequences.get(id);
-        let Some((sequence, head)) = sequence.and_then(|one| Some((one, one.heads.get(index)?))) else {
-            return Vec::new();
-        };
-        let mut sooner = Vec::new();
-        let (mut ahead, mut needed, mut need) = (0, None, None);
-        for (at, frame) in head.ahead.iter().enumerate() {
-            // What was wanted together stays so.
-            if frame.needed != needed {
-                needed = frame.needed;
-                let now_needed = self.need_of_frames(now, id, sequence, index, Bytes(ahead));
-                let is_sooner = |(now_needed, asked): (Instant, Instant)| now_needed + HASTE <= asked;
-                need = now_needed.deadline.zip(needed).is_some_and(is_sooner).then_some(now_needed);
-            }
-            sooner.extend(need.map(|need| (at, need)));
-            ahead += frame.bytes;
-        }
-        sooner
     }
 
     /// Asks for what comes behind what clients began with, once all of that has been asked for.
@@ -272,7 +142,7 @@ impl Core {
             self.clients.streams.next_ahead = self.clients.streams.next_ahead.min(until);
             return;
         }
-        let lead = self.lead_of_sequence(sequence, index);
+        let lead = self.clients.streams.lead_of_sequence(sequence, index);
         let ahead_of = |core: &Self| {
             core.clients.streams.sequences.get(id).and_then(|held| Some(held.heads.get(index)?.ahead_bytes()))
         };
@@ -284,7 +154,13 @@ impl Core {
                 let Some(sequence) = self.clients.streams.sequences.get(id) else { return };
                 // Half a request by when its first frame is needed: frames that are wanted one by one make short commands.
                 let half = asked / (lead.request / 2).max(1) * (lead.request / 2);
-                let need = self.need_of_frames(now, id, sequence, index, Bytes(ahead + half));
+                let need = self.clients.streams.need_of_frames(
+                    now.monotonic,
+                    id,
+                    sequence,
+                    index,
+                    Bytes(ahead + half),
+                );
                 let room = (asked > 0).then_some(request - asked);
                 let Some(length) = self.read_frame_ahead(id, index, lead, need, room) else {
                     return;
@@ -295,31 +171,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// How what lies `ahead` of a client is ranked: it is there when the client comes to it, the scheduler makes that later
-    /// where the terms do. For whom there is no room gives way, as players do.
-    fn need_of_frames(
-        &self,
-        now: Now,
-        id: SequenceId,
-        sequence: &Sequence,
-        index: usize,
-        ahead: Bytes,
-    ) -> RequestQos {
-        let head = sequence.heads.get(index);
-        let ranking = sequence_ranking(id, sequence, head.is_none_or(|head| head.pace.copies()));
-        let need = RequestQos::of(ranking, now.monotonic, Bytes::ZERO);
-        let (Some(rate), Some(window)) = (ranking.rate, ranking.window) else { return need };
-        if self.clients.streams.is_refused_sequence(id) {
-            let deadline = head.and_then(|head| head.allowance.due(now.monotonic, ahead));
-            return RequestQos { class: Class::BestEffort, deadline, ..need };
-        }
-        let needed = now.monotonic + rate.time_for(ahead).max(window);
-        let earliest = head
-            .zip(sequence.period())
-            .map(|(head, period)| head.earliest_need(head.front(), period) + rate.time_for(ahead));
-        RequestQos { deadline: earliest.max(Some(needed)), ..need }
     }
 
     /// Asks for one frame, if it fits into `room`, should there be little: its length, 0 if it does not fit. `None` when there
@@ -366,32 +217,9 @@ impl Core {
         if is_loaded { blocks } else { None }
     }
 
-    // Recording.
-
     /// How many references clients of sequences hold to each block, for the audit.
     pub(super) fn blocks_of_sequences(&self) -> impl Iterator<Item = BlockId> {
         let heads = self.clients.streams.sequences.iter().flat_map(|(_, sequence)| &sequence.heads);
         heads.flat_map(|head| head.frames()).flat_map(|frame| frame.kept.iter().copied())
-    }
-
-    /// Notes what a client that writes has given, for [`gather_frame`](Self::gather_frame).
-    pub(super) fn note_written(&mut self, now: Now, handle: HandleId, length: u64) {
-        let taken = self.clients.streams.client_state_mut(handle).and_then(|open| open.taken.as_mut());
-        if let Some(taken) = taken {
-            taken.add(now.monotonic, length);
-        }
-    }
-
-    /// A file whose name made it the next frame of a sequence is none when it takes longer, or becomes longer, than frames do.
-    pub(super) fn outgrow_sequence(&mut self, now: Now, ino: Ino, handle: HandleId) {
-        let Some(given) = self.clients.streams.client_state(handle).and_then(|open| open.taken) else {
-            return;
-        };
-        let is_frame = given.bytes <= LONGEST_RECORDED && given.is_quick(now.monotonic);
-        if !is_frame && self.is_recorded_frame(ino) {
-            self.change_streams(ino, |core| {
-                core.clients.streams.file_mut(ino).set_sequence(Direction::Write, None)
-            });
-        }
     }
 }

@@ -3,13 +3,14 @@
 //! **For:** what a writer has closed and is a frame. **Excludes:** recognition, and where a frame goes (`placing`). **State:** none of its
 //! own.
 
-use super::frames::LONGEST_RECORDED;
 use super::placing::owner_of;
+use super::state::Core;
 use super::state::file::FileState;
-use super::state::{Core, Noted};
 use crate::allocator::Owner;
 use avfs_io::pool::MAX_BUFFER;
 use avfs_streams::consumed::ConsumedFraction;
+use avfs_streams::events::LONGEST_RECORDED;
+use avfs_streams::frames::FrameTaken;
 use avfs_streams::sequence::SequenceId;
 use rtsched::Direction;
 use units::{Ino, Instant, Now};
@@ -27,7 +28,7 @@ impl Core {
         if !is_last || !is_frame {
             return false;
         }
-        let Some(Noted { id, first, .. }) = self.take_frame(now, ino, size, true) else { return false };
+        let Some(FrameTaken { id, first, .. }) = self.take_frame(now, ino, size, true) else { return false };
         self.change_streams(ino, |core| {
             core.clients.streams.file_mut(ino).set_sequence(Direction::Write, Some(id))
         });

@@ -4,6 +4,7 @@ use super::state::Core;
 use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::operation::{Progress, Ticket};
 use super::state::outbox::Take;
+use super::streams::Known;
 use crate::error::{Error, Result};
 use crate::format::BLOCK;
 use crate::types::*;
@@ -81,7 +82,8 @@ impl Core {
             return Progress::Ready(Err(Error::Device));
         }
         if self.file_mut(ino).exclusive == 0 {
-            self.interrupt_frame(ino);
+            let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
+            self.clients.streams.interrupt_frame(&facts, ino);
             let is_frame = self.clients.streams.sequence_of(ino, Direction::Read).is_some();
             let begins = offset == 0 && !self.clients.streams.only_looks_at(handle, offset);
             let goes_on = begins || is_frame || self.goes_on(handle, offset);

@@ -50,7 +50,6 @@ pub(super) type Frames = SmallVec<[BlockId; 2]>;
 pub(super) type PrefetchedFrame = avfs_streams::cursor::PrefetchedFrame<Frames>;
 pub(super) type SequenceCursor = avfs_streams::cursor::SequenceCursor<Frames>;
 pub(super) type Sequence = avfs_streams::sequence::Sequence<Frames>;
-pub(super) type Noted = avfs_streams::sequence::Noted<Frames>;
 
 /// Dirty bytes go to the device when they are this old.
 pub(super) const DIRTY_AGE: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@ use crate::format::{BLOCK, Superblock};
 use crate::metadata::Metadata;
 use crate::types::*;
 use avfs_streams::sequence::SequenceId;
+use avfs_streams::streams::SHORT_PIECE;
 use avfs_streams::{Facts, OpenFiles, Ranking, RequestQos};
 use rtsched::{Direction, Terms};
 use std::ops::Range;
@@ -23,7 +24,7 @@ impl Core {
         result
     }
 
-    fn facts(&self) -> Known<'_> {
+    pub(super) fn facts(&self) -> Known<'_> {
         Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock }
     }
 
@@ -40,11 +41,6 @@ impl Core {
     /// See [`Streams::goes_on`](avfs_streams::Streams::goes_on).
     pub(super) fn goes_on(&self, handle: HandleId, offset: u64) -> bool {
         self.clients.streams.goes_on(&self.facts(), handle, offset)
-    }
-
-    /// See [`Streams::earliest_need`](avfs_streams::Streams::earliest_need).
-    pub(super) fn earliest_need(&self, ino: Ino, handle: HandleId, at: u64) -> Option<Instant> {
-        self.clients.streams.earliest_need(&self.facts(), ino, handle, at)
     }
 
     /// See [`Streams::needed_admission`](avfs_streams::Streams::needed_admission).
@@ -79,11 +75,6 @@ impl Core {
         self.clients.streams.next_frame(&self.facts(), sequence, head, from)
     }
 
-    /// See [`Streams::frame`](avfs_streams::Streams::frame).
-    pub(super) fn frame(&self, sequence: &Sequence, head: &SequenceCursor, number: u64) -> Option<Ino> {
-        self.clients.streams.frame(&self.facts(), sequence, head, number)
-    }
-
     /// See [`Streams::note_container`](avfs_streams::Streams::note_container).
     pub(super) fn note_container(&mut self, ino: Ino, period: Option<Duration>, is_frame: bool) {
         let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
@@ -107,21 +98,24 @@ impl Core {
     pub(super) fn terms(&self, ino: Ino, direction: Direction) -> Option<Terms> {
         self.clients.streams.terms(ino, direction)
     }
-
-    /// See [`Streams::copies`](avfs_streams::Streams::copies).
-    pub(super) fn copies(&self, handle: HandleId) -> bool {
-        self.clients.streams.copies(handle)
-    }
 }
 
 /// What streams depend on, as far as it is in memory.
-struct Known<'a> {
-    metadata: &'a Metadata,
-    data: &'a Data,
-    superblock: &'a Superblock,
+pub(super) struct Known<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) data: &'a Data,
+    pub(super) superblock: &'a Superblock,
 }
 
 impl Facts for Known<'_> {
+    fn is_used(&self, ino: Ino) -> bool {
+        self.data.files.contains_key(&ino)
+    }
+
+    fn size_of(&self, ino: Ino) -> u64 {
+        self.data.files.get(&ino).map_or(0, |file| file.size)
+    }
+
     fn open_files(&self, ino: Ino) -> OpenFiles {
         let file = self.data.files.get(&ino);
         file.map_or(OpenFiles::default(), |file| OpenFiles { readers: file.readers, writers: file.writers })
@@ -138,6 +132,21 @@ impl Facts for Known<'_> {
         for extent in extents.into_iter().flat_map(|extents| extents.iter()) {
             each(extent.start * BLOCK..(extent.start + extent.count) * BLOCK);
         }
+    }
+
+    fn piece_end(&self, ino: Ino, from: u64, size: u64) -> u64 {
+        let from = from / BLOCK * BLOCK;
+        let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
+        let mut behind = None;
+        for extent in extents.into_iter().flat_map(|all| all.range(from / BLOCK, size.div_ceil(BLOCK))) {
+            let start = extent.logical * BLOCK;
+            let is_elsewhere = behind.is_some_and(|behind| behind != extent.start);
+            if is_elsewhere && start >= from + SHORT_PIECE {
+                return start;
+            }
+            behind = Some(extent.start + extent.count);
+        }
+        size.next_multiple_of(BLOCK)
     }
 
     fn name_of(&self, ino: Ino) -> Option<(Ino, &[u8])> {

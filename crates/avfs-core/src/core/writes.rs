@@ -4,6 +4,7 @@ use super::attributes::{check_flags, privileges_left};
 use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::operation::{Operation, Outcome, Progress, Stage, Throttled, Ticket, Waiting};
 use super::state::{Core, HANDED_OVER_BYTES};
+use super::streams::Known;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MAX_FILE_SIZE};
 use crate::record::Record;
@@ -193,7 +194,8 @@ impl Core {
         if let Some(caller) = unprivileged {
             self.drop_privileges(now, ino, caller);
         }
-        self.follow_writer(now, ino, handle, length as u64);
+        let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
+        self.clients.streams.write_accepted(&facts, now.monotonic, ino, handle, length as u64);
         Progress::Ready(Ok(plan))
     }
 
@@ -380,7 +382,7 @@ impl Core {
             let keeps_its_rate = records || self.log.replacements.waits_for_close(ino);
             if self.is_overfull(keeps_its_rate) || fills.is_some() {
                 if !keeps_its_rate {
-                    self.hold_writer_back(handle);
+                    self.clients.streams.write_held_back(handle);
                 }
                 let outcome = Outcome::Count(Ok(length));
                 self.waits.throttled.push_back(Throttled { ticket, handle, outcome, keeps_its_rate, fills });
@@ -419,7 +421,7 @@ impl Core {
         while let Some(first) = self.waits.throttled.iter().position(|held| may_go(self, held)) {
             let Some(held) = self.waits.throttled.remove(first) else { break };
             let Throttled { ticket, handle, outcome, .. } = held;
-            self.let_writer_go(now, handle);
+            self.clients.streams.write_resumed(now.monotonic, handle);
             self.finish(ticket, outcome);
         }
     }
