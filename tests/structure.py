@@ -19,11 +19,10 @@ CRATES = [ROOT / "crates", ROOT / "laboratory"]
 
 # Crate: the sizes of its circles of files, the largest first. A crate that is not named has none.
 CIRCLES_ALLOWED = {
-    "avfs-fuse": [2],
-    "avfs-io": [3, 3, 2, 2],
+    "avfs-io": [2],
     "avfs-lab": [5, 3, 3, 3, 2, 2],
     "fuse-wire": [6],
-    "rtsched": [3, 3],
+    "rtsched": [3],
     "rtsched-sim": [4],
 }
 # The most of Core's fields that a file may touch, and the stays of a READ.

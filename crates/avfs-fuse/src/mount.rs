@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use crate::loop_device;
+pub use crate::loop_device::DeviceNumber;
 use fuse_wire::MAX_REQUEST_BYTES;
 
 /// Filesystem type in the kernel's tables: with a block device, and without.
@@ -28,34 +29,6 @@ const FILESYSTEM_TYPES: [&str; 2] = ["fuseblk.avfs", "fuse.avfs"];
 /// Largest request the kernel makes, in pages; without it a read of 8 MiB arrives as eight.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 const PAGES_WANTED: u32 = MAX_REQUEST_BYTES / 4096;
-
-/// A device number as the kernel prints it: `major:minor`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceNumber {
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl DeviceNumber {
-    /// Takes `st_dev` or `st_rdev` apart.
-    pub fn from_raw(raw: u64) -> Self {
-        Self { major: rustix::fs::major(raw), minor: rustix::fs::minor(raw) }
-    }
-
-    /// Reads what `Display` writes.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (major, minor) = text.split_once(':')?;
-        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
-    }
-}
-
-impl std::fmt::Display for DeviceNumber {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
 
 /// Lets the kernel make requests of 16 MiB of the filesystems that are made from now on. Kernels before 6.13 have no such
 /// limit to raise; they make requests of 1 MiB.

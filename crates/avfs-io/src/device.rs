@@ -9,6 +9,8 @@ mod ioctl;
 mod reservation;
 mod sysfs;
 
+pub use sysfs::Geometry;
+
 pub use reservation::{ReservationError, Reservations};
 
 use crate::request::{ALIGNMENT, IoError};
@@ -25,19 +27,6 @@ use units::{Bytes, DeviceOffset};
 
 /// Memory that the caller did not align is passed through a buffer of this size, in bytes.
 const BOUNCE: usize = 1 << 20;
-
-/// What a device says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Every offset and length is a multiple of this; at most 4 KiB.
-    pub logical_block: Bytes,
-    /// What the medium writes at once; smaller writes cost a read.
-    pub physical_block: Bytes,
-    /// A stripe, on a RAID: writes that cover it whole are the cheap ones. Zero when unknown.
-    pub optimal_io: Bytes,
-    /// It has heads that move.
-    pub rotational: bool,
-}
 
 /// Names the lock of flock(2) that an opener has, for the kernel that gave it; two names of one device that each have a lock of their
 /// own differ. None, all zeros, for a device that is not locked.

@@ -15,7 +15,7 @@ pub mod tally;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use command::{Command, Durability, Move, Transfer};
+pub(crate) use command::{Command, DeviceFacts, Durability, Move, Transfer};
 pub use incidents::{Incident, Inquiry};
 pub use streams::{DeclaredStream, Evidence, Promise};
 
@@ -60,15 +60,6 @@ pub struct Statistics {
     pub reckoned: Duration,
     /// What streams are promised of the device's time, in thousandths.
     pub promised_permille: u32,
-}
-
-/// What the books have to know of a device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceFacts {
-    pub(crate) size: Bytes,
-    /// It moves whole multiples of this.
-    pub(crate) logical_block: Bytes,
-    pub(crate) durability: Durability,
 }
 
 /// See the module's documentation.

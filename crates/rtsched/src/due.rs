@@ -10,7 +10,7 @@
 //! goes.
 
 use crate::index::Index;
-use crate::queue::Slot;
+use crate::lists::Slot;
 use crate::request::Class;
 use crate::slack::Key;
 use alloc::vec::Vec;

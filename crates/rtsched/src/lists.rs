@@ -4,8 +4,13 @@
 //! lists for each stream, one for each [`Budget`], linked through the slots. **Invariants:** a slot is in one list at most.
 //! Steady state allocates nothing.
 
-use crate::queue::{Slot, StreamSlot};
 use alloc::vec::Vec;
+
+/// Index of a waiting request.
+pub(crate) type Slot = u32;
+
+/// Index of a stream's entry in the books.
+pub(crate) type StreamSlot = u32;
 
 const NIL: Slot = u32::MAX;
 

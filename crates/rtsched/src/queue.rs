@@ -8,8 +8,8 @@
 
 use crate::due::Due;
 use crate::index::Index;
-pub(crate) use crate::lists::Budget;
 use crate::lists::Lists;
+pub(crate) use crate::lists::{Budget, Slot, StreamSlot};
 use crate::request::{Class, Direction, DispatchId, Request, RequestId, StreamId};
 use crate::slack::{Deadlines, Expected, Key, Usable};
 use alloc::vec::Vec;
@@ -23,12 +23,6 @@ const HEAD_START: Duration = Duration::from_secs(2);
 /// A player of an unknown rate is supposed to have so much in memory of its own: what streams want sooner goes before
 /// what it asks for.
 const UNKNOWN_HAS: Duration = Duration::from_secs(1);
-
-/// Index of a [`Waiting`].
-pub(crate) type Slot = u32;
-
-/// Index of a stream's entry in the books.
-pub(crate) type StreamSlot = u32;
 
 /// One waiting request and what the scheduler knows of it.
 ///

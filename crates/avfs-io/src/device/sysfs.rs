@@ -1,10 +1,22 @@
 //! What the kernel tells of a block device under `/sys/dev/block`.
 
-use super::Geometry;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use units::Bytes;
+
+/// What a device says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Every offset and length is a multiple of this; at most 4 KiB.
+    pub logical_block: Bytes,
+    /// What the medium writes at once; smaller writes cost a read.
+    pub physical_block: Bytes,
+    /// A stripe, on a RAID: writes that cover it whole are the cheap ones. Zero when unknown.
+    pub optimal_io: Bytes,
+    /// It has heads that move.
+    pub rotational: bool,
+}
 
 /// Loop devices over images on loop devices end here.
 const MAX_DEPTH: usize = 4;

@@ -3,7 +3,7 @@
 //! **State:** the completions and promises that nobody has taken yet. **Invariants:** what was pushed before
 //! [`Delivery::close`] is delivered, once; promises in their order.
 
-use super::now;
+use super::start::now;
 use crate::engine_core::{Incident, Promise};
 use crate::request::{Completion, CompletionSink};
 

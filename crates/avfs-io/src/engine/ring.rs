@@ -4,9 +4,9 @@
 //! requests. **State:** the commands at the device, with the memory they move. **Invariant:** a command and its memory leave
 //! the table only after the kernel has answered for it; whatever ends the ring earlier leaks them instead.
 
-use super::StartError;
-use super::now;
 use super::runs::{self, Run, Runs};
+use super::start::StartError;
+use super::start::now;
 use crate::device::{Device, FileDevice};
 use crate::engine_core::{Command, Transfer};
 use crate::gate::Gate;

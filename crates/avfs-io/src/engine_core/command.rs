@@ -4,12 +4,20 @@
 //! call takes, and when to ask again. **State:** the requests with their memory, and what the device has done of them.
 //! **Invariants:** every request gets one result; of a command that fails each request is tried alone; a flush is never tried again.
 
-use super::DeviceFacts;
 use crate::pool::Buffer;
 use crate::request::{Completion, IoError, IoOperation, IoRequest};
 use rtsched::{Class, DispatchId, StreamId};
 use smallvec::SmallVec;
 use units::{Bytes, DeviceOffset};
+
+/// What the books have to know of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceFacts {
+    pub(crate) size: Bytes,
+    /// It moves whole multiples of this.
+    pub(crate) logical_block: Bytes,
+    pub(crate) durability: Durability,
+}
 
 /// The requests of one dispatch. They are moved together; when that fails, each is tried alone, so that only those
 /// fail that the device cannot serve.
