@@ -93,10 +93,6 @@ pub struct Sequence<K> {
     pub declared: Option<(StreamSpec, usize)>,
     /// What its clients are promised.
     pub terms: Option<Terms>,
-    /// The device's block behind what was written of it last.
-    pub placed: Option<u64>,
-    /// Files that are complete and wait to be written together: number, file and length.
-    pub gathered: Vec<(u64, Ino, u64)>,
 }
 
 impl<K> Sequence<K> {
@@ -340,8 +336,6 @@ impl<K> Sequences<K> {
             observed: None,
             declared: None,
             terms: None,
-            placed: None,
-            gathered: Vec::new(),
         };
         let ino = before.ino;
         if !self.make_room() {

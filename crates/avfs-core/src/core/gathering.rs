@@ -40,7 +40,8 @@ impl Core {
         let Some(sequence) = self.clients.streams.sequences.get(id) else { return false };
         // Who was promised long requests has memory of his own for that: a copy that fills the rest does not make them short.
         let is_overfull = self.is_overfull(sequence.terms.is_some());
-        let gathered: u64 = sequence.gathered.iter().map(|(.., length)| length).sum();
+        let waiting = self.clients.recorded.get(&id).into_iter().flat_map(|recorded| &recorded.gathered);
+        let gathered: u64 = waiting.map(|(.., length)| length).sum();
         let wanted = sequence.terms.map_or(GATHERED, |terms| terms.request.0).min(longest);
         if gathered >= wanted || is_overfull {
             self.write_gathered(now, id);
@@ -50,9 +51,9 @@ impl Core {
 
     pub(super) fn gather(&mut self, id: SequenceId, ino: Ino, size: u64) {
         if let Some((_, number)) = self.place_in_sequence(ino, Direction::Write)
-            && let Some(sequence) = self.clients.streams.sequences.get_mut(id)
+            && let Some(recorded) = self.recorded(id)
         {
-            sequence.gathered.push((number, ino, size));
+            recorded.gathered.push((number, ino, size));
         }
     }
 
@@ -71,14 +72,14 @@ impl Core {
         if file.is_none_or(|file| file.writers == 0) {
             self.space.allocator.release_window(Owner(first.0));
         }
-        if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
-            sequence.placed = placed;
+        if let Some(recorded) = self.recorded(id) {
+            recorded.placed = placed;
         }
     }
 
     pub(super) fn write_gathered(&mut self, now: Now, id: SequenceId) {
-        let Some(sequence) = self.clients.streams.sequences.get_mut(id) else { return };
-        let mut gathered = std::mem::take(&mut sequence.gathered);
+        let Some(recorded) = self.recorded(id) else { return };
+        let mut gathered = std::mem::take(&mut recorded.gathered);
         gathered.sort_unstable();
         for (_, ino, _) in gathered {
             let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());

@@ -5,7 +5,7 @@
 
 use super::state::blocks::page_ceil;
 use super::state::file::FileState;
-use super::state::{Core, STREAM_SIZE};
+use super::state::{Clients, Core, Recorded, STREAM_SIZE};
 use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
 use crate::format::{BLOCK, UNIT};
 use avfs_io::pool::MAX_BUFFER;
@@ -83,17 +83,28 @@ impl Core {
     /// Where a file goes that is about to be placed, if it is a frame.
     pub(super) fn space_of_frame(&self, ino: Ino) -> Option<SpaceOfFrame> {
         let id = self.clients.streams.sequence_of(ino, Direction::Write)?;
-        let behind = self.clients.streams.sequences.get(id)?.placed;
+        self.clients.streams.sequences.get(id)?;
+        let behind = self.clients.recorded.get(&id).and_then(|recorded| recorded.placed);
         // Of a small volume others want something, too.
         let window_units = WINDOW_UNITS.min(self.space.allocator.free_units() / 8).max(1) as usize;
         Some(SpaceOfFrame { owner: owner_of(id), behind, window_units })
     }
 
+    /// What is kept of a sequence that is recorded, while it is known.
+    pub(super) fn recorded(&mut self, id: SequenceId) -> Option<&mut Recorded> {
+        let Clients { streams, recorded, .. } = &mut self.clients;
+        streams.sequences.get(id)?;
+        if !recorded.contains_key(&id) {
+            recorded.retain(|&id, _| streams.sequences.get(id).is_some());
+        }
+        Some(recorded.entry(id).or_default())
+    }
+
     /// A part of a file was placed: the next frame goes behind it.
     pub(super) fn placed_frame(&mut self, ino: Ino, end: u64) {
         let id = self.clients.streams.sequence_of(ino, Direction::Write);
-        if let Some(sequence) = id.and_then(|id| self.clients.streams.sequences.get_mut(id)) {
-            sequence.placed = Some(end);
+        if let Some(recorded) = id.and_then(|id| self.recorded(id)) {
+            recorded.placed = Some(end);
         }
     }
 

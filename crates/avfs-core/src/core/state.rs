@@ -35,6 +35,7 @@ use crate::record::Record;
 use crate::types::*;
 use avfs_io::Accepted;
 use avfs_io::pool::Pool;
+use avfs_streams::sequence::SequenceId;
 use avfs_streams::{Advice, Streams};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -87,6 +88,15 @@ pub(super) struct Handle {
     pub(super) through_pages: bool,
     /// See [`FileState::lost`], when it was told last.
     pub(super) lost_seen: u64,
+}
+
+/// A sequence that is recorded.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// The device's block behind what was written of it last.
+    pub(super) placed: Option<u64>,
+    /// Files that are complete and wait to be written together: number, file and length.
+    pub(super) gathered: Vec<(u64, Ino, u64)>,
 }
 
 /// How a volume is run.
@@ -176,6 +186,8 @@ pub(super) struct Clients {
     pub(super) handles: HashMap<u64, Handle>,
     pub(super) next_handle: u64,
     pub(super) streams: Streams<Kept, Frames>,
+    /// Sequences that are recorded.
+    pub(super) recorded: BTreeMap<SequenceId, Recorded>,
 }
 
 /// Operations that are not answered yet.
@@ -297,6 +309,7 @@ impl Core {
                 handles: HashMap::new(),
                 next_handle: 1,
                 streams: Streams::new(memory, advice),
+                recorded: BTreeMap::new(),
             },
             waits: Waits {
                 operations: BTreeMap::new(),

@@ -12,7 +12,7 @@ use avfs_streams::streams::SHORT_PIECE;
 use avfs_streams::{Facts, OpenFiles, Ranking, RequestQos};
 use rtsched::{Direction, Terms};
 use std::ops::Range;
-use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant, Now};
+use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Now};
 
 impl Core {
     /// Changes something on which the file's streams depend, and tells the scheduler what became of them.
