@@ -24,6 +24,8 @@ pub(super) enum Call {
 pub(super) struct Script {
     pub(super) config: Config,
     pub(super) calls: Vec<(Instant, Call)>,
+    /// Until when the device's work is counted.
+    pub(super) end: Instant,
 }
 
 /// Runs a workload before the modelled device.
@@ -43,7 +45,7 @@ pub(super) fn simulate(
     }
     let busy = Duration::from_secs_f64(outcome.utilisation * outcome.duration_s);
     let side = Side { busy, seeks: outcome.seeks, ..recorder.side };
-    Ok((Script { config, calls: recorder.calls }, side))
+    Ok((Script { config, calls: recorder.calls, end: Instant::ZERO + duration }, side))
 }
 
 /// The scheduler of production, with a record of what it is asked.

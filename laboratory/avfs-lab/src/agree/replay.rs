@@ -42,6 +42,8 @@ pub(super) fn play(script: &Script, lun: &Lun, device: &Path) -> Result<Side, Ag
         player.make(call);
     }
     let missing = ends.wait_for_all();
+    // A cache writes on when everything is answered: of thirteen recorders that had closed, a tenth was still in it.
+    thread::sleep(player.here(script.end).saturating_since(engine::now()));
     let commands = engine.statistics().commands;
     engine.shutdown();
     let Tally { side: requests, failed, .. } = std::mem::take(&mut *ends.tally.lock());
