@@ -3,12 +3,37 @@
 //! What goes beyond a group's limit ends in the kernel killing the daemon while it pins its cache, which looks like a crash. So
 //! both are compared before.
 
+use avfs_core::volume::SMALLEST_CACHE;
 use std::fs;
 use std::path::{Path, PathBuf};
 use units::Bytes;
 
 /// What the daemon of an empty volume has besides its cache: its threads and buffers. An estimate; it is to be measured.
 const BESIDES: Bytes = Bytes::from_mib(48);
+
+/// A cache that nobody gave a size has one of so many parts of the memory that can be had: the rest is for Samba, for the metadata,
+/// which lie in memory as a whole, and for the pages of small files.
+const PARTS: u64 = 4;
+
+/// The cache of a volume to which nobody gave a size, by what this machine and the control groups of this process have now. Streams are
+/// promised half of it: the eighteenth player of 200 Mbit/s found no room in 1 GiB, on an array that was two thirds busy.
+pub(crate) fn usual() -> Bytes {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let group = lowest(&read("/proc/self/cgroup"), Path::new("/sys/fs/cgroup"));
+    usual_of(available(&read("/proc/meminfo")), group.map(|(limit, _)| limit))
+}
+
+fn usual_of(available: Option<Bytes>, group: Option<Bytes>) -> Bytes {
+    let group = group.map(|limit| limit.saturating_sub(BESIDES));
+    let memory = available.into_iter().chain(group).min().unwrap_or(Bytes::ZERO);
+    Bytes(memory.0 / PARTS).max(SMALLEST_CACHE)
+}
+
+/// What `meminfo` (proc_meminfo(5)) says that a program can have without another one being swapped out.
+fn available(meminfo: &str) -> Option<Bytes> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
+}
 
 /// Refuses a cache that does not fit into what the control groups of this process allow.
 ///
@@ -53,6 +78,21 @@ fn lowest(groups: &str, root: &Path) -> Option<(Bytes, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 1 GiB was the cache of a laptop and of a server with half a terabyte.
+    #[test]
+    fn the_usual_cache_follows_what_the_machine_and_the_group_have() {
+        let meminfo =
+            |kib: u64| format!("MemTotal: 99 kB\nMemFree: 1 kB\nMemAvailable:   {kib} kB\nBuffers: 0 kB\n");
+        assert_eq!(available(&meminfo(16 << 20)), Some(Bytes::from_mib(16 << 10)));
+        assert_eq!(available("MemFree: 1 kB\n"), None);
+        let gib = |gib: u64| Some(Bytes(gib << 30));
+        assert_eq!(usual_of(gib(16), None), Bytes::from_mib(4 << 10));
+        assert_eq!(usual_of(gib(512), gib(1).map(|limit| limit + BESIDES)), Bytes::from_mib(256));
+        // It fits into the group, as `check` wants it.
+        assert_eq!(usual_of(gib(16), Some(BESIDES)), SMALLEST_CACHE);
+        assert_eq!(usual_of(None, None), SMALLEST_CACHE);
+    }
 
     #[test]
     fn the_lowest_limit_of_a_group_and_those_around_it_counts() {

@@ -120,10 +120,11 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let config = configuration(&options)?;
+    let mut config = configuration(&options)?;
     config.check_patterns(&directory).map_err(|error| Failure::new(WRONG_USAGE, error))?;
-    let cache_size = options.cache_size.unwrap_or(config.cache.size);
+    let cache_size = options.cache_size.or(config.cache.size).unwrap_or_else(memory::usual);
     memory::check(cache_size).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
+    config.cache.size = Some(cache_size);
     let claim = Claim::take(&arguments.device, NAME, || {
         crate::tell(format_args!(
             "{NAME}: waiting until {} is written completely after its last mount",

@@ -74,18 +74,12 @@ pub struct Config {
 }
 
 /// `[cache]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Pinned memory for file data: 64 MiB to 16 TiB.
+    /// Pinned memory for file data: 64 MiB to 16 TiB. `None`: what the machine can spare.
     #[serde(deserialize_with = "quantity::cache_size")]
-    pub size: Bytes,
-}
-
-impl Default for CacheConfig {
-    fn default() -> Self {
-        Self { size: Bytes::from_mib(1024) }
-    }
+    pub size: Option<Bytes>,
 }
 
 /// `[journal]`

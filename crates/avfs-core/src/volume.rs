@@ -148,7 +148,9 @@ const MOST_RATES: usize = 4;
 const MOST_MORE: u32 = 200;
 
 /// Smallest cache: the largest request several times, and what the volume itself needs.
-const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
+pub const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
+/// Cache of a volume that is opened without any word of its size. `mount.avfs` always names one.
+pub const USUAL_CACHE: Bytes = Bytes::from_mib(1024);
 
 enum Continuation {
     Data(Done<ReadData>),
@@ -639,7 +641,8 @@ impl Volume {
             "volume recovered"
         );
 
-        let size = options.cache_size.unwrap_or(options.config.cache.size).max(SMALLEST_CACHE);
+        let size =
+            options.cache_size.or(options.config.cache.size).unwrap_or(USUAL_CACHE).max(SMALLEST_CACHE);
         let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
         let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);

@@ -88,7 +88,7 @@ impl<K: Default, F> Streams<K, F> {
         let access = player.here.pattern.note(offset, end);
         let is_elsewhere = access == Access::Seek || before.way() != player.here.pattern.way();
         if is_elsewhere {
-            player.beat.interrupt();
+            player.beat.seek();
         }
         if is_elsewhere || access == Access::First {
             player.here.origin = (now, offset);
@@ -140,13 +140,14 @@ impl<K: Default, F> Streams<K, F> {
         given_up
     }
 
-    /// Learns the rate of a file from how a client plays it, where nobody says one and the file itself does not.
+    /// Sees whether a client has a clock, and learns the rate of a file from how it is played, where nobody says one and the file
+    /// itself does not.
     pub fn observe(&mut self, now: Instant, ino: Ino, handle: HandleId, length: Bytes) {
-        if !self.file(ino).is_some_and(|file| file.observes_rate()) {
-            return;
-        }
-        let player = self.player_mut(handle).filter(|player| player.has_played);
-        if let Some(seen) = player.and_then(|player| player.beat.note(now, length)) {
+        let is_unknown = self.file(ino).is_some_and(|file| file.observes_rate());
+        let Some(player) = self.player_mut(handle) else { return };
+        if !is_unknown || !player.has_played {
+            player.beat.asks(now);
+        } else if let Some(seen) = player.beat.note(now, length) {
             self.note_observed(ino, seen);
         }
     }

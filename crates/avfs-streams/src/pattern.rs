@@ -148,10 +148,14 @@ impl Pattern {
     }
 }
 
-/// A client that takes so many times the file's rate for longer than [`BURST`] does not play it.
+/// The estimators' window: what is taken in so long a time of the film tells a player from a copy. A player fills its own memory first,
+/// without a rest, and then rests as long as what it takes plays: for a quarter of this window, if that memory holds three quarters of
+/// it at most, which is six seconds.
+const JUDGED: Duration = Duration::from_secs(8);
+/// A client that takes so many times the file's rate for longer than [`JUDGED`] does not play it.
 const COPY_FACTOR: u64 = 2;
-/// What a player may read at once to fill its own memory, in time of the doubled rate.
-const BURST: Duration = Duration::from_secs(4);
+/// The same, in time of that rate.
+const BURST: Duration = Duration::from_secs(JUDGED.as_secs() / COPY_FACTOR);
 /// However slow the file: a client's first requests are no copy yet.
 const BURST_BYTES: Bytes = Bytes::from_mib(32);
 
@@ -219,8 +223,6 @@ impl VirtualClock {
 /// A client rests for at least one part in so many of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s
 /// of a file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
 const RESTING_PART: u32 = 4;
-/// It is judged by as much as plays so long: a player that fills its own memory with three seconds does not rest before.
-const JUDGED: Duration = Duration::from_secs(4);
 /// Of a writer, which has no memory to fill, this much: its answers come at once, so it rests nearly all the time, and who rests for
 /// less than three quarters writes faster than 4/3 of its rate. A folder that is copied here is many files at once, none of them
 /// much faster than a recorder's, and each rests while the others have their turn. Until they are known for copies they hold the
@@ -277,9 +279,9 @@ impl CopyDetector {
         let memory = rate.time_for(BURST_BYTES);
         let (judged, parts) = match (writes, self.copies) {
             (false, false) => (JUDGED.max(memory), 1),
-            // Who was taken for a copy because its memory is large needs its place before that is empty: it is judged sooner,
-            // but has to rest more.
-            (false, true) => ((JUDGED / 2).max(memory), 2),
+            // A client that was taken for a copy because its memory is large needs its place before that is empty: it is judged
+            // sooner, but has to rest more.
+            (false, true) => ((JUDGED / 4).max(memory), 2),
             (true, _) => (WRITER_JUDGED, 3),
         };
         if self.taken >= judged {
@@ -419,9 +421,20 @@ impl RateEstimator {
         self.idling.answered(now);
     }
 
-    /// The client is elsewhere, or waits for a frame: the time until it asks for the next says nothing of its clock.
+    /// The client waits for a frame, or is at another one: the time until it asks for the next says nothing of its clock.
     pub fn interrupt(&mut self) {
         (self.idling.last, self.since) = (None, None);
+    }
+
+    /// The client goes on elsewhere. That ends the span that is measured. The time before is think time all the same: a client that
+    /// searches looks at a picture before it jumps to the next one.
+    pub fn seek(&mut self) {
+        self.since = None;
+    }
+
+    /// The client asks for something that is not measured.
+    pub fn asks(&mut self, now: Instant) {
+        self.idling.asks(now);
     }
 }
 
@@ -626,6 +639,32 @@ mod tests {
         }
     }
 
+    /// Players that kept four seconds to themselves filled them without a rest, and were taken for copies. They lost their places on
+    /// full devices: nearly all late units of the golden set with named rates were theirs. The boundary pair is the largest such
+    /// memory, and one megabyte more.
+    #[test]
+    fn who_fills_a_memory_of_six_seconds_is_no_copy() {
+        let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
+        let plays = file.time_for(piece);
+        let judged = (JUDGED.as_nanos() / plays.as_nanos()) as u32 + 1;
+        let largest = judged - judged.div_ceil(RESTING_PART);
+        assert!(plays * largest > Duration::from_millis(5_900), "{largest}");
+        for (filled, copies) in [(largest, false), (largest + 1, true)] {
+            let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
+            let mut take = |now| {
+                rest.asks(now);
+                rest.note(now, piece, file, Direction::Read);
+                rest.copies()
+            };
+            let mut was_copy = (0..filled).any(|_| take(now));
+            for _ in filled..judged {
+                now += plays;
+                was_copy |= take(now);
+            }
+            assert_eq!(was_copy, copies, "{filled} of {judged}");
+        }
+    }
+
     /// A player that fills a memory of ten seconds at once looks like a copy; it is a stream again long before that is empty.
     #[test]
     fn who_fills_a_large_memory_plays_as_soon_as_it_asks_by_the_clock() {
@@ -757,6 +796,29 @@ mod tests {
             _ = player.note(now, unit);
         }
         assert!(!player.rests(now));
+    }
+
+    /// A client that searches was not seen to have a clock, because each of its requests is a jump, and the time before a jump was not
+    /// counted. As it comes, beside nine players, one of a hundred pictures came after four seconds.
+    #[test]
+    fn who_looks_at_pictures_here_and_there_rests_between_them() {
+        let (mut client, mut now) = (RateEstimator::default(), Instant::ZERO);
+        for picture in 0..20 {
+            client.seek();
+            client.asks(now);
+            assert_eq!(client.rests(now), picture > 0, "{picture}");
+            now += Duration::from_millis(200);
+            client.answered(now);
+            now += Duration::from_millis(300);
+        }
+        // One that jumps as soon as it has its picture does not.
+        for _ in 0..20 {
+            client.seek();
+            client.asks(now);
+            now += Duration::from_millis(200);
+            client.answered(now);
+        }
+        assert!(!client.rests(now));
     }
 
     /// The boundary pairs: a rest of 100 ms, and a pause of a minute.

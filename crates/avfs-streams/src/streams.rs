@@ -375,6 +375,10 @@ impl<K: Default, F> Streams<K, F> {
             need.deadline = client.due(now, ahead);
             // Who takes what he gets has his turn among others. Who may play is nobody's, and goes before what streams want later.
             let gives_way = self.files.get(&ino).is_none_or(|file| file.policy.forbids_streams());
+            if !gives_way && ahead == Bytes::ZERO && client.beat.rests(now) {
+                // A client with a clock waits now: that is an interactive read, if it is short, whatever is known of the file.
+                need.class = Class::RealTime;
+            }
             if gives_way || !client.may_play(now) {
                 need.stream = Some(self.stream_of_client(ino, Direction::Read));
             }

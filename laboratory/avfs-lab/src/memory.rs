@@ -14,8 +14,8 @@ pub const BUDGET: Bytes = Bytes::from_mib(12 << 10);
 /// smbd with its clients' buffers, the clients themselves, filesystems' daemons without their cache, the kernel's inodes.
 const PROCESSES: Bytes = Bytes::from_mib(2 << 10);
 
-/// What AVFS takes when nobody says how much.
-const DEFAULT_CACHE: Bytes = Bytes::from_mib(1 << 10);
+/// What AVFS takes when nobody says how much, of a machine of 16 GB: a quarter of it.
+const DEFAULT_CACHE: Bytes = Bytes::from_mib(4 << 10);
 
 /// What the LUN keeps of each GiB of the clients' pattern: a byte for a block, and stamps in a tree.
 const PATTERN_PER_GIB: Bytes = Bytes::from_mib(1);
@@ -101,7 +101,7 @@ mod tests {
             (with("ext4", "", 256), 256),
             (with("avfs", "cache_size=4G", 2048), 4096),
             (with("avfs", "cache_size=512M", 2048), 512),
-            (with("avfs", "", 2048), 1024),
+            (with("avfs", "", 2048), 4096),
         ] {
             assert_eq!(needed(&declaration).as_u64() - without, mib << 20);
         }

@@ -16,6 +16,7 @@ use avfs_core::config::{Config, ConfigError, DeviceConfig};
 use avfs_core::error::Error as VolumeError;
 use avfs_core::recovery::RecoveryError;
 use avfs_core::simulation::formatted;
+use avfs_core::volume::USUAL_CACHE;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
 use avfs_workloads::{
@@ -186,7 +187,7 @@ impl<'a> Stage<'a> {
         if contender.calibrated {
             config.device = self.measured();
         }
-        let pool = pool(config.cache.size)?;
+        let pool = pool(config.cache.size.unwrap_or(USUAL_CACHE))?;
         // Each run has a disk of its own over what was laid.
         let disk = Arc::new(self.disks[&experiment.aged_percent].crash(1));
         let draws = Draws { order: u64::from(repeat), device };

@@ -217,8 +217,8 @@ fn size<'de, D: Deserializer<'de>>(input: D, range: RangeInclusive<Bytes>) -> Re
     within(bytes, range, Bytes::to_string)
 }
 
-pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Bytes, D::Error> {
-    size(input, CACHE_SIZES)
+pub(super) fn cache_size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Bytes>, D::Error> {
+    size(input, CACHE_SIZES).map(Some)
 }
 
 pub(super) fn commit_age<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {

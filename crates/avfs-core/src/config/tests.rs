@@ -23,12 +23,13 @@ fn the_example_says_the_defaults() {
     assert_eq!(Config::parse("").unwrap(), Config::default());
 }
 
-/// Each default is said in the file, so that the comparison above compares something.
+/// Each default is said in the file, so that the comparison above compares something. Those that hang on the machine are not: the size
+/// of the cache, and the depth of the queue.
 #[test]
 fn the_example_says_every_setting() {
     let said: toml::Table = EXAMPLE.parse().unwrap();
     let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
-    assert_eq!((said.len(), settings), (4, 11));
+    assert_eq!((said.len(), settings), (4, 10));
     // Of every number another one means something else.
     for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
         let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -83,7 +84,7 @@ fn the_disabled_examples_are_right() {
 
 #[test]
 fn quantities_with_units() {
-    let cache = |size: &str| Config::parse(&format!("[cache]\nsize = {size}")).unwrap().cache.size;
+    let cache = |size: &str| Config::parse(&format!("[cache]\nsize = {size}")).unwrap().cache.size.unwrap();
     assert_eq!(cache("\"512 MiB\""), Bytes::from_mib(512));
     assert_eq!(cache("\"1.5GiB\""), Bytes::from_mib(1536));
     assert_eq!(cache("\"500 MB\""), Bytes(500_000_000));
@@ -318,7 +319,7 @@ fn sizes_have_one_grammar() {
         assert!(parse_size(text).unwrap_err().starts_with(&format!("{text:?}: expected a size")), "{text}");
     }
     let of = |text: &str| Config::parse(&format!("[cache]\nsize = {text:?}")).map(|config| config.cache.size);
-    assert_eq!(of("512M").unwrap(), Bytes::from_mib(512));
+    assert_eq!(of("512M").unwrap(), Some(Bytes::from_mib(512)));
     assert_eq!(parse_cache_size("1K"), Err("1 KiB is outside of 64 MiB to 16 TiB".to_owned()));
     assert!(of("1K").unwrap_err().to_string().ends_with("1 KiB is outside of 64 MiB to 16 TiB"));
 }

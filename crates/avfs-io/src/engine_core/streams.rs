@@ -5,6 +5,9 @@
 //! beside each scheduler. **Invariants:** a declared stream is admitted or waits, never both; an open over a network
 //! cannot be refused, so a stream for which there is no room is served all the same, as best effort, until there is.
 //!
+//! A reader for which there is nearly room is promised the part of its rate for which there is, and the rest when there is more. As best
+//! effort alone it waited for seconds while the device had a fourteenth of its time free.
+//!
 //! As long as nobody uses the device without a guarantee, streams are promised nearly all of it. A copy reads on and on as a player
 //! does, and held the last of it for two to four seconds: with copies and random reads that came in the same moment, of twelve
 //! players who had just begun some were late in one of three rehearsals. So what is admitted beside nobody, and would not be beside others,
@@ -12,7 +15,8 @@
 
 use super::incidents::{Incident, Incidents};
 use rtsched::{
-    Beside, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState, StreamStatus, Terms,
+    Beside, Direction, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState,
+    StreamStatus, Terms, Why,
 };
 use std::collections::BTreeMap;
 use units::{Duration, Instant};
@@ -73,7 +77,9 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 struct Admitted {
     reservation: Reservation,
-    /// Why it kept its lower rate when it was to change last, if it did.
+    /// What was declared.
+    wanted: StreamSpec,
+    /// Why it has a lower rate than that, if it does: it is asked for again with those that wait.
     rejected: Option<Rejected>,
 }
 
@@ -111,7 +117,11 @@ impl Streams {
                 }
             }
             (Some(admitted), Some((spec, evidence))) => {
-                let admitted = change(scheduler, now, stream, admitted, spec, &mut self.incidents);
+                let admitted = change(scheduler, now, stream, admitted, spec);
+                if let Some(rejected) = admitted.rejected {
+                    self.incidents.add(Incident::Refused { stream, spec, rejected });
+                    self.ask_again(now);
+                }
                 self.admitted.insert(stream, admitted);
                 if evidence == Evidence::Known && self.is_guessed(stream) {
                     self.guessed.retain(|guessed| *guessed != stream);
@@ -136,13 +146,21 @@ impl Streams {
     ) -> Result<(), Rejected> {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
-                self.admitted.insert(stream, Admitted { reservation, rejected: None });
+                self.admitted.insert(stream, Admitted { reservation, wanted: spec, rejected: None });
                 if evidence == Evidence::Guessed && scheduler.admitted_fit(Beside::Others).is_err() {
                     self.guessed.push(stream);
                 }
                 Ok(())
             }
             Err(rejected) => {
+                let part = part_that_fits(&spec, evidence, &rejected);
+                if let Some(reservation) = part.and_then(|part| scheduler.admit(now, stream, &part).ok()) {
+                    self.ask_again(now);
+                    self.incidents.add(Incident::Refused { stream, spec, rejected });
+                    let rejected = Some(rejected);
+                    self.admitted.insert(stream, Admitted { reservation, wanted: spec, rejected });
+                    return Ok(());
+                }
                 self.wait(now, Waiting { stream, spec, evidence, rejected });
                 Err(rejected)
             }
@@ -150,14 +168,31 @@ impl Streams {
     }
 
     fn wait(&mut self, now: Instant, waiting: Waiting) {
-        if self.waiting.is_empty() {
-            self.next_asking = now + ASKED_AGAIN;
-        }
+        self.ask_again(now);
         self.waiting.push(waiting);
     }
 
-    /// Asks for all who wait. That one waits on was told when it began to.
+    /// Some stream lacks something, and is asked for again in a while; others may be waiting for that already.
+    fn ask_again(&mut self, now: Instant) {
+        if !self.is_lacking() {
+            self.next_asking = now + ASKED_AGAIN;
+        }
+    }
+
+    fn is_lacking(&self) -> bool {
+        !self.waiting.is_empty() || self.admitted.values().any(|admitted| admitted.rejected.is_some())
+    }
+
+    /// Asks for all that lack something, those first that play already. That one waits on was told when it began to.
     fn admit_waiting(&mut self, scheduler: &mut Scheduler, now: Instant) {
+        self.next_asking = now + ASKED_AGAIN;
+        let in_part = self.admitted.iter().filter(|(_, admitted)| admitted.rejected.is_some());
+        for (stream, wanted) in
+            in_part.map(|(&stream, admitted)| (stream, admitted.wanted)).collect::<Vec<_>>()
+        {
+            let Some(admitted) = self.admitted.remove(&stream) else { continue };
+            self.admitted.insert(stream, change(scheduler, now, stream, admitted, wanted));
+        }
         for Waiting { stream, spec, evidence, .. } in std::mem::take(&mut self.waiting) {
             let _ = self.admit(scheduler, now, stream, spec, evidence);
         }
@@ -189,7 +224,7 @@ impl Streams {
     /// whose owner knows that, one may be missing where very much happened.
     pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, now: Instant, promises: &mut Vec<Promise>) {
         self.refuse_guessed(scheduler, now);
-        if !self.waiting.is_empty() && now >= self.next_asking {
+        if now >= self.next_asking && self.is_lacking() {
             self.admit_waiting(scheduler, now);
         }
         let mut changed = std::mem::take(&mut self.changed);
@@ -238,6 +273,15 @@ impl Streams {
     }
 }
 
+/// The part of a stream for which there is room: of a reader that is known to be one, if all that it lacks is time, and there is enough
+/// for half of it. With less than half its requests would be too short to pay for their accesses. A recorder is not helped: what it writes
+/// beyond its promise would fill the memory.
+fn part_that_fits(spec: &StreamSpec, evidence: Evidence, rejected: &Rejected) -> Option<StreamSpec> {
+    let is_reader = evidence == Evidence::Known && spec.direction == Direction::Read;
+    let rate = rejected.fits.filter(|_| is_reader && matches!(rejected.why, Why::NoTime { .. }))?;
+    (rate.0 >= spec.rate.0 / 2).then_some(StreamSpec { rate, ..*spec })
+}
+
 /// An admitted stream is as is said from now on; it keeps its rate where there is no room for more.
 fn change(
     scheduler: &mut Scheduler,
@@ -245,15 +289,13 @@ fn change(
     stream: StreamId,
     mut admitted: Admitted,
     spec: StreamSpec,
-    incidents: &mut Incidents,
 ) -> Admitted {
+    admitted.wanted = spec;
     if scheduler.stream(stream).is_some_and(|status| status.spec == spec) {
+        admitted.rejected = None;
         return admitted;
     }
     admitted.rejected = scheduler.change(now, &mut admitted.reservation, spec.rate).err();
-    if let Some(rejected) = admitted.rejected {
-        incidents.add(Incident::Refused { stream, spec, rejected });
-    }
     admitted
 }
 
@@ -320,12 +362,17 @@ mod tests {
         streams.report(scheduler).iter().map(|report| (report.stream.0, report.admitted.is_some())).collect()
     }
 
+    fn recorder(rate: Bitrate) -> StreamSpec {
+        StreamSpec { direction: Direction::Write, ..StreamSpec::reader(rate) }
+    }
+
     #[test]
     fn who_finds_no_room_is_admitted_when_somebody_leaves() {
         let mut scheduler = Scheduler::new(Config::default());
         let mut declared = Streams::default();
         let now = Instant::ZERO;
-        let spec = StreamSpec::reader(Bitrate::from_megabits(700));
+        // Recorders: they have all that they want, or wait.
+        let spec = recorder(Bitrate::from_megabits(700));
         for id in 1..=3 {
             declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Evidence::Known)));
         }
@@ -348,7 +395,7 @@ mod tests {
             &mut scheduler,
             now,
             StreamId(2),
-            Some((StreamSpec::reader(Bitrate::from_megabits(9000)), Evidence::Known)),
+            Some((recorder(Bitrate::from_megabits(9000)), Evidence::Known)),
         );
         let [kept] = declared.report(&scheduler)[..] else { panic!("one stream is left") };
         assert_eq!((kept.admitted.is_some(), kept.rejected.is_some()), (true, true));
@@ -434,8 +481,9 @@ mod tests {
         assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
         let report = declared.report(&scheduler);
         assert!(report.last().is_some_and(|one| one.admitted.is_none() && one.rejected.is_some()));
-        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Evidence::Known));
-        declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), known);
+        let most = highest(Beside::Nobody);
+        let known = Some((StreamSpec::reader(most), Evidence::Known));
+        declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), Some((recorder(most), Evidence::Known)));
         assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(9, None)]));
         // That it is known to be a stream now makes no room, and it waits where it did.
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
@@ -443,6 +491,38 @@ mod tests {
         let waiting: Vec<_> = declared.waiting.iter().map(|one| (one.stream.0, one.evidence)).collect();
         assert_eq!(waiting, [(8, Evidence::Known), (9, Evidence::Known)]);
         assert_eq!(streams(&declared, &scheduler).iter().filter(|(_, admitted)| *admitted).count(), 7);
+    }
+
+    /// The eleventh of eleven players found a fourteenth of the device free and needed an eleventh. It was promised nothing, and waited
+    /// for five seconds. The boundary: half of what it wants, for a reader; a recorder waits.
+    #[test]
+    fn a_reader_is_promised_the_part_for_which_there_is_room() {
+        let most = highest(Beside::Nobody).0;
+        let reader = |rate| StreamSpec::reader(Bitrate(rate));
+        let more = Bitrate(most * 3 / 2);
+        let cases = [(reader(more.0), true), (reader(most * 5 / 2), false), (recorder(more), false)];
+        for (spec, in_part) in cases {
+            let mut scheduler = Scheduler::new(Config::default());
+            let mut declared = seven_and(&mut scheduler, Bitrate::from_megabits(1));
+            declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), Some((spec, Evidence::Known)));
+            declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);
+            declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), Some((spec, Evidence::Known)));
+            let told = |declared: &Streams, scheduler: &Scheduler| {
+                let report = declared.report(scheduler);
+                let last = report.last().expect("it is declared");
+                (last.admitted.map(|status| status.spec.rate.0), last.rejected.is_some())
+            };
+            let (promised, is_lacking) = told(&declared, &scheduler);
+            assert!(is_lacking && promised.is_some() == in_part, "{spec:?}: {promised:?}");
+            assert!(promised.is_none_or(|rate| rate <= most && rate >= spec.rate.0 / 2), "{promised:?}");
+            // Nobody leaves: it is asked for again, and keeps what it has. Others leave: it has all that it wants.
+            let later = Instant::ZERO + ASKED_AGAIN;
+            declared.promises(&mut scheduler, later, &mut Vec::new());
+            assert_eq!(told(&declared, &scheduler), (promised, true));
+            (1..=6).for_each(|id| declared.declare(&mut scheduler, later, StreamId(id), None));
+            assert!(told(&declared, &scheduler).0 > promised, "{spec:?}");
+            assert!(spec.rate > more || told(&declared, &scheduler) == (Some(more.0), false), "{spec:?}");
+        }
     }
 
     #[test]
