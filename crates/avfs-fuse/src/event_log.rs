@@ -181,7 +181,8 @@ fn log(event: &EventReport) {
     // Names of files may hold a line's end, and would forge a message.
     let sentence = event.sentence().replace(char::is_control, "?");
     match event.kind {
-        EventKind::Error => tracing::error!("{sentence}"),
+        // It has its line where errors are logged and counted.
+        EventKind::Error => {}
         EventKind::Late if !event.is_noticed => tracing::info!("{sentence}"),
         EventKind::Restored | EventKind::DeviceFaster | EventKind::ClientLate => tracing::info!("{sentence}"),
         _ => tracing::warn!("{sentence}"),
