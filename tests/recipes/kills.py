@@ -476,6 +476,10 @@ def check_projects(where, state, notes, wrong, counts):
             if name in there and is_part_of(name, name):
                 counts["late"] += 1
                 os.unlink(os.path.join(where, name))
+            elif not new and os.path.getsize(os.path.join(where, name)) == 0:
+                # No version of it had ever reached the device: nothing was replaced, so nothing was held back for its bytes.
+                counts["first"] += 1
+                os.unlink(os.path.join(where, name))
             else:
                 size = os.path.getsize(os.path.join(where, name)) if name in there else -1
                 wrong("%s is none of its versions: %s" % (name, "%d bytes" % size if size >= 0 else "it is gone"))
@@ -679,7 +683,7 @@ def main():
     rounds, seed, pairs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     places = [Place(*pairs[at : at + 2]) for at in range(0, len(pairs), 2)]
     draw = random.Random(seed)
-    counts = dict.fromkeys(["kills", "recoveries", "fsyncs", "checked", "cells", "saves", "versions", "newest", "late", "changes"], 0)
+    counts = dict.fromkeys(["kills", "recoveries", "fsyncs", "checked", "cells", "saves", "versions", "newest", "late", "first", "changes"], 0)
     counts["seen"] = set()
     print("%d rounds, seed %d" % (rounds, seed), flush=True)
     failed = 0
@@ -703,8 +707,8 @@ def main():
             print("round %d: %d fsyncs acknowledged so far" % (number + 1, counts["fsyncs"]), flush=True)
     print("%(kills)d kills, %(recoveries)d of them followed by one during recovery; %(fsyncs)d fsyncs acknowledged, the last of each of "
           "%(checked)d files and trees checked, %(cells)d cells; %(saves)d saves without fsync, " % counts
-          + "%d times a project looked at: %d different versions seen, %d times the newest, %d open for too long to be promised; "
-          % (counts["versions"] + counts["late"], len(counts["seen"]), counts["newest"], counts["late"])
+          + "%d times a project looked at: %d different versions seen, %d times the newest, %d open for too long to be promised, %d that no version had reached yet; "
+          % (counts["versions"] + counts["late"], len(counts["seen"]), counts["newest"], counts["late"], counts["first"])
           + "%d changes of trees" % counts["changes"])
     if counts["checked"] == 0 or counts["versions"] == 0:
         print("FAILED: nothing was checked")
