@@ -4,6 +4,7 @@
 //! both are compared before.
 
 use avfs_core::volume::SMALLEST_CACHE;
+use avfs_io::pool::available;
 use std::fs;
 use std::path::{Path, PathBuf};
 use units::Bytes;
@@ -27,12 +28,6 @@ fn usual_of(available: Option<Bytes>, group: Option<Bytes>) -> Bytes {
     let group = group.map(|limit| limit.saturating_sub(BESIDES));
     let memory = available.into_iter().chain(group).min().unwrap_or(Bytes::ZERO);
     Bytes(memory.0 / PARTS).max(SMALLEST_CACHE)
-}
-
-/// What `meminfo` (proc_meminfo(5)) says that a program can have without another one being swapped out.
-fn available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
 }
 
 /// Refuses a cache that does not fit into what the control groups of this process allow.

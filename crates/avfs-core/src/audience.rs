@@ -1,8 +1,8 @@
-//! How those are served who play: what came late, and through whose fault.
+//! How clients that play are served: what came late, and through which fault.
 //!
 //! **For:** listening at the border of the core to what clients ask for and have, and to what the engine says has happened, and
 //! making events of it. **Excludes:** every decision: nothing that is served depends on what is here. **State:** one [`Audience`] beside
-//! each core: a [`Playout`] for each client that plays, and the events that nobody has taken yet. **Invariants:** bounded, records of
+//! each core: a [`Playout`] for each client that plays, and the events that were not taken yet. **Invariants:** bounded, records of
 //! one size; a function of the calls, so a simulation sees the same events.
 //!
 //! What belongs together is one event: what happens to a stream again within a second is counted there, and the worst of it kept.
@@ -132,7 +132,7 @@ impl Audience {
         };
         let (number, ino, stream) = (self.inquired, playing.ino, Some(playing.stream));
         let client = Some(take.handle);
-        self.add(Record { number, first: now, last: now, what, count: 1, stream, ino, client, rate });
+        self.add(Record { number, stream, ino, client, rate, ..Record::new(now, what) });
     }
 
     fn inquire(&mut self, now: Instant, stream: StreamId, overdue: &Overdue) {
@@ -189,7 +189,7 @@ impl Audience {
             };
             let client = stream.and_then(|stream| core.clients_of_stream(stream).next());
             let ino = stream.map_or(Ino(0), |stream| core.file_of_stream(stream));
-            self.add(Record { number: 0, first: now, last: now, what, count: 1, stream, ino, client, rate });
+            self.add(Record { stream, ino, client, rate, ..Record::new(now, what) });
         }
     }
 
@@ -205,9 +205,7 @@ impl Audience {
     pub(crate) fn completed(&mut self, core: &Core, now: Now, completion: &Completion) {
         if let Err(error @ (IoError::Device(_) | IoError::PastEnd)) = completion.result {
             let ino = core.file_of_request(completion.tag);
-            let what = What::Failed(error);
-            let (stream, client, rate) = (None, None, Bitrate(0));
-            self.add(Record { number: 0, first: now, last: now, what, count: 1, stream, ino, client, rate });
+            self.add(Record { ino, ..Record::new(now, What::Failed(error)) });
         }
     }
 
@@ -232,24 +230,13 @@ impl Audience {
 
     /// The events to which nothing is added any more, or all of them. Those of the core that are no request's are noticed here.
     pub(crate) fn take(&mut self, core: &Core, now: Now, all: bool) -> Vec<EventReport> {
-        let nothing = |what| Record {
-            number: 0,
-            first: now,
-            last: now,
-            what,
-            count: 1,
-            stream: None,
-            ino: Ino(0),
-            client: None,
-            rate: Bitrate(0),
-        };
         let losses = core.losses();
         let lost = losses - std::mem::replace(&mut self.losses, losses);
         if lost > 0 {
-            self.add(nothing(What::Lost(lost)));
+            self.add(Record::new(now, What::Lost(lost)));
         }
         if core.failure().is_some() && !std::mem::replace(&mut self.has_failed, true) {
-            self.add(nothing(What::ReadOnly));
+            self.add(Record::new(now, What::ReadOnly));
         }
         if self.dropped > 0 {
             tracing::warn!(count = self.dropped, "more events than could be kept");
@@ -259,14 +246,19 @@ impl Audience {
             all || now.monotonic >= record.last.monotonic + TOGETHER
                 || now.monotonic >= record.first.monotonic + LONGEST
         };
-        let (over, open) = std::mem::take(&mut self.records).into_iter().partition(is_over);
-        self.records = open;
-        let over: VecDeque<Record> = over;
+        let over: VecDeque<Record>;
+        (over, self.records) = std::mem::take(&mut self.records).into_iter().partition(is_over);
         over.iter().map(|record| record.report(core)).collect()
     }
 }
 
 impl Record {
+    /// Of no stream, file or client.
+    fn new(now: Now, what: What) -> Self {
+        let (stream, ino, client, rate) = (None, Ino(0), None, Bitrate(0));
+        Self { number: 0, first: now, last: now, what, count: 1, stream, ino, client, rate }
+    }
+
     fn merge(&mut self, other: &Self) {
         self.last = other.last;
         match (&mut self.what, other.what) {
@@ -304,7 +296,7 @@ impl Record {
     fn report(&self, core: &Core) -> EventReport {
         let (path, writes) = match self.stream {
             Some(stream) => core.shown_stream(stream),
-            None if self.ino.0 != 0 => (core.shown_file(self.ino), false),
+            None if self.ino.0 != 0 => (core.shown_path(self.ino), false),
             None => (None, false),
         };
         let mut report = EventReport {
@@ -340,7 +332,7 @@ impl Record {
                 let is_told = |why: Option<Why>| {
                     matches!(why, Some(Why::Congested { .. })) && report.cause.is_some_and(Cause::is_a_fault)
                 };
-                // Who lost its promise because streams were late lost it to what made them late.
+                // A stream that lost its promise because others were late lost it to what made them late.
                 if let Some(Lack(why)) = lacks.filter(|Lack(why)| promise.is_none() && !is_told(*why)) {
                     report.cause = Some(Cause::OverAdmission);
                     let reason = why.map(|why| why.to_string());

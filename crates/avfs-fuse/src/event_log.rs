@@ -91,12 +91,12 @@ impl EventLog {
         if let Some(directory) = self.path.parent() {
             std::fs::create_dir_all(directory)?;
         }
-        let mut file =
-            OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path)?;
+        let open = || OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path);
+        let mut file = open()?;
         let mut length = file.metadata()?.len();
         if length + lines.len() as u64 > LONGEST && length > 0 {
             std::fs::rename(&self.path, older(&self.path))?;
-            file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path)?;
+            file = open()?;
             length = file.metadata()?.len();
         }
         // A line that a crash has cut ends there.

@@ -17,8 +17,7 @@ pub use start::{StartError, now};
 
 use crate::device::{Device, FileDevice};
 use crate::engine_core::{
-    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Incident, Inquiry, Promise,
-    Statistics,
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Incident, Inquiry, Promise, Statistics,
 };
 use crate::gate::Gate;
 use crate::pool::Pool;
@@ -26,7 +25,7 @@ use crate::request::{Accepted, Completion, CompletionSink, IoError, IoRequest, I
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
-use rtsched::{Config, Scheduler, ServiceTime, StreamId, StreamSpec};
+use rtsched::{Confidence, Config, Scheduler, ServiceTime, StreamId, StreamSpec};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -59,7 +58,7 @@ enum Message {
     Promote(Promotion),
     Cancel(IoTag),
     CancelStream(StreamId),
-    Declare(StreamId, Option<(StreamSpec, Evidence)>),
+    Declare(StreamId, Option<(StreamSpec, Confidence)>),
     Accepted(Accepted),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
@@ -168,9 +167,9 @@ impl Engine {
     }
 
     /// A stream is as is said from now on, or has ended. It gets a reservation as soon as there is room, and, should that be the last
-    /// there is, as soon as it is [known](Evidence::Known) to be a stream; until then it is served as best effort. Declarations take
+    /// there is, as soon as it is [known](Confidence::Known) to be a stream; until then it is served as best effort. Declarations take
     /// effect in the order of the calls.
-    pub fn declare(&self, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+    pub fn declare(&self, stream: StreamId, wanted: Option<(StreamSpec, Confidence)>) {
         self.shared.post(std::iter::once(Message::Declare(stream, wanted)));
     }
 

@@ -17,10 +17,12 @@ mod tests;
 
 pub(crate) use command::{Command, DeviceFacts, Durability, Move, Transfer};
 pub use incidents::{Incident, Inquiry};
-pub use streams::{DeclaredStream, Evidence, Promise};
+pub use streams::{DeclaredStream, Promise};
 
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
-use rtsched::{Class, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec};
+use rtsched::{
+    Class, Confidence, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec,
+};
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use streams::Streams;
@@ -143,7 +145,12 @@ impl EngineCore {
     }
 
     /// See [`Engine::declare`](crate::Engine::declare).
-    pub(crate) fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+    pub(crate) fn declare(
+        &mut self,
+        now: Instant,
+        stream: StreamId,
+        wanted: Option<(StreamSpec, Confidence)>,
+    ) {
         self.streams.declare(&mut self.scheduler, now, stream, wanted);
     }
 

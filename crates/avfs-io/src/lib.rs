@@ -19,7 +19,7 @@ pub mod sim;
 
 pub use device::{Device, FileDevice, Geometry, LockId, OpenError, OpenMode};
 pub use engine::{Engine, StartError};
-pub use engine_core::{DeclaredStream, Evidence, Incident, Inquiry, Promise, Statistics, tally};
+pub use engine_core::{DeclaredStream, Incident, Inquiry, Promise, Statistics, tally};
 pub use gate::Gate;
 pub use request::{
     Accepted, Completion, CompletionSink, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment,

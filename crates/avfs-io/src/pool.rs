@@ -23,6 +23,12 @@ pub const MIN_BUFFER: usize = 4096;
 pub const MAX_BUFFER: usize = 8 << 20;
 const ORDERS: usize = (MAX_BUFFER / MIN_BUFFER).ilog2() as usize + 1;
 
+/// What a machine can give without another program being swapped out, by its `/proc/meminfo` (proc_meminfo(5)); `None`: it does not say.
+pub fn available(meminfo: &str) -> Option<Bytes> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
+}
+
 /// The memory and who has it. Cloning makes another handle to the same pool.
 #[derive(Clone, Debug)]
 pub struct Pool {

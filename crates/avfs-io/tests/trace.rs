@@ -2,10 +2,10 @@
 
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, SimEngine, Timing};
-use avfs_io::{Accepted, Device, Evidence, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
+use avfs_io::{Accepted, Device, IoError, IoOperation, IoRequest, IoTag, Promotion, Segment};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use rtsched::{Class, Config, StreamId, StreamSpec};
+use rtsched::{Class, Confidence, Config, StreamId, StreamSpec};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
@@ -168,7 +168,7 @@ impl Workload {
             12 => {
                 let rate = Bitrate::from_megabits(self.random.random_range(20..900));
                 let evidence =
-                    if self.random.random_range(0..2) == 0 { Evidence::Known } else { Evidence::Guessed };
+                    if self.random.random_range(0..2) == 0 { Confidence::Known } else { Confidence::Guessed };
                 let wanted =
                     (self.random.random_range(0..3) > 0).then_some((StreamSpec::reader(rate), evidence));
                 self.engine.declare(self.now, stream, wanted);

@@ -5,8 +5,8 @@
 
 use crate::policy::Policy;
 use crate::sequence::SequenceId;
-use crate::{Confidence, HandleId, OpenFiles, Opener};
-use rtsched::{Account, Direction, Terms};
+use crate::{HandleId, OpenFiles, Opener};
+use rtsched::{Account, Confidence, Direction, Terms};
 use smallvec::SmallVec;
 use units::{Bitrate, Duration};
 

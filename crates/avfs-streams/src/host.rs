@@ -68,15 +68,6 @@ pub struct OpenFiles {
     pub writers: u32,
 }
 
-/// How well it is known that a stream is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Confidence {
-    /// Its client reads on and on. So does who copies.
-    Guessed,
-    /// Somebody says so, or its client has a clock of its own.
-    Known,
-}
-
 /// What a host answers, from what it has in memory; asking changes nothing.
 pub trait Facts {
     /// The length of a file, as clients see it.

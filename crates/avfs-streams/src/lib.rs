@@ -28,7 +28,7 @@ pub mod window;
 pub mod writers;
 
 pub use file::Declaration;
-pub use host::{Advice, Confidence, Facts, HandleId, OpenFiles, Opener, PAGE, REQUEST, Wish};
+pub use host::{Advice, Facts, HandleId, OpenFiles, Opener, PAGE, REQUEST, Wish};
 pub use policy::{Policy, Rate};
 pub use qos::{Ranking, RequestQos};
 pub use streams::Streams;

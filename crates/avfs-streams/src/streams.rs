@@ -13,10 +13,10 @@ use crate::pattern::{NEAR, RateEstimator, VirtualClock};
 use crate::player::{Client, Player};
 use crate::sequence::{Pattern, Sequence, SequenceId, Sequences};
 use crate::window::ReadaheadWindow;
-use crate::writers::Writers;
-use crate::{Advice, Confidence, Facts, HandleId, Opener, PAGE, REQUEST, Ranking, RequestQos, Wish};
+use crate::writers::{Writers, opener_of};
+use crate::{Advice, Facts, HandleId, Opener, PAGE, REQUEST, Ranking, RequestQos, Wish};
 use hashbrown::HashMap;
-use rtsched::{Class, Direction, StreamId, StreamSpec, Terms};
+use rtsched::{Class, Confidence, Direction, StreamId, StreamSpec, Terms};
 use std::collections::{BTreeSet, VecDeque};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 
@@ -25,9 +25,26 @@ pub fn stream_of(ino: Ino, direction: Direction) -> StreamId {
     StreamId(ino.0 << 1 | u64::from(direction == Direction::Write))
 }
 
-/// Whose stream it is that is no sequence's, and whether its readers are it or its writers.
-pub fn file_of(stream: StreamId) -> (Ino, Direction) {
-    (Ino(stream.0 >> 1), if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read })
+/// What a stream is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKey {
+    /// The readers of a file, or its writers.
+    File(Ino, Direction),
+    /// The clients of a sequence.
+    Sequence(SequenceId),
+    /// All that one opener writes without a promise.
+    Opener(Opener),
+}
+
+impl StreamKey {
+    /// Of this name.
+    pub fn of(stream: StreamId) -> Self {
+        if let Some(id) = SequenceId::of_stream(stream) {
+            return Self::Sequence(id);
+        }
+        let direction = if stream.0 & 1 == 1 { Direction::Write } else { Direction::Read };
+        opener_of(stream).map_or(Self::File(Ino(stream.0 >> 1), direction), Self::Opener)
+    }
 }
 
 /// So many numbers may be missing between two frames.

@@ -42,7 +42,7 @@ pub fn turns_of(opener: Opener) -> StreamId {
 }
 
 /// The other way round, if it is one of those.
-pub fn opener_of(stream: StreamId) -> Option<Opener> {
+pub(crate) fn opener_of(stream: StreamId) -> Option<Opener> {
     let number = stream.0.checked_sub(NAMES).filter(|number| *number < NAMES)?;
     Some(Opener::numbered(number))
 }

@@ -1,9 +1,9 @@
 //! The seam, from outside: events go in, questions are answered, wishes and declarations come out.
 
 use avfs_streams::host::Wish;
-use avfs_streams::{Advice, Confidence, Facts, HandleId, OpenFiles, Policy, Rate, Streams};
+use avfs_streams::{Advice, Facts, HandleId, OpenFiles, Policy, Rate, Streams};
 use proptest::prelude::*;
-use rtsched::{Class, Direction, StreamId, StreamSpec, Terms};
+use rtsched::{Class, Confidence, Direction, StreamId, StreamSpec, Terms};
 use std::ops::Range;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
 

@@ -52,7 +52,8 @@ pub use length_correction::WRITE_LENGTHS;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use scheduler::Scheduler;
 pub use stream::{
-    Account, Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why, flush_deadline,
+    Account, Confidence, Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why,
+    flush_deadline,
 };
 pub use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 pub use unpromised::Beside;

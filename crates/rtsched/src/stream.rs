@@ -12,6 +12,16 @@ use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Account(pub u64);
 
+/// How well the caller knows that a client is a stream. The scheduler does not ask: it is for the caller that keeps a list of those
+/// that wait, and for what makes streams of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// The client reads on and on. So does a copy.
+    Guessed,
+    /// It is said, or the client has a clock of its own.
+    Known,
+}
+
 /// A stream that asks for guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSpec {

@@ -4,6 +4,7 @@
 //! **State:** none. **Invariants:** a declaration that is accepted fits into [`BUDGET`], so it runs on a machine of 16 GB.
 
 use crate::rig::LUN_MEMORY;
+use avfs_io::pool::available;
 use avfs_workloads::{Contender, Declaration};
 use std::io;
 use units::Bytes;
@@ -73,11 +74,6 @@ fn enough(needed: Bytes, there: Bytes, whose: &str, what_to_do: &str) -> Result<
         return Ok(());
     }
     Err(format!("needs {:.1} GiB of memory, and {whose} {:.1}: {what_to_do}", gib(needed), gib(there)))
-}
-
-fn available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok().map(Bytes::from_kib)
 }
 
 #[cfg(test)]

@@ -66,6 +66,30 @@ fn one() -> u32 {
 }
 
 impl Experiment {
+    /// Clients of one kind by themselves, as processes of the server, at most so many.
+    pub fn of(name: &str, client: Pattern, most: u32) -> Self {
+        Self {
+            name: name.to_owned(),
+            access: Access::Local,
+            client,
+            in_turn_with: Vec::new(),
+            at_once: 1,
+            aged_percent: None,
+            background: Vec::new(),
+            beside_after_ms: None,
+            most,
+            guess: most,
+            published: BTreeMap::new(),
+            wanted: None,
+            every_ms: None,
+            stay_ms: None,
+            away_ms: None,
+            groups: Vec::new(),
+            told: Told::default(),
+            expect: Expect::default(),
+        }
+    }
+
     /// What the counted client of a number does, counted from 0.
     pub fn pattern(&self, client: u32) -> &Pattern {
         let kinds = 1 + self.in_turn_with.len();

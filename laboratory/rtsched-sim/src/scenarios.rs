@@ -8,13 +8,12 @@ use crate::report::Outcome;
 use crate::simulation;
 use crate::workload::{Scenario, ScenarioError, Simulated, Told};
 use avfs_workloads::{
-    Access, CopySpec, Declaration, EditorSpec, Expect, Experiment, Group, Pattern, Refused, ScrubSpec, Span,
-    StreamSpec, Then, Thens,
+    CopySpec, Declaration, EditorSpec, Experiment, Group, Pattern, Refused, ScrubSpec, Span, StreamSpec,
+    Then, Thens,
 };
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeMap;
 use units::Duration;
 
 macro_rules! declared {
@@ -99,30 +98,6 @@ fn copy_of(request_kib: u64, in_flight: u32) -> CopySpec {
     CopySpec { request_kib, in_flight, files_at_once: 1 }
 }
 
-/// An experiment of nothing but groups needs a client that is counted.
-fn experiment(client: Pattern, most: u32) -> Experiment {
-    Experiment {
-        name: "stream".to_owned(),
-        access: Access::Local,
-        client,
-        in_turn_with: Vec::new(),
-        at_once: 1,
-        aged_percent: None,
-        background: Vec::new(),
-        beside_after_ms: None,
-        most,
-        guess: most,
-        published: BTreeMap::new(),
-        wanted: None,
-        every_ms: None,
-        stay_ms: None,
-        away_ms: None,
-        groups: Vec::new(),
-        told: Told::default(),
-        expect: Expect::default(),
-    }
-}
-
 fn scenario(
     name: String,
     device: String,
@@ -161,7 +136,7 @@ pub fn random(mix: Mix, seed: u64, seconds: u64) -> Scenario {
         away_ms: first.away_ms,
         told: first.told,
         groups,
-        ..experiment(first.client, first.count)
+        ..Experiment::of("stream", first.client, first.count)
     };
     scenario(format!("random-{seed}"), device.to_owned(), seconds, simulated, experiment)
 }
@@ -325,7 +300,7 @@ impl CapacityQuestion {
         let experiment = Experiment {
             told: Told { priority: 128, ..Told::default() },
             background: copy.into_iter().collect(),
-            ..experiment(client, count)
+            ..Experiment::of("stream", client, count)
         };
         let seconds = self.duration.as_secs();
         scenario("capacity".to_owned(), self.device.clone(), seconds, simulated, experiment)

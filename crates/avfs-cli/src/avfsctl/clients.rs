@@ -1,4 +1,4 @@
-//! Who clients are: programs of this host, and behind Samba's processes users and their workstations.
+//! What clients are called: programs of this host, and behind Samba's processes users and their workstations.
 //!
 //! Samba is asked by its own tool: its databases have no other interface that stays. Each workstation has a process of smbd.
 
@@ -8,8 +8,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// So long may smbstatus(1) take. An operator's patience: what it does not say is left out.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -80,18 +81,18 @@ fn ask() -> Option<String> {
     command.args(["--json", "--processes"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
     let mut output = child.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
     let reader = thread::spawn(move || {
         let mut text = String::new();
-        output.read_to_string(&mut text).map(|_| text)
+        // After its time nobody listens any more.
+        let _ = sender.send(output.read_to_string(&mut text).map(|_| text));
     });
-    let until = Instant::now() + PATIENCE;
-    while matches!(child.try_wait(), Ok(None)) && Instant::now() < until && !reader.is_finished() {
-        thread::sleep(Duration::from_millis(10));
-    }
+    let said = receiver.recv_timeout(PATIENCE);
     // One that has ended is not hurt.
     let _ = child.kill();
     let _ = child.wait();
-    reader.join().ok()?.ok()
+    reader.join().ok()?;
+    said.ok()?.ok()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use units::{Duration, Instant};
 
 /// A player may take so long to begin: what an editor takes for at once. Its clock runs from then on. An operator's target.
 const BEGINS_WITHIN: Duration = Duration::from_secs(2);
-/// Who asks for nothing for longer has stopped, and comes back when he likes. An operator's figure.
+/// A client that asks for nothing for longer has stopped, and may come back at any time. An operator's figure.
 const STOPPED: Duration = Duration::from_secs(10);
 
 /// See the module.

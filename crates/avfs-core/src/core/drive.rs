@@ -11,8 +11,7 @@ use super::sync::failed;
 use super::writes::WritePlan;
 use crate::error::{Error, Result};
 use crate::types::*;
-use avfs_io::{Completion, Evidence};
-use avfs_streams::Confidence;
+use avfs_io::Completion;
 use units::{Ino, Instant, Now};
 
 impl Core {
@@ -20,13 +19,7 @@ impl Core {
     pub fn take_outbox(&mut self) -> Outbox {
         self.turn.steps = STEPS;
         let mut outbox = std::mem::take(&mut self.requests.outbox);
-        let evidence = |confidence| match confidence {
-            Confidence::Guessed => Evidence::Guessed,
-            Confidence::Known => Evidence::Known,
-        };
-        for (stream, spec) in self.clients.streams.take_declared() {
-            outbox.streams.push((stream, spec.map(|(spec, confidence)| (spec, evidence(confidence)))));
-        }
+        outbox.streams.extend(self.clients.streams.take_declared());
         // It wakes nobody: it counts when a stream is declared, and what is written within seconds carries it before.
         if !outbox.is_empty() {
             outbox.accepted = std::mem::take(&mut self.requests.accepted);

@@ -10,8 +10,7 @@ use crate::policy::{ADMINISTRATOR, account_of_user};
 use crate::types::{Declaration, *};
 use avfs_io::Promise;
 use avfs_streams::file::Declared;
-use avfs_streams::sequence::SequenceId;
-use avfs_streams::streams::{file_of, stream_of};
+use avfs_streams::streams::{StreamKey, stream_of};
 use rtsched::{Direction, StreamId};
 use smallvec::SmallVec;
 use units::{Duration, Now};
@@ -20,17 +19,20 @@ impl Core {
     /// A stream is promised something else than before, or nothing: its players have as much read ahead from now on.
     pub fn promised(&mut self, now: Now, promise: Promise) {
         let was_undecided = self.clients.streams.decided(promise.stream);
-        if let Some(id) = SequenceId::of_stream(promise.stream) {
-            if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
-                sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
+        let (ino, direction) = match StreamKey::of(promise.stream) {
+            StreamKey::File(ino, direction) => (ino, direction),
+            StreamKey::Sequence(id) => {
+                if let Some(sequence) = self.clients.streams.sequences.get_mut(id) {
+                    sequence.terms = promise.terms.filter(|_| sequence.declared.is_some());
+                }
+                if was_undecided {
+                    self.read_sequence_ahead(now, id);
+                    self.pump(now);
+                }
+                return;
             }
-            if was_undecided {
-                self.read_sequence_ahead(now, id);
-                self.pump(now);
-            }
-            return;
-        }
-        let (ino, direction) = file_of(promise.stream);
+            StreamKey::Opener(_) => return,
+        };
         if self.clients.streams.file(ino).is_none() {
             return;
         }

@@ -168,7 +168,8 @@ impl Core {
         Some(path)
     }
 
-    pub(super) fn shown_path(&self, ino: Ino) -> Option<String> {
+    /// The path of a file, absolute within the volume; `None`: it has none.
+    pub(crate) fn shown_path(&self, ino: Ino) -> Option<String> {
         self.path(ino).map(|path| format!("/{}", String::from_utf8_lossy(&path)))
     }
 }

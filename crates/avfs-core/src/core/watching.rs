@@ -8,9 +8,7 @@ use super::state::outbox::Purpose;
 use crate::events::{ClientReport, StreamDetail, microseconds};
 use crate::types::*;
 use avfs_io::{DeclaredStream, IoTag};
-use avfs_streams::sequence::SequenceId;
-use avfs_streams::streams::{ClientState, file_of, stream_of};
-use avfs_streams::writers::opener_of;
+use avfs_streams::streams::{ClientState, StreamKey};
 use rtsched::{Direction, StreamId};
 use units::{Bitrate, Bytes, Duration, Ino, Now};
 
@@ -43,45 +41,36 @@ impl Core {
 
     /// The file that a stream is, or the directory of a sequence; 0: it is neither, or no more.
     pub(crate) fn file_of_stream(&self, stream: StreamId) -> Ino {
-        match SequenceId::of_stream(stream) {
-            Some(id) => self.shown_sequence(id).map_or(Ino(0), |(directory, _)| directory),
-            None if opener_of(stream).is_some() => Ino(0),
-            None => file_of(stream).0,
+        match StreamKey::of(stream) {
+            StreamKey::Sequence(id) => self.shown_sequence(id).map_or(Ino(0), |(directory, _)| directory),
+            StreamKey::Opener(_) => Ino(0),
+            StreamKey::File(ino, _) => ino,
         }
     }
 
     /// Its path, and whether it is written.
     pub(crate) fn shown_stream(&self, stream: StreamId) -> (Option<String>, bool) {
-        if let Some(id) = SequenceId::of_stream(stream) {
-            let writes =
-                self.clients.streams.sequences.get(id).is_some_and(|sequence| sequence.pattern.writes);
-            return (self.shown_sequence(id).map(|(_, path)| path), writes);
+        match StreamKey::of(stream) {
+            StreamKey::Sequence(id) => {
+                let sequence = self.clients.streams.sequences.get(id);
+                let writes = sequence.is_some_and(|sequence| sequence.pattern.writes);
+                (self.shown_sequence(id).map(|(_, path)| path), writes)
+            }
+            StreamKey::Opener(_) => (None, true),
+            StreamKey::File(ino, direction) => (self.shown_path(ino), direction == Direction::Write),
         }
-        if opener_of(stream).is_some() {
-            return (None, true);
-        }
-        let (ino, direction) = file_of(stream);
-        (self.shown_path(ino), direction == Direction::Write)
-    }
-
-    /// Path of a file.
-    pub(crate) fn shown_file(&self, ino: Ino) -> Option<String> {
-        self.shown_path(ino)
     }
 
     /// What is reserved for a stream, or would be; 0: not known.
     pub(crate) fn rate_of_stream(&self, stream: StreamId) -> Bitrate {
         let none = Bitrate(0);
-        match SequenceId::of_stream(stream) {
-            Some(id) => {
+        match StreamKey::of(stream) {
+            StreamKey::Sequence(id) => {
                 let declared = self.clients.streams.sequences.get(id).and_then(|sequence| sequence.declared);
                 declared.map_or(none, |(spec, _)| spec.rate)
             }
-            None if opener_of(stream).is_some() => none,
-            None => {
-                let (ino, direction) = file_of(stream);
-                self.wanted_rate(ino, direction).unwrap_or(none)
-            }
+            StreamKey::Opener(_) => none,
+            StreamKey::File(ino, direction) => self.wanted_rate(ino, direction).unwrap_or(none),
         }
     }
 
@@ -90,9 +79,10 @@ impl Core {
         let streams = &self.clients.streams;
         let is_client = |(handle, client): (HandleId, &ClientState<_>)| {
             let (ino, direction) = (client.ino, client.direction);
-            let is_its = match SequenceId::of_stream(stream) {
-                Some(id) => streams.sequence_of(ino, direction) == Some(id),
-                None => stream_of(ino, direction) == stream,
+            let is_its = match StreamKey::of(stream) {
+                StreamKey::Sequence(id) => streams.sequence_of(ino, direction) == Some(id),
+                StreamKey::Opener(_) => false,
+                key @ StreamKey::File(..) => key == StreamKey::File(ino, direction),
             };
             let plays = streams.file(ino).is_some_and(|file| file.playing_of(handle).is_some());
             is_its.then_some((!plays, handle))
@@ -110,13 +100,13 @@ impl Core {
 
     /// One of those that a stream is.
     pub(crate) fn client_of_stream(&self, stream: StreamId) -> Option<ClientReport> {
-        match opener_of(stream) {
-            Some(opener) => {
+        match StreamKey::of(stream) {
+            StreamKey::Opener(opener) => {
                 let open = self.clients.streams.clients().find(|(_, client)| client.opener == opener);
                 let uid = open.map_or(0, |(_, client)| client.uid);
                 Some(ClientReport::new(opener.process_number().unwrap_or(0), uid))
             }
-            None => self.clients_of_stream(stream).next().and_then(|handle| self.client_report(handle)),
+            _ => self.clients_of_stream(stream).next().and_then(|handle| self.client_report(handle)),
         }
     }
 
@@ -141,32 +131,36 @@ impl Core {
         let mut report = self.stream_report(declared);
         let (path, _) = self.shown_stream(stream);
         let (mut ahead, mut rate) = (None, Bitrate(report.bits_per_second));
-        let (silent, container, period);
-        if let Some(sequence) =
-            SequenceId::of_stream(stream).and_then(|id| self.clients.streams.sequences.get(id))
-        {
-            let of_head = |frames: &mut dyn Iterator<Item = u64>| frames.sum::<u64>();
-            ahead =
-                sequence.heads.iter().map(|head| of_head(&mut head.ahead.iter().map(|one| one.bytes))).min();
-            silent = sequence.heads.iter().map(|head| now.monotonic.saturating_since(head.last_used)).min();
-            (rate, period) = (sequence.rate().unwrap_or(rate), sequence.period());
-            container = path.as_deref().and_then(|path| Some(path.rsplit_once('.')?.1.to_ascii_uppercase()));
-        } else {
-            let (ino, direction) = file_of(stream);
-            let streams = &self.clients.streams;
-            let players = || clients.iter().filter_map(|handle| Some((*handle, streams.player(*handle)?)));
-            if direction == Direction::Read {
-                let playing = players().filter(|(_, player)| player.streams() > 0);
-                ahead = playing.map(|(handle, _)| self.came_ahead(handle)).min();
-                rate = players().find_map(|(handle, _)| streams.rate_of(ino, handle)).unwrap_or(rate);
+        let (mut silent, mut container, mut period) = (None, None, None);
+        let streams = &self.clients.streams;
+        match StreamKey::of(stream) {
+            StreamKey::Sequence(id) => {
+                if let Some(sequence) = streams.sequences.get(id) {
+                    let heads = || sequence.heads.iter();
+                    ahead = heads().map(|head| head.ahead.iter().map(|one| one.bytes).sum()).min();
+                    silent = heads().map(|head| now.monotonic.saturating_since(head.last_used)).min();
+                    (rate, period) = (sequence.rate().unwrap_or(rate), sequence.period());
+                    container =
+                        path.as_deref().and_then(|path| Some(path.rsplit_once('.')?.1.to_ascii_uppercase()));
+                }
             }
-            silent = players()
-                .filter_map(|(_, player)| player.asked_last())
-                .map(|asked| now.monotonic.saturating_since(asked))
-                .min();
-            let found = self.data.files.get(&ino).and_then(|file| file.found);
-            container = found.map(|(container, _)| container.to_string());
-            period = found.and_then(|(_, period)| period);
+            StreamKey::File(ino, direction) => {
+                let players =
+                    || clients.iter().filter_map(|handle| Some((*handle, streams.player(*handle)?)));
+                if direction == Direction::Read {
+                    let playing = players().filter(|(_, player)| player.streams() > 0);
+                    ahead = playing.map(|(handle, _)| self.came_ahead(handle)).min();
+                    rate = players().find_map(|(handle, _)| streams.rate_of(ino, handle)).unwrap_or(rate);
+                }
+                silent = players()
+                    .filter_map(|(_, player)| player.asked_last())
+                    .map(|asked| now.monotonic.saturating_since(asked))
+                    .min();
+                let found = self.data.files.get(&ino).and_then(|file| file.found);
+                container = found.map(|(container, _)| container.to_string());
+                period = found.and_then(|(_, period)| period);
+            }
+            StreamKey::Opener(_) => {}
         }
         let ahead = Bytes(ahead.unwrap_or(0));
         let plays = if rate.0 == 0 { Duration::ZERO } else { rate.time_for(ahead) };

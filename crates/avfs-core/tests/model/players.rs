@@ -6,8 +6,8 @@ use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
-use avfs_io::{Accepted, Evidence, Promise};
-use rtsched::{Class, Direction, StreamId, Terms};
+use avfs_io::{Accepted, Promise};
+use rtsched::{Class, Confidence, Direction, StreamId, Terms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Ino, Instant};
@@ -252,7 +252,10 @@ fn who_reads_on_is_known_to_play_when_he_has_rested() {
         volume.pass(Duration::from_millis(rest_ms));
         let streams = told(&mut volume, 13);
         if known {
-            assert!(matches!(streams[..], [(of, Some((_, Evidence::Known)))] if of == stream), "{streams:?}");
+            assert!(
+                matches!(streams[..], [(of, Some((_, Confidence::Known)))] if of == stream),
+                "{streams:?}"
+            );
         } else {
             assert_eq!(streams, [], "{rest_ms} ms");
         }
@@ -271,7 +274,7 @@ fn a_player_is_declared_where_its_file_lies() {
             core.declare(handle, declaration).unwrap();
             core.take_outbox().streams
         });
-        let [(_, Some((spec, Evidence::Known)))] = told[..] else { panic!("{told:?}") };
+        let [(_, Some((spec, Confidence::Known)))] = told[..] else { panic!("{told:?}") };
         let last = volume.core().extents(ino).unwrap().pop().unwrap();
         assert_eq!(spec.place, Some(DeviceOffset(last.device_offset + last.length)));
         assert_eq!(spec.piece, None, "it lies in one piece");

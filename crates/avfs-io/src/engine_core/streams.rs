@@ -15,8 +15,8 @@
 
 use super::incidents::{Incident, Incidents};
 use rtsched::{
-    Beside, Direction, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec, StreamState,
-    StreamStatus, Terms, Why,
+    Beside, Confidence, Direction, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec,
+    StreamState, StreamStatus, Terms, Why,
 };
 use std::collections::BTreeMap;
 use units::{Duration, Instant};
@@ -47,15 +47,6 @@ pub struct Promise {
     pub terms: Option<Terms>,
 }
 
-/// How well it is known that a stream is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evidence {
-    /// Its client reads on and on. So does who copies.
-    Guessed,
-    /// Somebody says so, or its client has a clock of its own.
-    Known,
-}
-
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -66,8 +57,8 @@ pub(crate) struct Streams {
     changed: Vec<StreamId>,
     /// First come, first admitted.
     waiting: Vec<Waiting>,
-    /// When those who wait are asked for again.
-    next_asking: Instant,
+    /// When what lacks something is asked for again, if anything lacked something.
+    next_asking: Option<Instant>,
     /// Events that the scheduler had dropped when it was asked last.
     events_lost: u64,
     /// What has happened to streams.
@@ -87,7 +78,7 @@ struct Admitted {
 struct Waiting {
     stream: StreamId,
     spec: StreamSpec,
-    evidence: Evidence,
+    confidence: Confidence,
     rejected: Rejected,
 }
 
@@ -98,32 +89,32 @@ impl Streams {
         scheduler: &mut Scheduler,
         now: Instant,
         stream: StreamId,
-        wanted: Option<(StreamSpec, Evidence)>,
+        wanted: Option<(StreamSpec, Confidence)>,
     ) {
-        if let Some((spec, evidence)) = wanted
+        if let Some((spec, confidence)) = wanted
             && let Some(waiting) =
                 self.waiting.iter_mut().find(|waiting| waiting.stream == stream && waiting.spec == spec)
         {
             // It keeps its turn.
-            waiting.evidence = evidence;
+            waiting.confidence = confidence;
             return;
         }
         self.waiting.retain(|waiting| waiting.stream != stream);
         match (self.admitted.remove(&stream), wanted) {
             (None, None) => {}
-            (None, Some((spec, evidence))) => {
-                if let Err(rejected) = self.admit(scheduler, now, stream, spec, evidence) {
+            (None, Some((spec, confidence))) => {
+                if let Err(rejected) = self.admit(scheduler, now, stream, spec, confidence) {
                     self.incidents.add(Incident::Refused { stream, spec, rejected });
                 }
             }
-            (Some(admitted), Some((spec, evidence))) => {
+            (Some(admitted), Some((spec, confidence))) => {
                 let admitted = change(scheduler, now, stream, admitted, spec);
                 if let Some(rejected) = admitted.rejected {
                     self.incidents.add(Incident::Refused { stream, spec, rejected });
                     self.ask_again(now);
                 }
                 self.admitted.insert(stream, admitted);
-                if evidence == Evidence::Known && self.is_guessed(stream) {
+                if confidence == Confidence::Known && self.is_guessed(stream) {
                     self.guessed.retain(|guessed| *guessed != stream);
                     self.changed.push(stream);
                 }
@@ -142,18 +133,18 @@ impl Streams {
         now: Instant,
         stream: StreamId,
         spec: StreamSpec,
-        evidence: Evidence,
+        confidence: Confidence,
     ) -> Result<(), Rejected> {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
                 self.admitted.insert(stream, Admitted { reservation, wanted: spec, rejected: None });
-                if evidence == Evidence::Guessed && scheduler.admitted_fit(Beside::Others).is_err() {
+                if confidence == Confidence::Guessed && scheduler.admitted_fit(Beside::Others).is_err() {
                     self.guessed.push(stream);
                 }
                 Ok(())
             }
             Err(rejected) => {
-                let part = part_that_fits(&spec, evidence, &rejected);
+                let part = part_that_fits(&spec, confidence, &rejected);
                 if let Some(reservation) = part.and_then(|part| scheduler.admit(now, stream, &part).ok()) {
                     self.ask_again(now);
                     self.incidents.add(Incident::Refused { stream, spec, rejected });
@@ -161,7 +152,7 @@ impl Streams {
                     self.admitted.insert(stream, Admitted { reservation, wanted: spec, rejected });
                     return Ok(());
                 }
-                self.wait(now, Waiting { stream, spec, evidence, rejected });
+                self.wait(now, Waiting { stream, spec, confidence, rejected });
                 Err(rejected)
             }
         }
@@ -174,8 +165,8 @@ impl Streams {
 
     /// Some stream lacks something, and is asked for again in a while; others may be waiting for that already.
     fn ask_again(&mut self, now: Instant) {
-        if !self.is_lacking() {
-            self.next_asking = now + ASKED_AGAIN;
+        if self.next_asking.is_none() || !self.is_lacking() {
+            self.next_asking = Some(now + ASKED_AGAIN);
         }
     }
 
@@ -185,16 +176,20 @@ impl Streams {
 
     /// Asks for all that lack something, those first that play already. That one waits on was told when it began to.
     fn admit_waiting(&mut self, scheduler: &mut Scheduler, now: Instant) {
-        self.next_asking = now + ASKED_AGAIN;
+        self.next_asking = None;
         let in_part = self.admitted.iter().filter(|(_, admitted)| admitted.rejected.is_some());
         for (stream, wanted) in
             in_part.map(|(&stream, admitted)| (stream, admitted.wanted)).collect::<Vec<_>>()
         {
             let Some(admitted) = self.admitted.remove(&stream) else { continue };
-            self.admitted.insert(stream, change(scheduler, now, stream, admitted, wanted));
+            let admitted = change(scheduler, now, stream, admitted, wanted);
+            if admitted.rejected.is_some() {
+                self.ask_again(now);
+            }
+            self.admitted.insert(stream, admitted);
         }
-        for Waiting { stream, spec, evidence, .. } in std::mem::take(&mut self.waiting) {
-            let _ = self.admit(scheduler, now, stream, spec, evidence);
+        for Waiting { stream, spec, confidence, .. } in std::mem::take(&mut self.waiting) {
+            let _ = self.admit(scheduler, now, stream, spec, confidence);
         }
     }
 
@@ -210,7 +205,7 @@ impl Streams {
             if let Some(StreamStatus { spec, .. }) = scheduler.stream(stream) {
                 let rejected = Rejected { why, fits: None };
                 self.incidents.add(Incident::Refused { stream, spec, rejected });
-                self.wait(now, Waiting { stream, spec, evidence: Evidence::Guessed, rejected });
+                self.wait(now, Waiting { stream, spec, confidence: Confidence::Guessed, rejected });
             }
             scheduler.release(now, reservation);
         }
@@ -224,7 +219,7 @@ impl Streams {
     /// whose owner knows that, one may be missing where very much happened.
     pub(crate) fn promises(&mut self, scheduler: &mut Scheduler, now: Instant, promises: &mut Vec<Promise>) {
         self.refuse_guessed(scheduler, now);
-        if now >= self.next_asking && self.is_lacking() {
+        if self.next_asking.is_some_and(|at| at <= now) {
             self.admit_waiting(scheduler, now);
         }
         let mut changed = std::mem::take(&mut self.changed);
@@ -276,8 +271,8 @@ impl Streams {
 /// The part of a stream for which there is room: of a reader that is known to be one, if all that it lacks is time, and there is enough
 /// for half of it. With less than half its requests would be too short to pay for their accesses. A recorder is not helped: what it writes
 /// beyond its promise would fill the memory.
-fn part_that_fits(spec: &StreamSpec, evidence: Evidence, rejected: &Rejected) -> Option<StreamSpec> {
-    let is_reader = evidence == Evidence::Known && spec.direction == Direction::Read;
+fn part_that_fits(spec: &StreamSpec, confidence: Confidence, rejected: &Rejected) -> Option<StreamSpec> {
+    let is_reader = confidence == Confidence::Known && spec.direction == Direction::Read;
     let rate = rejected.fits.filter(|_| is_reader && matches!(rejected.why, Why::NoTime { .. }))?;
     (rate.0 >= spec.rate.0 / 2).then_some(StreamSpec { rate, ..*spec })
 }
@@ -325,7 +320,7 @@ mod tests {
             let now = Instant::ZERO;
             let spec = StreamSpec::reader(Bitrate::from_megabits(100));
             for id in 1..=8 {
-                declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Evidence::Known)));
+                declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Confidence::Known)));
             }
             let first = told(&mut declared, &mut scheduler);
             for id in 1..=8 {
@@ -349,7 +344,12 @@ mod tests {
             let mut declared = Streams::default();
             let spec = StreamSpec::reader(Bitrate::from_megabits(1000));
             for id in 1..=2 {
-                declared.declare(&mut scheduler, Instant::ZERO, StreamId(id), Some((spec, Evidence::Known)));
+                declared.declare(
+                    &mut scheduler,
+                    Instant::ZERO,
+                    StreamId(id),
+                    Some((spec, Confidence::Known)),
+                );
             }
             assert_eq!(streams(&declared, &scheduler), [(1, true), (2, false)]);
             // The first one has stopped, and lets its reservation lie.
@@ -362,19 +362,15 @@ mod tests {
         streams.report(scheduler).iter().map(|report| (report.stream.0, report.admitted.is_some())).collect()
     }
 
-    fn recorder(rate: Bitrate) -> StreamSpec {
-        StreamSpec { direction: Direction::Write, ..StreamSpec::reader(rate) }
-    }
-
     #[test]
     fn who_finds_no_room_is_admitted_when_somebody_leaves() {
         let mut scheduler = Scheduler::new(Config::default());
         let mut declared = Streams::default();
         let now = Instant::ZERO;
         // Recorders: they have all that they want, or wait.
-        let spec = recorder(Bitrate::from_megabits(700));
+        let spec = StreamSpec::writer(Bitrate::from_megabits(700));
         for id in 1..=3 {
-            declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Evidence::Known)));
+            declared.declare(&mut scheduler, now, StreamId(id), Some((spec, Confidence::Known)));
         }
         let before = streams(&declared, &scheduler);
         assert_eq!(before.first(), Some(&(1, true)));
@@ -395,7 +391,7 @@ mod tests {
             &mut scheduler,
             now,
             StreamId(2),
-            Some((recorder(Bitrate::from_megabits(9000)), Evidence::Known)),
+            Some((StreamSpec::writer(Bitrate::from_megabits(9000)), Confidence::Known)),
         );
         let [kept] = declared.report(&scheduler)[..] else { panic!("one stream is left") };
         assert_eq!((kept.admitted.is_some(), kept.rejected.is_some()), (true, true));
@@ -409,9 +405,9 @@ mod tests {
         let mut declared = Streams::default();
         let spec = StreamSpec::reader(Bitrate::from_megabits(100));
         for id in 1..=7 {
-            declared.declare(scheduler, Instant::ZERO, StreamId(id), Some((spec, Evidence::Known)));
+            declared.declare(scheduler, Instant::ZERO, StreamId(id), Some((spec, Confidence::Known)));
         }
-        let guessed = Some((StreamSpec::reader(last), Evidence::Guessed));
+        let guessed = Some((StreamSpec::reader(last), Confidence::Guessed));
         declared.declare(scheduler, Instant::ZERO, StreamId(8), guessed);
         declared
     }
@@ -459,7 +455,7 @@ mod tests {
             let mut declared = seven_and(&mut scheduler, rate);
             assert_eq!(told(&mut declared, &mut scheduler).contains_key(&8), at_once, "{rate:?}");
             assert_eq!(streams(&declared, &scheduler).last(), Some(&(8, at_once)));
-            let known = Some((StreamSpec::reader(rate), Evidence::Known));
+            let known = Some((StreamSpec::reader(rate), Confidence::Known));
             declared.declare(&mut scheduler, Instant::ZERO, stream, known);
             let terms = scheduler.terms(stream);
             assert!(terms.is_some());
@@ -482,14 +478,19 @@ mod tests {
         let report = declared.report(&scheduler);
         assert!(report.last().is_some_and(|one| one.admitted.is_none() && one.rejected.is_some()));
         let most = highest(Beside::Nobody);
-        let known = Some((StreamSpec::reader(most), Evidence::Known));
-        declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), Some((recorder(most), Evidence::Known)));
+        let known = Some((StreamSpec::reader(most), Confidence::Known));
+        declared.declare(
+            &mut scheduler,
+            Instant::ZERO,
+            StreamId(9),
+            Some((StreamSpec::writer(most), Confidence::Known)),
+        );
         assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(9, None)]));
         // That it is known to be a stream now makes no room, and it waits where it did.
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
         assert!(told(&mut declared, &mut scheduler).is_empty());
-        let waiting: Vec<_> = declared.waiting.iter().map(|one| (one.stream.0, one.evidence)).collect();
-        assert_eq!(waiting, [(8, Evidence::Known), (9, Evidence::Known)]);
+        let waiting: Vec<_> = declared.waiting.iter().map(|one| (one.stream.0, one.confidence)).collect();
+        assert_eq!(waiting, [(8, Confidence::Known), (9, Confidence::Known)]);
         assert_eq!(streams(&declared, &scheduler).iter().filter(|(_, admitted)| *admitted).count(), 7);
     }
 
@@ -500,13 +501,14 @@ mod tests {
         let most = highest(Beside::Nobody).0;
         let reader = |rate| StreamSpec::reader(Bitrate(rate));
         let more = Bitrate(most * 3 / 2);
-        let cases = [(reader(more.0), true), (reader(most * 5 / 2), false), (recorder(more), false)];
+        let cases =
+            [(reader(more.0), true), (reader(most * 5 / 2), false), (StreamSpec::writer(more), false)];
         for (spec, in_part) in cases {
             let mut scheduler = Scheduler::new(Config::default());
             let mut declared = seven_and(&mut scheduler, Bitrate::from_megabits(1));
-            declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), Some((spec, Evidence::Known)));
+            declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), Some((spec, Confidence::Known)));
             declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);
-            declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), Some((spec, Evidence::Known)));
+            declared.declare(&mut scheduler, Instant::ZERO, StreamId(9), Some((spec, Confidence::Known)));
             let told = |declared: &Streams, scheduler: &Scheduler| {
                 let report = declared.report(scheduler);
                 let last = report.last().expect("it is declared");
@@ -531,7 +533,7 @@ mod tests {
         let mut declared = seven_and(&mut scheduler, highest(Beside::Nobody));
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);
         assert!(declared.guessed.is_empty() && scheduler.terms(StreamId(8)).is_none());
-        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Evidence::Known));
+        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Confidence::Known));
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
         assert_eq!(told(&mut declared, &mut scheduler).get(&8), Some(&scheduler.terms(StreamId(8))));
     }

@@ -8,13 +8,13 @@ use super::disk::pages_from;
 use super::{PAGE, Page, SimDisk, blend};
 use crate::device::Device;
 use crate::engine_core::{
-    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Evidence, Incident, Inquiry, Promise,
-    Statistics, Transfer,
+    Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Incident, Inquiry, Promise, Statistics,
+    Transfer,
 };
 use crate::gate::Gate;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
 use rand::Rng;
-use rtsched::{Class, Config, Direction, Scheduler, StreamId, StreamSpec};
+use rtsched::{Class, Confidence, Config, Direction, Scheduler, StreamId, StreamSpec};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bytes, DeviceOffset, Instant};
@@ -152,7 +152,7 @@ impl SimEngine {
     }
 
     /// See [`Engine::declare`](crate::engine::Engine::declare).
-    pub fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Evidence)>) {
+    pub fn declare(&mut self, now: Instant, stream: StreamId, wanted: Option<(StreamSpec, Confidence)>) {
         self.core.declare(now, stream, wanted);
     }
 

@@ -6,11 +6,10 @@ use crate::lun::Lun;
 use avfs_io::engine::{self, Engine};
 use avfs_io::pool::Scratch;
 use avfs_io::{
-    Completion, CompletionSink, DeclaredStream, Evidence, FileDevice, IoError, IoOperation, IoRequest, IoTag,
-    OpenMode,
+    Completion, CompletionSink, DeclaredStream, FileDevice, IoError, IoOperation, IoRequest, IoTag, OpenMode,
 };
 use parking_lot::{Condvar, Mutex};
-use rtsched::{Direction, Request, StreamId, StreamSpec};
+use rtsched::{Confidence, Direction, Request, StreamId, StreamSpec};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +89,7 @@ impl Player<'_> {
 
     fn admit(&mut self, stream: StreamId, spec: StreamSpec, was_admitted: bool) {
         self.side.granted(stream, None);
-        self.engine.declare(stream, Some((spec, Evidence::Known)));
+        self.engine.declare(stream, Some((spec, Confidence::Known)));
         self.note_grants();
         // Who was refused has left, and must not be admitted when there is room.
         if !was_admitted {

@@ -5,7 +5,7 @@
 
 use super::Request;
 use avfs_workloads::{Contender, Declaration, Experiment};
-use avfs_workloads::{CopySpec, EditorSpec, Expect, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens, Told};
+use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens};
 use rtsched_sim::device::DeviceSpec;
 use std::collections::BTreeMap;
 
@@ -223,23 +223,9 @@ fn experiment(table: &Table, place: usize, most: u32) -> Experiment {
         _ => (players, vec![Pattern::Scrubber(ScrubSpec { picture_kib: 512, pause_ms: 300 })]),
     };
     Experiment {
-        name: EXPERIMENTS[place].to_owned(),
-        access: avfs_workloads::Access::Local,
-        client: counted.remove(0),
-        in_turn_with: counted,
-        at_once: 1,
-        aged_percent: None,
+        in_turn_with: counted.split_off(1),
         background,
-        beside_after_ms: None,
-        most,
         guess: most - 1,
-        published: BTreeMap::new(),
-        wanted: None,
-        every_ms: None,
-        stay_ms: None,
-        away_ms: None,
-        groups: Vec::new(),
-        told: Told::default(),
-        expect: Expect::default(),
+        ..Experiment::of(EXPERIMENTS[place], counted.remove(0), most)
     }
 }

@@ -5,8 +5,8 @@ use super::operation::{Outcome, Ticket};
 use crate::extent::Extent;
 use crate::types::HandleId;
 use avfs_io::pool::Buffer;
-use avfs_io::{Accepted, Evidence, IoRequest, IoTag, Promotion};
-use rtsched::{StreamId, StreamSpec};
+use avfs_io::{Accepted, IoRequest, IoTag, Promotion};
+use rtsched::{Confidence, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use units::Ino;
 
@@ -27,7 +27,7 @@ pub struct Outbox {
     /// What was accepted without a promise since the last outbox that had something to do, before [`streams`](Self::streams).
     pub accepted: Accepted,
     /// Streams that began, changed or ended, in this order, and how well it is known that they are streams.
-    pub streams: Vec<(StreamId, Option<(StreamSpec, Evidence)>)>,
+    pub streams: Vec<(StreamId, Option<(StreamSpec, Confidence)>)>,
     /// What becomes of requests that were handed over before, before [`requests`](Self::requests) are.
     pub promotions: Vec<Promotion>,
     /// What nobody wants any more.
