@@ -1,9 +1,14 @@
 //! `avfsctl`: asks the daemon of a mounted volume, sets policies on it, knows how to share it, and measures devices.
 
 mod asking;
+mod check;
 mod clients;
 mod events;
+mod frag;
+mod label;
+mod list;
 mod policy;
+mod reload;
 mod samba;
 mod streams;
 mod times;
@@ -21,7 +26,6 @@ use avfs_fuse::control::{Answer, Info, Request};
 use avfs_fuse::mount::printable;
 use avfs_io::device::{FileDevice, OpenError, OpenMode};
 use clap::{Parser, Subcommand};
-use std::fs::Metadata;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,6 +34,7 @@ use std::sync::Arc;
 use units::{Bytes, Duration};
 
 use asking::{CtlError, ask, look, print_json};
+use volumes::Volume;
 
 const NAME: &str = "avfsctl";
 
@@ -57,6 +62,8 @@ enum Command {
         #[arg(long)]
         config: Option<PathBuf>,
     },
+    /// Say in one word how volumes are, with an exit code for a monitor
+    Check(check::Arguments),
     /// Show what happened to those who play: who was late, refused or lost its promise, and why
     Events(events::EventsArguments),
     /// Show where a file lies on the device
@@ -67,25 +74,33 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show how free space is cut, and for how long there will be long runs
+    Frag(frag::Arguments),
     /// Show figures of a volume
     Info {
-        /// Any file or directory of the volume
-        path: PathBuf,
+        /// The volume, by a path on it, its device, its label or its UUID
+        volume: PathBuf,
         /// Answer in JSON
         #[arg(long)]
         json: bool,
     },
+    /// Show what a volume is called, or give it another name
+    Label(label::Arguments),
+    /// List all volumes that are mounted on this host
+    List(list::Arguments),
     /// Set, show and explain what files are worth
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Have the daemon read its configuration again
+    Reload(reload::Arguments),
     /// Print a share for Samba's smb.conf, with the reason for each line
     SambaConfig(samba::Arguments),
     /// Show who plays what, how it is served, and for how many more there is room
     Streams(streams::Arguments),
     /// Write everything that was accepted so far to the device
     Sync {
-        /// Any file or directory of the volume
-        path: PathBuf,
+        /// The volume, by a path on it, its device, its label or its UUID
+        volume: PathBuf,
     },
     /// Watch who plays what, live; q ends
     Top(top::Arguments),
@@ -99,18 +114,30 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the command. Exit codes: 0 done, 1 not done, 2 wrong usage.
+/// Runs the command. Exit codes: 0 done, 1 not done, 2 wrong usage; `check` has its own.
 pub fn main() -> ExitCode {
-    match run(&Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        // To a monitor, wrong usage is nothing found out, and not a volume that has failed.
+        if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|command| command == "check") {
+            // Nowhere to report that the report failed.
+            let _ = error.print();
+            std::process::exit(i32::from(check::UNKNOWN));
+        }
+        error.exit()
+    });
+    let is_check = matches!(arguments.command, Command::Check(_));
+    match run(&arguments.command) {
+        Ok(code) => ExitCode::from(code),
         // Whoever reads the first lines only wants no more.
         Err(CtlError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(NAME, error, 1),
+        Err(error) => fail(NAME, error, if is_check { check::UNKNOWN } else { 1 }),
     }
 }
 
-fn run(command: &Command) -> Result<(), CtlError> {
+/// Gives back the exit code.
+fn run(command: &Command) -> Result<u8, CtlError> {
     let mut output = io::stdout();
+    let mut code = 0;
     match command {
         Command::Calibrate { device, destructive, seconds, config } => {
             let duration = seconds.map_or(calibrate::duration(*destructive), Duration::from_secs);
@@ -130,23 +157,27 @@ fn run(command: &Command) -> Result<(), CtlError> {
                 _ => return Err(CtlError::OtherAnswer),
             }
         }
-        Command::Info { path, json } => match ask(path, &metadata(path)?, &Request::Info {})? {
-            Answer::Info(info) if *json => print_json(&mut output, &info)?,
-            Answer::Info(info) => print_info(&mut output, &info)?,
-            _ => return Err(CtlError::OtherAnswer),
-        },
+        Command::Check(arguments) => code = check::run(&mut output, arguments)?,
+        Command::Frag(arguments) => frag::run(&mut output, arguments)?,
+        Command::Info { volume, json } => {
+            let info = Volume::find(volume)?.info()?;
+            if *json { print_json(&mut output, &info)? } else { print_info(&mut output, &info)? }
+        }
+        Command::Label(arguments) => label::run(&mut output, arguments)?,
+        Command::List(arguments) => list::run(&mut output, arguments)?,
         Command::Policy(command) => policy::run(&mut output, command)?,
+        Command::Reload(arguments) => reload::run(&mut output, arguments)?,
         Command::SambaConfig(arguments) => samba::print(&mut output, arguments)?,
         Command::Streams(arguments) => streams::run(&mut output, arguments)?,
         Command::Top(arguments) => top::run(&mut output, arguments)?,
         Command::Why(arguments) => events::why(&mut output, arguments)?,
-        Command::Sync { path } => match ask(path, &metadata(path)?, &Request::Sync {})? {
+        Command::Sync { volume } => match Volume::find(volume)?.ask(&Request::Sync {})? {
             Answer::Done {} => {}
             _ => return Err(CtlError::OtherAnswer),
         },
     }
     output.flush()?;
-    Ok(())
+    Ok(code)
 }
 
 fn calibrate(
@@ -177,11 +208,6 @@ fn measure_claimed(claim: &Claim, path: &Path, writes: bool, duration: Duration)
         vacancy::check(&device, path)?;
     }
     Ok(calibrate::measure(&Arc::new(device), path, writes, duration)?)
-}
-
-/// Of the file itself, if it is a symbolic link.
-fn metadata(path: &Path) -> Result<Metadata, CtlError> {
-    look(path, |path| path.symlink_metadata())
 }
 
 fn print_layout(output: &mut impl Write, file: &Path, layout: &LayoutReport) -> io::Result<()> {

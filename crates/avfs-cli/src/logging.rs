@@ -1,17 +1,17 @@
 //! Where messages go: standard error, a file, or the system's log; and how many of a kind.
 
+use avfs_core::config::parse_log_levels;
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::Layer;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
@@ -19,6 +19,7 @@ use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, reload};
 
 /// Where to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,33 +32,39 @@ pub(crate) enum Target {
     System,
 }
 
-/// What is to be logged: `AVFS_LOG`'s choice, a level, or several of `part=level`; by default everything from level "info".
+/// What is to be logged: the configuration's choice, else that of `AVFS_LOG`, a level, or several of `part=level`; by default everything
+/// from level "info".
 ///
 /// # Errors
 /// One line that says what it may be.
-pub(crate) fn filter() -> Result<Targets, String> {
-    match std::env::var("AVFS_LOG") {
-        Ok(text) => parse(&text),
-        Err(std::env::VarError::NotPresent) => parse("info"),
-        Err(error) => Err(format!("AVFS_LOG: {error}")),
+pub(crate) fn filter(configured: Option<&str>) -> Result<Targets, String> {
+    match (configured, std::env::var("AVFS_LOG")) {
+        (Some(text), _) => parse(text).map_err(|why| format!("log.level: {why}")),
+        (None, Ok(text)) => parse(&text).map_err(|why| format!("AVFS_LOG: {why}")),
+        (None, Err(std::env::VarError::NotPresent)) => parse("info"),
+        (None, Err(error)) => Err(format!("AVFS_LOG: {error}")),
     }
 }
 
 fn parse(text: &str) -> Result<Targets, String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let level = |word: &str| {
-        LEVELS
-            .contains(&word)
-            .then(|| word.parse::<LevelFilter>().ok())
-            .flatten()
-            .ok_or_else(|| format!("AVFS_LOG: `{word}` is none of {}", LEVELS.join(", ")))
-    };
-    text.split(',').map(str::trim).try_fold(Targets::new(), |targets, directive| {
-        Ok(match directive.split_once('=') {
-            Some((part, word)) => targets.with_target(part, level(word)?),
-            None => targets.with_default(level(directive)?),
+    parse_log_levels(text)?.into_iter().try_fold(Targets::new(), |targets, (part, word)| {
+        let level: LevelFilter = word.parse().map_err(|_| format!("`{word}` is no level"))?;
+        Ok(match part {
+            Some(part) => targets.with_target(part, level),
+            None => targets.with_default(level),
         })
     })
+}
+
+/// The filter of all messages, once logging has started.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// From now on this is logged.
+pub(crate) fn log(filter: Targets) {
+    // Without a log there is nothing to change.
+    if let Some(handle) = FILTER.get() {
+        let _ = handle.reload(filter);
+    }
 }
 
 /// Starts logging.
@@ -86,7 +93,9 @@ pub(crate) fn start(target: &Target, filter: Targets) -> io::Result<()> {
             .with_writer(SystemLog::connect()?)
             .boxed(),
     };
+    let (filter, handle) = reload::Layer::new(filter);
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
+    let _ = FILTER.set(handle);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use crate::logging::{self, Target};
 use crate::memory;
 use crate::mount_options::MountOptions;
 use crate::patience::within;
+use crate::reload::{self, Live};
 use crate::service::Service;
 use avfs_core::config::Config;
 use avfs_core::types::AccessTimes;
@@ -15,6 +16,7 @@ use avfs_core::volume::{OpenError, OpenOptions, Volume};
 use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{self, DeviceNumber, MountEntry, Tree, printable};
+use avfs_fuse::mounted::Daemon;
 use avfs_fuse::signals::Signals;
 use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
@@ -25,6 +27,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use tracing_subscriber::filter::Targets;
 
 const NAME: &str = "mount.avfs";
@@ -105,7 +108,6 @@ pub fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = MountOptions::parse(&arguments.options.join(","), arguments.sloppy)
         .map_err(|why| Failure::new(WRONG_USAGE, why))?;
-    let filter = logging::filter().map_err(|why| Failure::new(WRONG_USAGE, why))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
     }
@@ -120,8 +122,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let mut config = configuration(&options)?;
-    config.check_patterns(&directory).map_err(|error| Failure::new(WRONG_USAGE, error))?;
+    let read = configuration(&options)?;
+    read.check_patterns(&directory).map_err(|error| Failure::new(WRONG_USAGE, error))?;
+    let filter = logging::filter(read.log.level.as_deref()).map_err(|why| Failure::new(WRONG_USAGE, why))?;
+    let group = read.control.group.as_deref().map(group_number).transpose();
+    let group = group.map_err(|why| Failure::new(WRONG_USAGE, format!("control.group: {why}")))?;
+    let mut config = read.clone();
     let cache_size = options.cache_size.or(config.cache.size).unwrap_or_else(memory::usual);
     memory::check(cache_size).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     config.cache.size = Some(cache_size);
@@ -154,7 +160,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         filesystem::make(&claim, options.flags(MountFlags::empty())).map_err(failed)?;
     let device = filesystem.device();
     let (connection, tree) = filesystem.split();
-    let job = Job { claim, connection, device, holds_device, remark, options, config };
+    let live = Live::new(options.config.clone(), read, device, source.clone());
+    let job = Job { claim, connection, device, holds_device, remark, options, config, group, live };
     let show = |tree: Tree, read_only: bool| {
         tree.attach(&directory, read_only)
             .map_err(|error| format!("cannot mount on {}: {error}", printable(&directory)))
@@ -303,7 +310,16 @@ fn again(
     Ok(!arguments.fake)
 }
 
-/// Reads the configuration and lets the options override it.
+/// The number of a group, which may be another host's to know: getent(1) asks as all programs of this host do.
+fn group_number(name: &str) -> Result<u32, String> {
+    let output = std::process::Command::new("getent").args(["group", "--", name]).output();
+    let output = output.map_err(|error| format!("getent(1) does not run: {error}"))?;
+    let entry = String::from_utf8_lossy(&output.stdout);
+    let number = entry.split(':').nth(2).and_then(|number| number.parse().ok());
+    number.ok_or_else(|| format!("this host has no group `{name}`"))
+}
+
+/// Reads the configuration.
 fn configuration(options: &MountOptions) -> Result<Config, Failure> {
     match &options.config {
         Some(path) => Config::load(path).map_err(|error| Failure::new(WRONG_USAGE, error)),
@@ -322,13 +338,16 @@ struct Job {
     remark: Option<String>,
     options: MountOptions,
     config: Config,
+    /// Who may ask the daemon beside root.
+    group: Option<u32>,
+    live: Live,
 }
 
 impl Job {
     /// Serves, tells `ready`, which attaches the filesystem or has that done, until it is unmounted, and gives the device
     /// back.
     fn serve(self, ready: impl FnOnce(bool) -> Result<(), String>) -> Result<(), String> {
-        let Self { mut claim, connection, device, holds_device, remark, options, config } = self;
+        let Self { mut claim, connection, device, holds_device, remark, options, config, group, live } = self;
         logging::name(printable(claim.device()));
         let open = OpenOptions {
             read_only: options.read_only(),
@@ -340,7 +359,14 @@ impl Job {
         if let Some(remark) = remark {
             tracing::warn!("{remark}");
         }
-        let served = serve(&mut claim, connection, device, open, &options, ready);
+        let daemon = Daemon {
+            version: crate::VERSION.to_owned(),
+            device_path: claim.device().to_owned(),
+            options: options.lasting(),
+            group,
+            host: Arc::new(live),
+        };
+        let served = serve(&mut claim, connection, device, open, &options, daemon, ready);
         if let Err(why) = &served
             && let Err(error) = claim.not_written(why)
         {
@@ -386,6 +412,7 @@ fn serve(
     device: DeviceNumber,
     open: OpenOptions,
     options: &MountOptions,
+    daemon: Daemon,
     ready: impl FnOnce(bool) -> Result<(), String>,
 ) -> Result<(), String> {
     let signals = Signals::block().map_err(|error| error.to_string())?;
@@ -397,20 +424,17 @@ fn serve(
             |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
         )
         .map_err(|error| error.to_string())?;
-    let label = volume.report().label;
-    if !label.is_empty() {
-        logging::name(format!("{label} on {}", printable(&path)));
-    }
+    logging::name(reload::name(&volume.report().label, &path));
     let refusal = volume.refusal().filter(|_| !options.read_only());
     if let Some(why) = &refusal {
         crate::tell(format_args!("{NAME}: {}: {why}", printable(&path)));
     }
     let transport = options.transport.unwrap_or_default();
-    let mounted = Mounted::start(&volume, connection, device, transport, options.lasting())
-        .map_err(|error| error.to_string())?;
+    let mounted =
+        Mounted::start(&volume, connection, device, transport, daemon).map_err(|error| error.to_string())?;
     let made_known = claim
         .mounted(device)
-        .and_then(|()| mounted.unmount_on(signals))
+        .and_then(|()| mounted.heed(signals, &volume))
         .and_then(|()| mounted.show_failures(&volume));
     if let Err(error) = made_known {
         tracing::warn!(%error, "mounted, but not as it should be");

@@ -117,7 +117,10 @@ impl MountOptions {
         }
         match option.split_once('=') {
             None if option == "remount" => self.remount = true,
-            Some(("config", path)) => self.config = Some(path.into()),
+            // The daemon, which reads it again, has another directory.
+            Some(("config", path)) => {
+                self.config = Some(std::path::absolute(path).unwrap_or_else(|_| path.into()))
+            }
             Some(("log", path)) => self.log = Some(path.into()),
             Some(("transport", name)) => {
                 self.transport = Some(name.parse().map_err(|why| format!("transport: {why}"))?);

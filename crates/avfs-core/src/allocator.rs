@@ -23,6 +23,7 @@ use space::Space;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Range;
 use windows::{LARGEST_WINDOW_UNITS, Window, Windows};
 
 /// Bytes in a block.
@@ -546,6 +547,16 @@ impl Allocator {
     /// Free blocks, those in windows included.
     pub fn free_blocks(&self) -> u64 {
         self.space.free_blocks()
+    }
+
+    /// Number of units.
+    pub fn units(&self) -> u64 {
+        self.space.total_blocks() / BLOCKS_PER_UNIT
+    }
+
+    /// Free runs in these units, ascending, those in windows included; one that is longer than a unit comes in parts.
+    pub fn free_runs(&self, units: Range<u64>, each: &mut dyn FnMut(BlockRun)) {
+        self.space.free_runs(units.start as usize..units.end as usize, each);
     }
 
     /// Wholly free units, those in windows included.

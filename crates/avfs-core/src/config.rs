@@ -13,7 +13,7 @@ mod settings;
 
 pub use device::{DeviceConfig, SettingValue};
 pub use pattern::{Pattern, PatternError};
-pub use quantity::{parse_cache_size, parse_size};
+pub use quantity::{parse_cache_size, parse_log_levels, parse_size};
 pub use settings::{Rate, Setting, Settings, WhenFull};
 
 use rtsched::Class;
@@ -66,6 +66,10 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     /// What clients ask.
     pub requests: RequestsConfig,
+    /// What is logged.
+    pub log: LogConfig,
+    /// Who may ask the daemon.
+    pub control: ControlConfig,
     /// What a measurement of the device found.
     pub device: DeviceConfig,
     /// Stream policies, in the order in which they are tried.
@@ -166,6 +170,32 @@ impl Default for RequestsConfig {
     }
 }
 
+/// `[log]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// From which level on messages are logged, as a whole and by parts, see [`parse_log_levels`]. `None`: it is said elsewhere.
+    #[serde(deserialize_with = "quantity::log_levels")]
+    pub level: Option<String>,
+}
+
+/// `[control]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControlConfig {
+    /// A group of the host whose members may read through the control socket, by its name or number.
+    pub group: Option<String>,
+}
+
+/// A setting that is not the same in two configurations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its name with that of its table.
+    pub setting: &'static str,
+    /// It can be changed while the volume is mounted.
+    pub is_live: bool,
+}
+
 /// `[[stream]]`: what the files under a pattern are worth.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "StreamTable")]
@@ -251,6 +281,53 @@ impl Config {
             }
             read @ ConfigError::Read { .. } => read,
         })
+    }
+
+    /// What is not the same in another configuration, in the order of the file.
+    pub fn changes(&self, other: &Self) -> Vec<Change> {
+        let live = |setting, is_same: bool| (!is_same).then_some(Change { setting, is_live: true });
+        let fixed = |setting, is_same: bool| (!is_same).then_some(Change { setting, is_live: false });
+        // Named whole, so that a new one is not forgotten here.
+        let Self { cache, journal, scheduler, requests, log, control, device, streams } = self;
+        let CacheConfig { size } = cache;
+        let JournalConfig { commit_age, checkpoint_interval } = journal;
+        let SchedulerConfig {
+            queue_depth,
+            metadata_latency,
+            best_effort_latency,
+            longest_start,
+            best_effort_floor_percent,
+            idle_floor_percent,
+            user_share_percent,
+            users_share_percent,
+        } = scheduler;
+        let RequestsConfig { overdue } = requests;
+        let (LogConfig { level }, ControlConfig { group }) = (log, control);
+        let now = &other.scheduler;
+        [
+            fixed("cache.size", *size == other.cache.size),
+            live("journal.commit_age", *commit_age == other.journal.commit_age),
+            live("journal.checkpoint_interval", *checkpoint_interval == other.journal.checkpoint_interval),
+            fixed("scheduler.queue_depth", *queue_depth == now.queue_depth),
+            live("scheduler.metadata_latency", *metadata_latency == now.metadata_latency),
+            live("scheduler.best_effort_latency", *best_effort_latency == now.best_effort_latency),
+            live("scheduler.longest_start", *longest_start == now.longest_start),
+            live(
+                "scheduler.best_effort_floor_percent",
+                *best_effort_floor_percent == now.best_effort_floor_percent,
+            ),
+            live("scheduler.idle_floor_percent", *idle_floor_percent == now.idle_floor_percent),
+            live("scheduler.user_share_percent", *user_share_percent == now.user_share_percent),
+            live("scheduler.users_share_percent", *users_share_percent == now.users_share_percent),
+            fixed("requests.overdue", *overdue == other.requests.overdue),
+            live("log.level", *level == other.log.level),
+            fixed("control.group", *group == other.control.group),
+            fixed("device", *device == other.device),
+            live("stream", *streams == other.streams),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     /// A mistake that only shows where the volume is mounted, on the directory `mounted_on`: a pattern that begins with it.

@@ -20,6 +20,7 @@ pub mod error;
 pub mod events;
 mod extent;
 pub mod format;
+pub mod free_space;
 pub mod fsck;
 pub mod inode;
 pub mod journal;

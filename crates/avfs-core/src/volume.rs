@@ -16,6 +16,7 @@ use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
 use crate::events::{self, DeviceWork, EventReport, Room, StreamDetail, StreamsReport};
 use crate::format::{BLOCK, MmpBlock};
+use crate::free_space::{FreeRuns, FreeSpaceReport};
 use crate::journal::Behind;
 use crate::lease::{Over, Verdict, Watch};
 use crate::protection::{self, Holding, Machine};
@@ -146,6 +147,11 @@ pub enum OpenError {
 /// Room for more is counted at so many rates, and up to so many streams: more fit into no table, and each costs the admission's time.
 const MOST_RATES: usize = 4;
 const MOST_MORE: u32 = 200;
+
+/// Of so many files it is found out again at once what holds for them: each costs some microseconds.
+const FILES_AT_ONCE: usize = 64;
+/// Of so many units free space is looked at while all others wait: each costs up to a microsecond.
+const UNITS_AT_ONCE: u64 = 1024;
 
 /// Smallest cache: the largest request several times, and what the volume itself needs.
 pub const SMALLEST_CACHE: Bytes = Bytes::from_mib(64);
@@ -1175,6 +1181,16 @@ impl Volume {
         self.with(|core| core.layout(ino))
     }
 
+    /// How free space is cut. All of the volume is looked through, a little at a time, while others change it.
+    pub fn free_space(&self) -> FreeSpaceReport {
+        let mut runs = FreeRuns::default();
+        let mut unit = 0;
+        while self.with(|core| core.free_runs(unit, UNITS_AT_ONCE, &mut runs)) {
+            unit += UNITS_AT_ONCE;
+        }
+        runs.report(self.report().device_bytes)
+    }
+
     /// Figures for an administrator.
     pub fn report(&self) -> VolumeReport {
         self.with(Core::report)
@@ -1265,6 +1281,29 @@ impl Volume {
     pub fn device_report(&self) -> Option<DeviceReport> {
         let now = self.shared.engine.get()?.service_times()?;
         Some(report(&self.scheduler_start, self.device_config, now))
+    }
+
+    /// Another configuration holds from now on, as far as [`Config::changes`] calls it live; for the rest `config` must say what it
+    /// said before. What it says of streams holds for open files, too. Waits for the engine's thread, not for the device.
+    ///
+    /// # Errors
+    /// One line that says what streams are promised and would not have; nothing has changed then.
+    pub fn reconfigure(&self, config: &Config) -> core::result::Result<(), String> {
+        let memory = Bytes(self.report().cache_bytes);
+        let scheduler = scheduler_config(config, self.device.geometry(), self.device.size(), memory);
+        if let Some(engine) = self.shared.engine.get() {
+            engine.reconfigure(scheduler).map_err(|promised| {
+                format!(
+                    "streams that play are promised {promised} of memory: a cache of {} is needed",
+                    Bytes(promised.0 * 2)
+                )
+            })?;
+        }
+        let files = self.shared.run(|state| state.core.reconfigure(config.clone()));
+        for files in files.chunks(FILES_AT_ONCE) {
+            self.shared.run(|state| files.iter().for_each(|&ino| state.core.learn_policy_again(ino)));
+        }
+        Ok(())
     }
 
     /// Turns changes off, after everything accepted has become durable, or on again.

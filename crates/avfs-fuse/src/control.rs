@@ -3,12 +3,15 @@
 //! **For:** what the kernel has no request for: extents of a file, why which policy holds for it, figures of the volume,
 //! remounting. **State:** a thread with a single-threaded runtime owns socket and connections. **Invariants:**
 //! whatever bytes arrive, the answer is a line of JSON or the end of the connection; no connection can hold more than
-//! a line in memory; what is answered at once, above all whether the daemon lives, waits for no request that waits for the device.
+//! a line in memory; what is answered at once, above all whether the daemon lives, waits for no request that waits for the device;
+//! what changes the volume is root's; others have so many connections that root always has its own.
 //!
-//! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files, and belongs to root alone.
+//! The socket is `/run/avfs/<major>:<minor>.sock`, after `st_dev` of the mount's files. It belongs to root, and to a group if the
+//! configuration names one, which may read.
 
 use crate::mount::DeviceNumber;
 use avfs_core::events::{EventReport, StreamsReport};
+use avfs_core::free_space::FreeSpaceReport;
 use avfs_core::types::{
     AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, VolumeReport,
 };
@@ -28,6 +31,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 
+/// Version of the protocol. Requests, answers and their fields are added to one version; what is there keeps its meaning.
+pub const VERSION: u32 = 1;
+
 /// Where the sockets and locks of mounted volumes are.
 pub const RUN_DIRECTORY: &str = "/run/avfs";
 
@@ -40,6 +46,13 @@ pub const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Requests that wait for the device at a time, each on a thread; further ones wait for them.
 const MAX_WAITING: usize = 32;
+
+/// The same of clients that are not root, together.
+const MAX_WAITING_OF_OTHERS: usize = 8;
+
+/// Connections of clients that are not root, together: each costs a file and may have a thread. An operator's figure: screens
+/// and monitors of one server.
+const MAX_OTHERS: usize = 64;
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +92,15 @@ pub enum Request {
     },
     /// Make everything accepted so far durable.
     Sync {},
+    /// How free space is cut.
+    FreeSpace {},
+    /// Name the volume.
+    SetLabel {
+        /// Its name from now on.
+        label: String,
+    },
+    /// The configuration is read again, and holds from now on.
+    Reload {},
 }
 
 impl Request {
@@ -86,8 +108,25 @@ impl Request {
     fn waits_for_device(&self) -> bool {
         match self {
             Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
-            Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} => true,
+            // All of a large volume's space is looked through, a little at a time.
+            Self::FreeSpace {} => true,
+            Self::ExplainPolicy { .. }
+            | Self::Remount { .. }
+            | Self::Sync {}
+            | Self::SetLabel { .. }
+            | Self::Reload {} => true,
         }
+    }
+
+    /// Whether it changes something that others see.
+    fn is_roots(&self) -> bool {
+        matches!(self, Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {})
+    }
+
+    /// What mounting and unmounting need of a daemon is asked without a version: every daemon answers it, also one that was
+    /// there before an upgrade.
+    fn is_for_all_versions(&self) -> bool {
+        matches!(self, Self::Info {} | Self::Remount { .. } | Self::Sync {})
     }
 }
 
@@ -105,6 +144,10 @@ pub enum Answer {
     Streams(Box<StreamsReport>),
     /// To [`Request::ExplainPolicy`].
     Policy(PolicyReport),
+    /// To [`Request::FreeSpace`].
+    FreeSpace(FreeSpaceReport),
+    /// To [`Request::Reload`]: the settings that are not as before.
+    Changed(Vec<String>),
     /// It is done.
     Done {},
     /// It is not; one line for the operator.
@@ -114,6 +157,18 @@ pub enum Answer {
 /// Figures of a mounted volume and of its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
+    /// [`VERSION`]; absent in what a daemon says that knew of none.
+    #[serde(default)]
+    pub protocol: u32,
+    /// What the daemon's `--version` says.
+    #[serde(default)]
+    pub version: String,
+    /// Block device or image file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_path: Option<PathBuf>,
+    /// For how long it is mounted, in seconds.
+    #[serde(default)]
+    pub uptime_seconds: u64,
     /// The volume's.
     pub volume: VolumeReport,
     /// Whether the kernel still has it. False between the last umount and the daemon's end, in which everything
@@ -166,13 +221,15 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens at `path`, in place of what a daemon that died left there.
+    /// Listens at `path`, in place of what a daemon that died left there, to root and to members of `group`.
     ///
     /// # Errors
     /// When the directory or the socket cannot be made.
-    pub fn start(path: &Path, handler: Arc<Handler>) -> io::Result<Self> {
+    pub fn start(path: &Path, group: Option<u32>, handler: Arc<Handler>) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
+            // Whatever the mask of this process: what is in there says by itself who may have it.
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
         }
         let _alone = lock_directory_of(path)?;
         match std::fs::remove_file(path) {
@@ -184,7 +241,11 @@ impl Control {
             let _in_runtime = runtime.enter();
             UnixListener::bind(path)?
         };
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        if let Some(group) = group {
+            std::os::unix::fs::chown(path, None, Some(group))?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
         let socket = std::fs::symlink_metadata(path)?.ino();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("avfs-control".into()).spawn(move || {
@@ -224,16 +285,43 @@ fn lock_directory_of(path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Takes every connection. Only root can make one, and each costs a file and a line: a bound of their number would let those that
-/// wait for the device keep out the one that asks whether the daemon lives.
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Root,
+    /// Of the group that may read.
+    Other,
+}
+
+/// Room for requests that wait for the device, and for clients that are not root.
+struct Rooms {
+    of_root: Semaphore,
+    of_others: Semaphore,
+    others: Arc<Semaphore>,
+}
+
+/// Takes every connection of root, each of which costs a file and a line: a bound of their number would let those that
+/// wait for the device keep out the one that asks whether the daemon lives. Others are bounded.
 async fn accept(listener: UnixListener, handler: Arc<Handler>) {
-    let room = Arc::new(Semaphore::new(MAX_WAITING));
+    let rooms = Arc::new(Rooms {
+        of_root: Semaphore::new(MAX_WAITING),
+        of_others: Semaphore::new(MAX_WAITING_OF_OTHERS),
+        others: Arc::new(Semaphore::new(MAX_OTHERS)),
+    });
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (handler, room) = (Arc::clone(&handler), Arc::clone(&room));
+                let (handler, rooms) = (Arc::clone(&handler), Arc::clone(&rooms));
+                let is_root = stream.peer_cred().is_ok_and(|peer| peer.uid() == 0);
+                let place = if is_root { None } else { Some(Arc::clone(&rooms.others).try_acquire_owned()) };
                 // The peer hung up: nobody is left to be told.
-                tokio::spawn(async move { converse(stream, handler, &room).await });
+                tokio::spawn(async move {
+                    match place {
+                        None => converse(stream, Peer::Root, handler, &rooms.of_root).await,
+                        Some(Ok(_place)) => converse(stream, Peer::Other, handler, &rooms.of_others).await,
+                        Some(Err(_)) => refuse(stream).await,
+                    }
+                });
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection to the control socket failed");
@@ -244,7 +332,12 @@ async fn accept(listener: UnixListener, handler: Arc<Handler>) {
     }
 }
 
-async fn converse(stream: UnixStream, handler: Arc<Handler>, room: &Semaphore) -> io::Result<()> {
+async fn refuse(mut stream: UnixStream) -> io::Result<()> {
+    let why = format!("{MAX_OTHERS} clients that are not root have connections already");
+    stream.write_all(&encode(&Answer::Error(why))).await
+}
+
+async fn converse(stream: UnixStream, peer: Peer, handler: Arc<Handler>, room: &Semaphore) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = tokio::io::BufReader::with_capacity(MAX_REQUEST_LINE as usize, reader);
     let mut line = Vec::new();
@@ -256,7 +349,7 @@ async fn converse(stream: UnixStream, handler: Arc<Handler>, room: &Semaphore) -
         }
         let complete = line.ends_with(b"\n");
         let answer = if complete {
-            answer(&line, Arc::clone(&handler), room).await
+            answer(&line, peer, Arc::clone(&handler), room).await
         } else {
             Answer::Error(format!("a request is one line of at most {MAX_REQUEST_LINE} bytes"))
         };
@@ -267,16 +360,46 @@ async fn converse(stream: UnixStream, handler: Arc<Handler>, room: &Semaphore) -
     }
 }
 
-async fn answer(line: &[u8], handler: Arc<Handler>, room: &Semaphore) -> Answer {
-    let request = match serde_json::from_slice::<Request>(line) {
+async fn answer(line: &[u8], peer: Peer, handler: Arc<Handler>, room: &Semaphore) -> Answer {
+    let request = match understand(line) {
         Ok(request) => request,
-        Err(error) => return Answer::Error(format!("not a request: {error}")),
+        Err(why) => return Answer::Error(why),
     };
+    if request.is_roots() && peer != Peer::Root {
+        return Answer::Error("only root may change this: run it with sudo".into());
+    }
     // The room is never closed.
     let _place = if request.waits_for_device() { room.acquire().await.ok() } else { None };
     tokio::task::spawn_blocking(move || handler(request))
         .await
         .unwrap_or_else(|_| Answer::Error("the request failed inside the daemon; see its log".into()))
+}
+
+/// What `understand` says of what is no request.
+const NOT_A_REQUEST: &str = "not a request: ";
+/// Where a request says of which version it is.
+const VERSION_KEY: &str = "version";
+
+/// A line as a request of this version.
+fn understand(line: &[u8]) -> Result<Request, String> {
+    let not = |error: serde_json::Error| format!("{NOT_A_REQUEST}{error}");
+    let mut object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line).map_err(not)?;
+    match object.remove(VERSION_KEY) {
+        Some(version) if version != VERSION => Err(format!(
+            "this daemon speaks version {VERSION} of its protocol, and was asked in version {version}: \
+             use the avfsctl of the version that mounted the volume"
+        )),
+        _ => serde_json::from_value(object.into()).map_err(not),
+    }
+}
+
+/// A request as a line, with the version it is of unless every version knows it.
+fn say(request: &Request) -> Vec<u8> {
+    let mut said = serde_json::to_value(request).unwrap_or_default();
+    if let (false, Some(object)) = (request.is_for_all_versions(), said.as_object_mut()) {
+        object.insert(VERSION_KEY.to_owned(), VERSION.into());
+    }
+    encode(&said)
 }
 
 fn encode(message: &impl Serialize) -> Vec<u8> {
@@ -310,9 +433,17 @@ pub enum ClientError {
         /// Where it listens.
         path: PathBuf,
     },
-    /// Only root may.
-    #[error("only root may talk to the daemon of a volume: run this with sudo")]
+    /// Only root and a group may.
+    #[error(
+        "only root may talk to the daemon of a volume, and the group that its configuration names ([control] group): \
+         run this with sudo"
+    )]
     NotRoot,
+    /// It was started before this command was made, or after.
+    #[error(
+        "the daemon is of another version and does not know this request: it knows what the version does that mounted the volume"
+    )]
+    OtherVersion,
     /// The daemon said no.
     #[error("{0}")]
     Refused(String),
@@ -328,7 +459,7 @@ impl Client {
     /// Connects to the daemon that listens at `path`.
     ///
     /// # Errors
-    /// When nobody listens, or the caller is not root.
+    /// When nobody listens, or the caller may not ask.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         match connect_within(path, PATIENCE) {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), path: path.to_owned() }),
@@ -349,7 +480,7 @@ impl Client {
     /// As [`ClientError`] says; an [`Answer::Error`] becomes [`ClientError::Refused`].
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         let mut line = Vec::new();
-        let mut asked = self.stream.get_mut().write_all(&encode(request));
+        let mut asked = self.stream.get_mut().write_all(&say(request));
         while let Err(error) = asked.and_then(|()| self.stream.read_until(b'\n', &mut line).map(drop)) {
             if error.kind() != io::ErrorKind::WouldBlock {
                 return Err(error.into());
@@ -363,6 +494,9 @@ impl Client {
             }
         }
         match serde_json::from_slice(&line) {
+            Ok(Answer::Error(message)) if message.starts_with(NOT_A_REQUEST) => {
+                Err(ClientError::OtherVersion)
+            }
             Ok(Answer::Error(message)) => Err(ClientError::Refused(message)),
             Ok(answer) => Ok(answer),
             Err(error) => Err(ClientError::Garbled(error.to_string())),
@@ -389,7 +523,8 @@ mod tests {
 
     fn start(handler: impl Fn(Request) -> Answer + Send + Sync + 'static) -> (tempfile::TempDir, Control) {
         let directory = tempfile::tempdir().unwrap();
-        let control = Control::start(&directory.path().join("run/0:1.sock"), Arc::new(handler)).unwrap();
+        let control =
+            Control::start(&directory.path().join("run/0:1.sock"), None, Arc::new(handler)).unwrap();
         (directory, control)
     }
 
@@ -452,9 +587,56 @@ mod tests {
     fn a_daemon_that_ends_leaves_the_socket_to_who_has_its_number_now() {
         let (_directory, first) = start(no_extents);
         let path = first.path.clone();
-        let _second = Control::start(&path, Arc::new(no_extents)).unwrap();
+        let _second = Control::start(&path, None, Arc::new(no_extents)).unwrap();
         drop(first);
         assert_eq!(Client::connect(&path).unwrap().ask(&Request::Sync {}).unwrap(), Answer::Done {});
+    }
+
+    /// One test of a group needs a group: that of root's own is one.
+    #[test]
+    fn the_socket_is_a_groups_too_if_one_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/0:1.sock");
+        let own = std::fs::metadata(directory.path()).unwrap().gid();
+        let _control = Control::start(&path, Some(own), Arc::new(no_extents)).unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, own));
+        let directory = std::fs::metadata(path.parent().unwrap()).unwrap();
+        assert_eq!(directory.permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn a_request_of_another_version_is_refused_by_name() {
+        let (_directory, control) = start(no_extents);
+        let own = format!("{{\"version\":{VERSION},\"sync\":{{}}}}\n");
+        assert_eq!(conversation(&control, own.as_bytes()), "{\"done\":{}}\n");
+        for other in ["0", "2", "\"1\"", "1.5", "null", "-1"] {
+            let heard = conversation(&control, format!("{{\"version\":{other},\"sync\":{{}}}}\n").as_bytes());
+            assert!(heard.contains("this daemon speaks version 1 of its protocol"), "{heard}");
+        }
+        // What this code asks, it understands, and says of which version it is where that can matter.
+        for (request, names) in [(Request::Info {}, false), (Request::FreeSpace {}, true)] {
+            let line = say(&request);
+            assert_eq!(understand(&line).unwrap(), request);
+            assert_eq!(String::from_utf8(line).unwrap().contains("version"), names);
+        }
+    }
+
+    /// A daemon from before an upgrade knows neither versions nor what was added since.
+    #[test]
+    fn a_daemon_of_another_version_is_told_from_one_that_refuses() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("0:1.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let older = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            stream.write_all(b"{\"error\":\"not a request: unknown variant `free_space`\"}\n").unwrap();
+        });
+        let asked = Client::connect(&path).unwrap().ask(&Request::FreeSpace {});
+        assert!(matches!(asked, Err(ClientError::OtherVersion)), "{asked:?}");
+        older.join().unwrap();
     }
 
     #[test]
@@ -462,7 +644,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0:1.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let _control = Control::start(&path, Arc::new(no_extents)).unwrap();
+        let _control = Control::start(&path, None, Arc::new(no_extents)).unwrap();
         assert_eq!(Client::connect(&path).unwrap().ask(&Request::Sync {}).unwrap(), Answer::Done {});
     }
 

@@ -20,6 +20,7 @@ pub mod mounted;
 pub mod protocol;
 pub mod server;
 pub mod signals;
+mod space_log;
 
 pub use fuse_wire::{Transport, enable_rings};
 pub use mounted::{MountError, Mounted};

@@ -7,7 +7,9 @@ use crate::mount::{self, DeviceNumber};
 use crate::protocol::{MAX_BACKGROUND, WANTED};
 use crate::server::{Closing, RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
-use avfs_core::volume::Volume;
+use crate::space_log::SpaceLog;
+use avfs_core::format::MAX_LABEL;
+use avfs_core::volume::{Done, Volume};
 use fuse_wire::abi::InitFlags;
 use fuse_wire::{Options, Refusals, Session, Transport};
 use rustix::mount::UnmountFlags;
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use units::{Bitrate, Ino};
 
 /// Makes a transport possible for filesystems that are made from now on.
@@ -62,6 +64,32 @@ pub enum MountError {
     Lost(u64),
 }
 
+/// What the process that serves a volume knows of itself, and does when the volume's administrator wants it.
+pub trait Host: Send + Sync {
+    /// The configuration is read again and holds from now on. Gives back what has changed, or one line that says what cannot be.
+    ///
+    /// # Errors
+    /// One line; nothing has changed then.
+    fn reload(&self, volume: &Volume) -> Result<Vec<String>, String>;
+
+    /// The volume has another name.
+    fn is_labelled(&self, label: &str);
+}
+
+/// The daemon, as it answers for itself.
+pub struct Daemon {
+    /// What its `--version` says.
+    pub version: String,
+    /// Block device or image file.
+    pub device_path: PathBuf,
+    /// What the volume was mounted with.
+    pub options: MountedWith,
+    /// Members of this group may read through the control socket.
+    pub group: Option<u32>,
+    /// What it does itself.
+    pub host: Arc<dyn Host>,
+}
+
 /// A volume that is served by threads of this process.
 pub struct Mounted {
     session: Session,
@@ -69,6 +97,7 @@ pub struct Mounted {
     closing: Arc<Closing>,
     device: DeviceNumber,
     telling: Telling,
+    host: Arc<dyn Host>,
 }
 
 impl Mounted {
@@ -82,9 +111,9 @@ impl Mounted {
         connection: OwnedFd,
         device: DeviceNumber,
         transport: Transport,
-        options: MountedWith,
+        daemon: Daemon,
     ) -> Result<Self, MountError> {
-        let served = Self::serve(volume, connection, device, transport, options);
+        let served = Self::serve(volume, connection, device, transport, daemon);
         if served.is_err() {
             // What serves already ends with it, and nothing waits for an answer.
             if let Err(error) = mount::abort(device) {
@@ -102,22 +131,27 @@ impl Mounted {
         connection: OwnedFd,
         device: DeviceNumber,
         transport: Transport,
-        options: MountedWith,
+        daemon: Daemon,
     ) -> Result<Self, MountError> {
         let errors = Arc::new(Errors::default());
         let kernel = connection.try_clone().map_err(MountError::Handshake)?;
-        let served = Arc::clone(volume);
-        let counted = Arc::clone(&errors);
         let refusals = Arc::<Refusals>::default();
-        let of_replies = Arc::clone(&refusals);
         let telling = Telling::start(volume).map_err(MountError::Thread)?;
-        let events = Arc::clone(&telling.events);
-        let handler = move |request| {
-            answer(&served, &counted, &of_replies, &kernel, device, &options, &events, request)
+        let (group, host) = (daemon.group, Arc::clone(&daemon.host));
+        let answering = Answering {
+            volume: Arc::clone(volume),
+            errors: Arc::clone(&errors),
+            refusals: Arc::clone(&refusals),
+            kernel,
+            device,
+            daemon,
+            events: Arc::clone(&telling.events),
+            space: Arc::clone(&telling.space),
+            since: Instant::now(),
         };
         let path = control::socket_path(device);
-        let control =
-            Control::start(&path, Arc::new(handler)).map_err(|error| MountError::Control { path, error })?;
+        let control = Control::start(&path, group, Arc::new(move |request| answering.answer(request)))
+            .map_err(|error| MountError::Control { path, error })?;
         let server = Arc::new(Server::new(Arc::clone(volume), errors));
         let buffers = match transport {
             Transport::Device => volume.request_buffers(fuse_wire::reading_threads()),
@@ -137,7 +171,7 @@ impl Mounted {
             Transport::Ring => MountError::Ring,
         })?;
         let closing = server.closing();
-        Ok(Self { session, control, closing, device, telling })
+        Ok(Self { session, control, closing, device, telling, host })
     }
 
     /// `st_dev` of the files: the name of the control socket.
@@ -147,17 +181,22 @@ impl Mounted {
 
     /// Lets SIGTERM and SIGINT unmount, wherever it is mounted. A volume in use disappears from its directories at once and
     /// ends with its last open file; a second signal does not wait for that: clients that still have files open are
-    /// told that the connection has ended, and then everything accepted is written.
+    /// told that the connection has ended, and then everything accepted is written. SIGHUP has the configuration read again.
     ///
     /// # Errors
     /// When no thread can be had.
-    pub fn unmount_on(&self, signals: Signals) -> io::Result<()> {
+    pub fn heed(&self, signals: Signals, volume: &Arc<Volume>) -> io::Result<()> {
         let device = self.device;
+        let (host, volume) = (Arc::clone(&self.host), Arc::downgrade(volume));
         let mut detached = false;
         thread::Builder::new().name("avfs-signals".into()).spawn(move || {
             loop {
                 match signals.wait() {
-                    Ok(Signal::Hangup) => continue,
+                    Ok(Signal::Hangup) => {
+                        // It says in the log what came of it.
+                        let _ = volume.upgrade().map(|volume| host.reload(&volume));
+                        continue;
+                    }
                     Ok(Signal::End) => {}
                     Err(error) => {
                         tracing::error!(%error, "cannot wait for signals");
@@ -224,9 +263,10 @@ impl Mounted {
     }
 }
 
-/// Tells what happens to clients while a volume is mounted.
+/// Tells what happens to clients while a volume is mounted, and what becomes of its space.
 struct Telling {
     events: Arc<EventLog>,
+    space: Arc<SpaceLog>,
     stop: mpsc::Sender<()>,
     thread: thread::JoinHandle<()>,
 }
@@ -235,17 +275,22 @@ impl Telling {
     fn start(volume: &Arc<Volume>) -> io::Result<Self> {
         /// How soon an administrator finds out.
         const LOOK_AFTER: Duration = Duration::from_secs(1);
-        let events = Arc::new(EventLog::open(&event_log::state_directory(), &volume.report().uuid));
+        let (directory, uuid) = (event_log::state_directory(), volume.report().uuid);
+        let events = Arc::new(EventLog::open(&directory, &uuid));
+        let space = Arc::new(SpaceLog::open(&directory, &uuid));
         let (stop, stopped) = mpsc::channel();
-        let (volume, told) = (Arc::clone(volume), Arc::clone(&events));
+        let (volume, told, kept) = (Arc::clone(volume), Arc::clone(&events), Arc::clone(&space));
         let tell = move || {
             while stopped.recv_timeout(LOOK_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
                 told.add(volume.happened(false));
+                if kept.is_due() {
+                    kept.add(volume.free_space().sample(milliseconds()));
+                }
             }
             told.add(volume.happened(true));
         };
         let thread = thread::Builder::new().name("avfs-events".into()).spawn(tell)?;
-        Ok(Self { events, stop, thread })
+        Ok(Self { events, space, stop, thread })
     }
 
     /// Tells what is left.
@@ -278,56 +323,102 @@ fn unmount_everywhere(device: DeviceNumber) {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "what there is to be asked")]
-fn answer(
-    volume: &Volume,
-    errors: &Errors,
-    refusals: &Refusals,
-    kernel: &OwnedFd,
+/// Milliseconds since 1970 UTC.
+fn milliseconds() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What there is to be asked.
+struct Answering {
+    volume: Arc<Volume>,
+    errors: Arc<Errors>,
+    refusals: Arc<Refusals>,
+    kernel: OwnedFd,
     device: DeviceNumber,
-    options: &MountedWith,
-    events: &EventLog,
-    request: Request,
-) -> Answer {
-    let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
-    let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
-    match request {
-        Request::Extents { ino } => volume.layout(Ino(ino)).map_or_else(refuse, Answer::Extents),
-        Request::ExplainPolicy { ino } => volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy),
-        Request::Info {} => Answer::Info(Box::new(Info {
+    daemon: Daemon,
+    events: Arc<EventLog>,
+    space: Arc<SpaceLog>,
+    since: Instant,
+}
+
+impl Answering {
+    fn answer(&self, request: Request) -> Answer {
+        let volume = &self.volume;
+        let refuse = |error: avfs_core::Error| Answer::Error(error.to_string());
+        let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
+        match request {
+            Request::Extents { ino } => volume.layout(Ino(ino)).map_or_else(refuse, Answer::Extents),
+            Request::ExplainPolicy { ino } => {
+                volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy)
+            }
+            Request::Info {} => Answer::Info(Box::new(self.info())),
+            Request::Events { since, most } => Answer::Events(self.events.since(since, most)),
+            Request::Streams { bits_per_second } => {
+                let rates: Vec<Bitrate> = bits_per_second.map(Bitrate).into_iter().collect();
+                Answer::Streams(Box::new(volume.streams_report(&rates)))
+            }
+            Request::Remount { read_only, access_times } => {
+                volume.set_access_times(access_times);
+                done(volume.set_read_only(read_only))
+            }
+            Request::Sync {} => done(wait(|done| volume.sync(done))),
+            Request::FreeSpace {} => {
+                let mut report = volume.free_space();
+                report.estimate(&self.space.samples(), milliseconds());
+                Answer::FreeSpace(report)
+            }
+            Request::SetLabel { label } if label.len() > MAX_LABEL => Answer::Error(format!(
+                "a label has at most {MAX_LABEL} bytes, and this one has {}",
+                label.len()
+            )),
+            Request::SetLabel { label } => {
+                let set = wait(|done| volume.set_label(&label, done));
+                if set.is_ok() {
+                    self.daemon.host.is_labelled(&label);
+                }
+                done(set)
+            }
+            Request::Reload {} => match self.daemon.host.reload(volume) {
+                Ok(changed) => Answer::Changed(changed),
+                Err(why) => Answer::Error(why),
+            },
+        }
+    }
+
+    fn info(&self) -> Info {
+        let volume = &self.volume;
+        let places = mount::mounted_on(self.device).ok();
+        Info {
+            protocol: control::VERSION,
+            version: self.daemon.version.clone(),
+            device_path: Some(self.daemon.device_path.clone()),
+            uptime_seconds: self.since.elapsed().as_secs(),
             volume: volume.report(),
-            connected: mount::is_connected(kernel),
-            mounted_on: mount::mounted_on(device)
-                .ok()
-                .and_then(|places| places.into_iter().next().map(|place| place.directory)),
-            options: options.clone(),
+            connected: mount::is_connected(&self.kernel),
+            mounted_on: places.and_then(|places| places.into_iter().next().map(|place| place.directory)),
+            options: self.daemon.options.clone(),
             process: std::process::id(),
             errors: {
+                let refusals = &self.refusals;
                 let replies = [("late_reply", refusals.of_late()), ("refused_reply", refusals.of_refused())];
                 let refused = replies.into_iter().filter(|(_, count)| *count > 0);
                 let named = refused.map(|(cause, count)| (cause.to_owned(), count));
-                errors.counts().into_iter().chain(named).collect()
+                self.errors.counts().into_iter().chain(named).collect()
             },
             commands: volume.commands(),
             streams: volume.streams(),
             device: volume.device_report(),
-        })),
-        Request::Events { since, most } => Answer::Events(events.since(since, most)),
-        Request::Streams { bits_per_second } => {
-            let rates: Vec<Bitrate> = bits_per_second.map(Bitrate).into_iter().collect();
-            Answer::Streams(Box::new(volume.streams_report(&rates)))
-        }
-        Request::Remount { read_only, access_times } => {
-            volume.set_access_times(access_times);
-            done(volume.set_read_only(read_only))
-        }
-        Request::Sync {} => {
-            let (sender, receiver) = mpsc::channel();
-            volume.sync(Box::new(move |result| {
-                // The connection may have ended before the volume was written.
-                let _ = sender.send(result);
-            }));
-            done(receiver.recv().unwrap_or(Err(avfs_core::Error::Device)))
         }
     }
+}
+
+/// Waits until the volume has done it.
+fn wait(begin: impl FnOnce(Done<()>)) -> Result<(), avfs_core::Error> {
+    let (sender, receiver) = mpsc::channel();
+    begin(Box::new(move |result| {
+        // The connection may have ended before the volume was written.
+        let _ = sender.send(result);
+    }));
+    receiver.recv().unwrap_or(Err(avfs_core::Error::Device))
 }

@@ -10,7 +10,7 @@ const HANDLED: [i32; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 pub enum Signal {
     /// SIGTERM or SIGINT: unmount and end.
     End,
-    /// SIGHUP: a terminal went away; a daemon does not mind.
+    /// SIGHUP: read the configuration again.
     Hangup,
 }
 

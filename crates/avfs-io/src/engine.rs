@@ -31,7 +31,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use units::Instant;
+use units::{Bytes, Instant};
 
 /// A running engine. Shared by reference; all methods may be called from any thread, also from
 /// [`CompletionSink::completed`], and none waits for the device except [`shutdown`](Self::shutdown).
@@ -64,6 +64,7 @@ enum Message {
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
     Copy(mpsc::Sender<Box<Scheduler>>),
     Explain(Inquiry),
+    Reconfigure(Box<Config>, mpsc::Sender<Result<(), Bytes>>),
 }
 
 impl Engine {
@@ -199,6 +200,17 @@ impl Engine {
         let (sender, answer) = mpsc::channel();
         self.shared.post(std::iter::once(Message::Copy(sender)));
         answer.recv().ok()
+    }
+
+    /// Latencies, floors, limits and memory are as `config` says from now on, see [`Scheduler::reconfigure`]. Waits for the engine thread
+    /// to answer; nothing is to be changed when it stops.
+    ///
+    /// # Errors
+    /// The memory that streams are promised and would not have; nothing has changed then.
+    pub fn reconfigure(&self, config: Config) -> Result<(), Bytes> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.post(std::iter::once(Message::Reconfigure(Box::new(config), sender)));
+        answer.recv().unwrap_or(Ok(()))
     }
 
     /// Asks why a client was kept waiting. The answer comes as [`Incident::Explained`].
@@ -340,6 +352,7 @@ impl Worker {
             Message::Report(sender) => drop(sender.send(self.core.streams())),
             Message::ReportService(sender) => drop(sender.send(self.core.service_times())),
             Message::Explain(inquiry) => self.core.explain(inquiry),
+            Message::Reconfigure(config, sender) => drop(sender.send(self.core.reconfigure(now, &config))),
             Message::Copy(sender) => drop(sender.send(Box::new(self.core.scheduler().clone()))),
         }
     }

@@ -275,6 +275,11 @@ impl EngineCore {
         self.scheduler.next_wakeup(now)
     }
 
+    /// See [`Engine::reconfigure`](crate::Engine::reconfigure).
+    pub(crate) fn reconfigure(&mut self, now: Instant, config: &Config) -> Result<(), Bytes> {
+        self.scheduler.reconfigure(now, config)
+    }
+
     /// Requests accepted that have not ended.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()

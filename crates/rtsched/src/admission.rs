@@ -175,6 +175,11 @@ impl Admission {
         self.sizing = Some(sizing);
     }
 
+    /// Requests may be as long as with `other`; the sizing in use stays.
+    pub(crate) fn take_candidates(&mut self, other: Self) {
+        self.candidates = other.candidates;
+    }
+
     /// With no stream to serve, the next one is served by what is known of the device then.
     pub(crate) fn reset(&mut self) {
         self.sizing = None;

@@ -41,6 +41,11 @@ impl Floors {
         self.millionths = self.percent.map(|percent| u64::from(percent) * base / 100);
     }
 
+    /// The classes have the floors that `others` have.
+    pub(crate) fn take_percents(&mut self, others: &Self) {
+        self.percent = others.percent;
+    }
+
     /// What all floors take of a million.
     pub(crate) fn total(&self) -> u64 {
         self.millionths.iter().sum()

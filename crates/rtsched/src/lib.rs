@@ -31,6 +31,7 @@ mod merge;
 mod node;
 mod policing;
 mod queue;
+mod reconfigure;
 mod request;
 mod reserve;
 mod room;

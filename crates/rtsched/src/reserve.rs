@@ -120,7 +120,7 @@ impl Scheduler {
 
     /// The sizing with which the active streams fit, without the one in `but`, and with `new`. The demoted ones come
     /// before a new one.
-    fn try_with(
+    pub(crate) fn try_with(
         &mut self,
         new: Option<&StreamSpec>,
         but: Option<StreamSlot>,
@@ -308,7 +308,7 @@ impl Scheduler {
     }
 
     /// Gives all streams the lengths of another sizing.
-    fn resize(&mut self, now: Instant, sizing: Sizing) {
+    pub(crate) fn resize(&mut self, now: Instant, sizing: Sizing) {
         let before = self.admission.sizing(&self.service, &self.config);
         self.admission.set_sizing(sizing);
         if sizing == before {

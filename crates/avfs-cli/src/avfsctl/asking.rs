@@ -30,7 +30,17 @@ pub(super) enum CtlError {
     NotSet { path: String, setting: String },
     #[error("no AVFS volume is mounted on this host")]
     NothingMounted,
-    #[error("{count} volumes are mounted on this host: name a file or directory of one of them")]
+    #[error(
+        "{name}: neither a path nor the label or UUID of a volume that is mounted here; `avfsctl list` shows them"
+    )]
+    NotNamed { name: String },
+    #[error("{count} volumes that are mounted here have the label {name}: name one by its UUID")]
+    Ambiguous { name: String, count: usize },
+    #[error("{path}: no AVFS volume of it is mounted")]
+    NotMounted { path: String },
+    #[error(
+        "{count} volumes are mounted on this host: name one by a path on it, its device, its label or its UUID"
+    )]
     SeveralMounted { count: usize },
     #[error("{0}")]
     Share(String),

@@ -14,7 +14,8 @@ use units::Bytes;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Any file or directory of the volume; without it, all volumes that are mounted here
+    /// The volume, by a path on it, its device, its label or its UUID; without it, all volumes that are mounted here
+    #[arg(value_name = "VOLUME")]
     path: Option<PathBuf>,
     /// Say for how many more players at this rate there is room, such as "185 Mbit/s"
     #[arg(long, value_parser = parse_rate)]

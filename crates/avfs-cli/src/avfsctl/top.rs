@@ -35,7 +35,8 @@ const MOST_ROWS: u16 = 200;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Any file or directory of the volume; without it, the one that is mounted here
+    /// The volume, by a path on it, its device, its label or its UUID; without it, the one that is mounted here
+    #[arg(value_name = "VOLUME")]
     path: Option<PathBuf>,
     /// Print one frame, after a second, and end
     #[arg(long)]

@@ -1,11 +1,11 @@
-//! Which mounted volumes a command is about: the one that a path lies on, or all of this host.
+//! Which mounted volumes a command is about: the one that a path lies on, or that a device, label or UUID is of, or all of this host.
 
 use super::asking::{CtlError, look};
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
-use avfs_fuse::mount::{DeviceNumber, printable};
-use std::fs;
+use avfs_fuse::mount::{self, DeviceNumber, MountEntry, printable};
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A mounted volume, and a path on it that was named.
@@ -25,9 +25,69 @@ pub(super) struct Target {
 }
 
 impl Volume {
+    /// The volume with this name: `LABEL=…`, `UUID=…`, a path on it, its device or image file, or, where there is no such path, its
+    /// label or UUID alone.
+    pub(super) fn find(name: &Path) -> Result<Self, CtlError> {
+        let text = name.to_string_lossy();
+        if let Some(label) = text.strip_prefix("LABEL=") {
+            return Self::tagged(&text, |info| info.volume.label == label);
+        }
+        if let Some(uuid) = text.strip_prefix("UUID=") {
+            return Self::tagged(&text, |info| info.volume.uuid.eq_ignore_ascii_case(uuid));
+        }
+        match look(name, |path| path.metadata()) {
+            Ok(metadata) => Self::on_device(name, &metadata).unwrap_or_else(|| Self::of(name)),
+            // A link that leads nowhere lies on a volume all the same.
+            Err(_) if name.is_symlink() => Self::of(name),
+            Err(CtlError::Path { error, .. })
+                if error.kind() == io::ErrorKind::NotFound && !text.contains('/') =>
+            {
+                Self::tagged(&text, |info| {
+                    info.volume.label == text || info.volume.uuid.eq_ignore_ascii_case(&text)
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The one of which this is so.
+    fn tagged(name: &str, is_it: impl Fn(&Info) -> bool) -> Result<Self, CtlError> {
+        let mut found: Vec<_> = Self::all()?
+            .into_iter()
+            .filter_map(|volume| volume.info().ok().filter(|info| is_it(info)).map(|_| volume))
+            .collect();
+        match (found.pop(), found.len()) {
+            (Some(volume), 0) => Ok(volume),
+            (Some(_), more) => Err(CtlError::Ambiguous { name: name.to_owned(), count: more + 1 }),
+            (None, _) => Err(CtlError::NotNamed { name: name.to_owned() }),
+        }
+    }
+
+    /// The volume on this device or image file, where the path is that of one. What lies on a volume itself is a path.
+    fn on_device(path: &Path, metadata: &Metadata) -> Option<Result<Self, CtlError>> {
+        let is_device = metadata.file_type().is_block_device();
+        if !is_device && !metadata.is_file() {
+            return None;
+        }
+        let device = path.canonicalize().ok()?;
+        let is_it =
+            |entry: &MountEntry| entry.is_avfs() && (entry.source == device || entry.backing() == device);
+        let named = printable(path);
+        match mount::mounts().ok()?.iter().find(|entry| is_it(entry)) {
+            Some(entry) => Some(Ok(Self { socket: control::socket_path(entry.device), named, target: None })),
+            None if is_device => Some(Err(CtlError::NotMounted { path: named })),
+            None => None,
+        }
+    }
+
+    /// How it is called in messages.
+    pub(super) fn name(&self) -> &str {
+        &self.named
+    }
+
     /// The volume that `path` lies on.
     pub(super) fn of(path: &Path) -> Result<Self, CtlError> {
-        let metadata = look(path, |path| path.metadata())?;
+        let metadata = look(path, |path| path.metadata().or_else(|_| path.symlink_metadata()))?;
         let target = Target {
             ino: metadata.ino(),
             is_directory: metadata.is_dir(),
@@ -37,13 +97,14 @@ impl Volume {
         Ok(Self { socket, named: printable(path), target: Some(target) })
     }
 
-    /// The one that `path` lies on; all that are mounted here, if none is named.
+    /// The one with this name; all that are mounted here, if none is named.
     pub(super) fn named(path: Option<&Path>) -> Result<Vec<Self>, CtlError> {
         let Some(path) = path else { return Self::all() };
-        Self::of(path).map(|volume| vec![volume])
+        Self::find(path).map(|volume| vec![volume])
     }
 
-    fn all() -> Result<Vec<Self>, CtlError> {
+    /// All that are mounted here: at least one.
+    pub(super) fn all() -> Result<Vec<Self>, CtlError> {
         let directory = Path::new(control::RUN_DIRECTORY);
         let entries = match fs::read_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(CtlError::NothingMounted),
@@ -88,7 +149,8 @@ pub(super) fn title(info: &Info) -> String {
 
 /// The path below the highest directory that lies on the same filesystem.
 fn path_in_mount(path: &Path, device: u64) -> io::Result<String> {
-    let path = path.canonicalize()?;
+    // Of a link that leads nowhere the path is its own.
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path))?;
     let is_on_it = |path: &&Path| path.metadata().is_ok_and(|metadata| metadata.dev() == device);
     let root = path.ancestors().take_while(is_on_it).last().unwrap_or(&path);
     let below = path.strip_prefix(root).unwrap_or(Path::new(""));

@@ -120,6 +120,20 @@ impl Space {
         (before as u64, behind as u64)
     }
 
+    /// Free blocks of `units` in runs, ascending, in windows and outside; one that is longer than a unit comes in parts.
+    pub(super) fn free_runs(&self, units: Range<usize>, each: &mut dyn FnMut(BlockRun)) {
+        for unit in units.start..units.end.min(self.used.len()) {
+            let start = (unit * UNIT) as u64;
+            match self.partial.get(&unit) {
+                None if self.used[unit] == 0 => each(BlockRun { start, count: BLOCKS_PER_UNIT }),
+                None => {}
+                Some(partial) => bits::runs(&partial.free, 0..UNIT).for_each(|run| {
+                    each(BlockRun { start: start + run.start as u64, count: run.len() as u64 })
+                }),
+            }
+        }
+    }
+
     /// Number of open units from `unit` on without a gap, at most `limit`.
     pub(super) fn open_units_from(&self, unit: usize, limit: usize) -> usize {
         let end = unit.saturating_add(limit).min(self.used.len());

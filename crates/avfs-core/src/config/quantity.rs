@@ -401,3 +401,28 @@ pub(super) fn show_frames_per_second(period: Duration) -> String {
     let rounded = format!("{:.3}", 1.0 / period.as_secs_f64());
     rounded.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
+/// Reads what is to be logged: a level for all, or several `part=level` separated by commas. Gives back each with its part, if it has one.
+///
+/// # Errors
+/// One line that says what it may be.
+pub fn parse_log_levels(text: &str) -> Result<Vec<(Option<&str>, &str)>, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let read = |directive: &'_ str| -> Result<(), String> {
+        if LEVELS.contains(&directive) {
+            return Ok(());
+        }
+        Err(format!("`{directive}` is none of {}", LEVELS.join(", ")))
+    };
+    let directives = text.split(',').map(str::trim);
+    let split = directives.map(|directive| match directive.split_once('=') {
+        Some((part, level)) => read(level).map(|()| (Some(part), level)),
+        None => read(directive).map(|()| (None, directive)),
+    });
+    split.collect()
+}
+
+pub(super) fn log_levels<'de, D: Deserializer<'de>>(input: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(input)?;
+    parse_log_levels(&text).map_err(D::Error::custom)?;
+    Ok(Some(text))
+}

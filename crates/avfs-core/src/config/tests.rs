@@ -24,12 +24,12 @@ fn the_example_says_the_defaults() {
 }
 
 /// Each default is said in the file, so that the comparison above compares something. Those that hang on the machine are not: the size
-/// of the cache, and the depth of the queue.
+/// of the cache, the depth of the queue, a group, and what is logged, which the environment may say.
 #[test]
 fn the_example_says_every_setting() {
     let said: toml::Table = EXAMPLE.parse().unwrap();
     let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
-    assert_eq!((said.len(), settings), (4, 10));
+    assert_eq!((said.len(), settings), (6, 10));
     // Of every number another one means something else.
     for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
         let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -362,6 +362,48 @@ fn deep_nesting_is_refused_not_followed() {
         assert!(Config::parse(&text).is_err());
     }
     assert!(Config::parse(&format!("cache{} = 1", ".a".repeat(100_000))).is_err());
+}
+
+/// A setting that is forgotten in the comparison would be taken and would not hold.
+#[test]
+fn every_setting_of_the_example_is_compared_and_says_whether_it_is_live() {
+    let plain = Config::default();
+    let all = "[cache]\nsize = \"1 GiB\"\n[journal]\ncommit_age = \"2 s\"\ncheckpoint_interval = \"61 s\"\n\
+         [scheduler]\nqueue_depth = 3\nmetadata_latency = \"51 ms\"\nbest_effort_latency = \"3 s\"\nlongest_start = \"3 s\"\n\
+         best_effort_floor_percent = 11\nidle_floor_percent = 2\nuser_share_percent = 26\nusers_share_percent = 51\n\
+         [requests]\noverdue = \"21 s\"\n[log]\nlevel = \"debug\"\n[control]\ngroup = \"a\"\n\
+         [device]\nread_access = \"1 ms\"\nread_rate = \"1 GB/s\"\n[[stream]]\npath = \"a\"\n";
+    let other = Config::parse(all).unwrap();
+    let fixed = ["cache.size", "scheduler.queue_depth", "requests.overdue", "control.group", "device"];
+    let changes = plain.changes(&other);
+    for change in &changes {
+        assert_eq!(change.is_live, !fixed.contains(&change.setting), "{change:?}");
+    }
+    assert_eq!(changes.len(), 16);
+    assert_eq!(other.changes(&other), []);
+    // Whatever the example has, commented out or not, is in there.
+    let names = EXAMPLE.lines().filter_map(|line| line.trim_start_matches('#').split_once(" = "));
+    for (name, _) in
+        names.filter(|(name, _)| name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_'))
+    {
+        let is_whole =
+            ["path", "class", "bitrate", "deadline_window", "frames_per_second", "case_insensitive"];
+        let is_device = ["read_ends", "write_access", "write_rate", "write_times", "flush"];
+        assert!(
+            all.contains(&format!("{name} = ")) || is_whole.contains(&name) || is_device.contains(&name),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn levels_of_the_log_are_words_that_there_are() {
+    assert_eq!(
+        parse_log_levels("warn, avfs_core=trace"),
+        Ok(vec![(None, "warn"), (Some("avfs_core"), "trace")])
+    );
+    let refused = Config::parse("[log]\nlevel = \"avfs_core=all\"\n").unwrap_err().to_string();
+    assert!(refused.starts_with("line 2: `all` is none of off, error"), "{refused}");
 }
 
 proptest! {

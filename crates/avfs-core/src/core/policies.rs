@@ -2,7 +2,7 @@
 
 use super::state::Core;
 use super::state::file::Told;
-use crate::config::Settings;
+use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::policy;
@@ -31,6 +31,20 @@ impl Core {
         self.file_mut(ino).window_units = policy.window_units();
         if self.clients.streams.policy(ino) != policy.streams {
             self.change_streams(ino, |core| core.clients.streams.file_mut(ino).policy = policy.streams);
+        }
+    }
+
+    /// Another configuration holds from now on, but for what is known of it elsewhere. Gives back the files that are used, for which what
+    /// holds is to be [found out again](Self::learn_policy_again).
+    pub fn reconfigure(&mut self, config: Config) -> Vec<Ino> {
+        self.options.config = config;
+        self.data.files.keys().copied().collect()
+    }
+
+    /// Finds out again what holds for a file, if it is still used.
+    pub fn learn_policy_again(&mut self, ino: Ino) {
+        if self.data.files.contains_key(&ino) {
+            self.learn_policy(ino);
         }
     }
 

@@ -5,6 +5,7 @@
 use super::state::Core;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Geometry, UNIT};
+use crate::free_space::FreeRuns;
 use crate::ranges::RangeSet;
 use crate::types::*;
 use avfs_io::DeclaredStream;
@@ -63,6 +64,13 @@ impl Core {
         let report =
             |range: Range<u64>| PendingReport { file_offset: range.start, length: range.end - range.start };
         Ok(LayoutReport { extents, pending: pending.iter().map(report).collect() })
+    }
+
+    /// Adds the free runs in `count` units from `unit` on. False: there is none from there on.
+    pub fn free_runs(&self, unit: u64, count: u64, runs: &mut FreeRuns) -> bool {
+        let end = self.space.allocator.units().min(unit.saturating_add(count));
+        self.space.allocator.free_runs(unit..end, &mut |run| runs.add(run));
+        end > unit
     }
 
     /// Figures for an administrator.

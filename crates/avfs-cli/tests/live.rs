@@ -1,0 +1,472 @@
+//! What an administrator sees and changes of volumes that are mounted and used: what commands say is what happened.
+
+mod common;
+
+use common::{Alone, comes_to_hold, refuse, succeed};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// A directory with volumes in image files.
+struct Rig {
+    directory: tempfile::TempDir,
+    _alone: Alone,
+}
+
+impl Rig {
+    fn new() -> Option<Self> {
+        let alone = Alone::to_mount()?;
+        let rig = Self { directory: tempfile::tempdir().unwrap(), _alone: alone };
+        fs::set_permissions(rig.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(rig.path("config"), "").unwrap();
+        Some(rig)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Makes a volume in the image `name`, called `label`.
+    fn make(&self, name: &str, label: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mkfs-avfs"));
+        command.args(["--size", "1G", "--label", label]).arg(self.path(&format!("{name}.image")));
+        succeed(command.output().unwrap());
+        fs::create_dir(self.path(name)).unwrap();
+    }
+
+    fn try_mount(&self, name: &str, options: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
+        command.arg(self.path(&format!("{name}.image"))).arg(self.path(name));
+        command.env("STATE_DIRECTORY", self.path("state")).args(["-o", "transport=device,cache_size=128M"]);
+        command.arg("-o").arg(format!("config={}", self.path("config").display()));
+        command.arg("-o").arg(format!("log={}", self.path(&format!("{name}.log")).display()));
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        command.output().unwrap()
+    }
+
+    fn mounted(name: &str) -> Option<Self> {
+        let rig = Self::new()?;
+        rig.make(name, name);
+        succeed(rig.try_mount(name, ""));
+        Some(rig)
+    }
+
+    fn umount(&self, name: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.path(name)).output().unwrap()
+    }
+
+    fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn info(&self, name: &str) -> Value {
+        json(&["info", "--json", text(&self.path(name))])
+    }
+
+    fn daemon(&self, name: &str) -> rustix::process::Pid {
+        let process = self.info(name)["process"].as_i64().unwrap();
+        rustix::process::Pid::from_raw(i32::try_from(process).unwrap()).unwrap()
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        let device = fs::metadata(self.path(name)).unwrap().dev();
+        Path::new("/run/avfs").join(format!("{}:{}.sock", libc::major(device), libc::minor(device)))
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(self.directory.path()).unwrap().flatten() {
+            // Only what is mounted can be.
+            let _ = rustix::mount::unmount(entry.path(), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn ctl(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn say(arguments: &[&str]) -> String {
+    let output = ctl(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&say(arguments)).unwrap()
+}
+
+/// Writes and reads files of a directory until it is dropped.
+struct Load {
+    stop: std::sync::Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<u64>>,
+}
+
+impl Load {
+    fn on(directory: &Path) -> Self {
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let work = |number: usize| {
+            let (stop, path) = (std::sync::Arc::clone(&stop), directory.join(format!("load {number}")));
+            std::thread::spawn(move || {
+                let (mut bytes, mut moved) = (vec![number as u8; MIB], 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let file = File::options()
+                        .read(true)
+                        .write(true)
+                        .create(true)
+                        .truncate(true)
+                        .open(&path)
+                        .unwrap();
+                    for piece in 0..16 {
+                        file.write_all_at(&bytes, piece * MIB as u64).unwrap();
+                    }
+                    for piece in 0..16 {
+                        file.read_exact_at(&mut bytes, piece * MIB as u64).unwrap();
+                    }
+                    moved += 16;
+                }
+                moved
+            })
+        };
+        let threads = (0..3).map(work).collect();
+        Self { stop, threads }
+    }
+
+    /// MiB that were written.
+    fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    }
+}
+
+#[test]
+fn volumes_are_listed_and_named_by_path_device_label_and_uuid() {
+    let Some(rig) = Rig::new() else { return };
+    let began = Instant::now();
+    for name in ["one", "two"] {
+        rig.make(name, name);
+        succeed(rig.try_mount(name, if name == "two" { "ro" } else { "" }));
+    }
+    let (own, device) = (rig.path("one"), rig.path("one.image"));
+    let load = Load::on(&own);
+    let info = rig.info("one");
+    let uuid = info["volume"]["uuid"].as_str().unwrap();
+    let (of_label, of_uuid) = ("LABEL=one".to_owned(), format!("UUID={uuid}"));
+    let upper = uuid.to_uppercase();
+    let names = [text(&own), text(&device), &of_label, &of_uuid, "one", uuid, &upper];
+    for name in names {
+        for command in
+            [&["info", "--json"][..], &["streams", "--json"], &["frag", "--json"], &["events", "--json"]]
+        {
+            let said = json(&[command, &[name]].concat());
+            assert!(said.is_object() || said.is_array(), "{command:?} {name}: {said}");
+        }
+        assert_eq!(json(&["info", "--json", name])["volume"]["uuid"], *uuid, "{name}");
+        assert_eq!(say(&["label", name]), "one\n");
+        for command in [&["sync"][..], &["top", "--once"], &["why"]] {
+            say(&[command, &[name]].concat());
+        }
+    }
+
+    let listed = json(&["list", "--json"]);
+    let of = |label: &str| {
+        let is_it = |volume: &&Value| {
+            volume["mounted_on"].as_str() == Some(text(&rig.path(label))) && volume["label"] == label
+        };
+        listed.as_array().unwrap().iter().find(is_it).cloned().unwrap_or_else(|| panic!("{label}: {listed}"))
+    };
+    let (one, two) = (of("one"), of("two"));
+    assert_eq!((&one["uuid"], &one["device"]), (&Value::from(uuid), &Value::from(text(&device))));
+    assert_eq!((&one["read_only"], &two["read_only"]), (&Value::from(false), &Value::from(true)));
+    assert_eq!(one["options"]["cache_bytes"], 128 << 20);
+    assert_eq!(one["options"]["config"], text(&rig.path("config")));
+    assert!(one["daemon_version"].as_str().unwrap().starts_with(env!("CARGO_PKG_VERSION")), "{one}");
+    assert_eq!(one["process"], info["process"]);
+    assert!(one["uptime_seconds"].as_u64().unwrap() <= began.elapsed().as_secs(), "{one}");
+    let shown = say(&["list"]);
+    assert!(shown.contains(text(&device)) && shown.contains("ro,cache_size=128MiB"), "{shown}");
+
+    refuse(ctl(&["info", "three"]), 1, "three: neither a path nor the label or UUID of a volume");
+    refuse(ctl(&["info", "LABEL=three"]), 1, "LABEL=three: neither a path nor");
+    refuse(ctl(&["info", "/proc"]), 1, "no AVFS volume is mounted there");
+    // The label while others work, and what is called the same then.
+    assert_eq!(say(&["label", text(&own), "two"]), "");
+    refuse(ctl(&["info", "two"]), 1, "2 volumes that are mounted here have the label two");
+    refuse(ctl(&["label", text(&rig.path("two")), "x"]), 1, "read-only");
+    refuse(
+        ctl(&["label", text(&own), &"x".repeat(64)]),
+        1,
+        "a label has at most 63 bytes, and this one has 64",
+    );
+    assert!(load.end() > 0);
+    succeed(rig.umount("one"));
+    succeed(rig.try_mount("one", ""));
+    assert_eq!(rig.info("one")["volume"]["label"], "two", "the label is durable");
+}
+
+/// Free bytes by statfs(2).
+fn free(path: &Path) -> u64 {
+    let found = rustix::fs::statvfs(path).unwrap();
+    found.f_bfree * found.f_frsize
+}
+
+#[test]
+fn free_space_is_shown_as_it_is_cut_and_how_long_it_lasts() {
+    let Some(rig) = Rig::new() else { return };
+    rig.make("cut", "cut");
+    // What there was two days ago, as the daemon keeps it.
+    succeed(rig.try_mount("cut", ""));
+    let uuid = rig.info("cut")["volume"]["uuid"].as_str().unwrap().to_owned();
+    succeed(rig.umount("cut"));
+    fs::create_dir_all(rig.path("state")).unwrap();
+    let then = jiff::Timestamp::now().as_millisecond() - 2 * 86_400_000;
+    let sample = format!(r#"{{"at_milliseconds":{then},"free_bytes":0,"long_bytes":{}}}"#, 4_u64 << 30);
+    fs::write(rig.path("state").join(format!("{uuid}.space")), format!("{sample}\nnonsense\n")).unwrap();
+    succeed(rig.try_mount("cut", ""));
+
+    let mount = rig.path("cut");
+    let load = Load::on(&mount);
+    let busy = json(&["frag", "--json", text(&mount)]);
+    assert_eq!(busy[0]["version"], 1);
+    load.end();
+    // Holes: every second of many files goes.
+    for number in 0..400 {
+        fs::write(mount.join(format!("small {number}")), vec![1; 64 << 10]).unwrap();
+    }
+    say(&["sync", text(&mount)]);
+    for number in (0..400).step_by(2) {
+        fs::remove_file(mount.join(format!("small {number}"))).unwrap();
+    }
+    // Space is free when its freeing is durable.
+    let is_right = || {
+        say(&["sync", text(&mount)]);
+        let report = json(&["frag", "--json", text(&mount)]);
+        report[0]["free_bytes"] == free(&mount)
+    };
+    assert!(
+        comes_to_hold(Duration::from_secs(20), is_right),
+        "{:?} {}",
+        ctl(&["frag", text(&mount)]),
+        free(&mount)
+    );
+    let report = &json(&["frag", "--json", text(&mount)])[0];
+    let by_length = report["by_length"].as_array().unwrap();
+    let sum = |key: &str| by_length.iter().map(|runs| runs[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("bytes"), sum("runs")), (free(&mount), report["runs"].as_u64().unwrap()));
+    // The holes, each as long as a file was.
+    let holes = by_length.iter().find(|runs| runs["at_least_bytes"] == 64 << 10).expect("holes of 64 KiB");
+    assert!(holes["runs"].as_u64().unwrap() >= 150, "{report}");
+    assert!(report["longest_bytes"].as_u64().unwrap() > 100 << 20, "{report}");
+    let long = &report["long"];
+    let lost = (4 << 30) - long["bytes"].as_i64().unwrap();
+    assert!(lost > 0 && (47..=48).contains(&long["observed_hours"].as_u64().unwrap()), "{report}");
+    let per_day = long["lost_bytes_per_day"].as_i64().unwrap();
+    assert!((per_day - lost / 2).abs() < lost / 100, "{report}");
+    let hours = long["bytes"].as_i64().unwrap() * 24 / per_day;
+    assert!((long["end_in_hours"].as_i64().unwrap() - hours).abs() <= 1, "{report}");
+    let shown = say(&["frag", text(&mount)]);
+    assert!(shown.contains("a day less in the last") && shown.contains("64 KiB"), "{shown}");
+}
+
+/// The rate of the one stream that there is, in Mbit/s.
+fn rate(mount: &Path) -> Option<u64> {
+    let streams = json(&["streams", "--json", text(mount)]);
+    Some(streams[0]["streams"][0]["bits_per_second"].as_u64()? / 1_000_000)
+}
+
+#[test]
+fn a_configuration_that_is_read_again_holds_at_once_for_what_is_open() {
+    let Some(rig) = Rig::new() else { return };
+    let configure = |bitrate: u32, rest: &str| {
+        fs::write(
+            rig.path("config"),
+            format!("{rest}\n[[stream]]\npath = \"*.mov\"\nbitrate = \"{bitrate} Mbit/s\"\n"),
+        )
+        .unwrap();
+    };
+    configure(50, "");
+    rig.make("live", "live");
+    succeed(rig.try_mount("live", ""));
+    let mount = rig.path("live");
+    fs::write(mount.join("a.mov"), vec![1; 64 * MIB]).unwrap();
+    let load = Load::on(&mount);
+    let player = File::open(mount.join("a.mov")).unwrap();
+    let mut buffer = vec![0; MIB];
+    let mut play = |piece: u64| player.read_exact_at(&mut buffer, piece * MIB as u64).unwrap();
+    (0..4).for_each(&mut play);
+    assert!(comes_to_hold(Duration::from_secs(10), || rate(&mount) == Some(50)));
+
+    // By the command, and the file is open all the time.
+    configure(80, "[scheduler]\nbest_effort_floor_percent = 20\nmetadata_latency = \"80 ms\"\n");
+    let said = say(&["reload", text(&mount)]);
+    let changed = "scheduler.metadata_latency, scheduler.best_effort_floor_percent, stream";
+    assert_eq!(said, format!("live on {}: {changed}\n", mount.display()));
+    assert!(comes_to_hold(Duration::from_secs(10), || rate(&mount) == Some(80)));
+    assert!(rig.log("live").contains(&format!("configuration read again: {changed} changed")));
+    assert!(say(&["reload", "live"]).ends_with(": nothing has changed\n"));
+    (4..8).for_each(&mut play);
+
+    // By the signal.
+    configure(40, "");
+    rustix::process::kill_process(rig.daemon("live"), rustix::process::Signal::HUP).unwrap();
+    assert!(comes_to_hold(Duration::from_secs(10), || rate(&mount) == Some(40)));
+
+    // What cannot be changed is named, and nothing else is changed either.
+    configure(90, "[scheduler]\nqueue_depth = 7\n[requests]\noverdue = \"5 s\"\n");
+    let why = "scheduler.queue_depth and requests.overdue cannot be changed while the volume is mounted: nothing was changed";
+    refuse(ctl(&["reload", text(&mount)]), 1, why);
+    assert_eq!(rate(&mount), Some(40));
+    // A mistake is told as at mount, with its line.
+    fs::write(rig.path("config"), "[scheduler]\nidle_floor_percent = 99\n").unwrap();
+    refuse(ctl(&["reload", text(&mount)]), 1, &format!("{}:2: ", rig.path("config").display()));
+    fs::write(rig.path("config"), format!("[[stream]]\npath = \"{}/*.mov\"\n", mount.display())).unwrap();
+    refuse(ctl(&["reload", text(&mount)]), 1, "matches nothing");
+    fs::remove_file(rig.path("config")).unwrap();
+    refuse(ctl(&["reload", text(&mount)]), 1, "cannot be read");
+    assert_eq!(rate(&mount), Some(40));
+
+    // What is logged.
+    let lines = || rig.log("live").matches("configuration read again").count();
+    let before = lines();
+    configure(40, "[log]\nlevel = \"off\"\n");
+    assert!(say(&["reload", "live"]).ends_with(": log.level\n"));
+    assert_eq!(lines(), before, "the word of it is not logged any more");
+    configure(40, "[log]\nlevel = \"warn,avfs_cli=info\"\n");
+    say(&["reload", "live"]);
+    assert_eq!(lines(), before + 1);
+    configure(40, "[log]\nlevel = \"loud\"\n");
+    refuse(ctl(&["reload", "live"]), 1, "`loud` is none of off, error, warn");
+    assert!(load.end() > 0);
+}
+
+#[test]
+fn health_is_one_word_with_an_exit_code_for_a_monitor() {
+    let Some(rig) = Rig::mounted("well") else { return };
+    let mount = rig.path("well");
+    let load = Load::on(&mount);
+    let check = |arguments: &[&str]| {
+        let output = ctl(&[&["check"], arguments].concat());
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), said)
+    };
+    let (code, said) = check(&[text(&mount)]);
+    assert_eq!((code, said.as_str()), (0, format!("healthy  well on {}\n", mount.display()).as_str()));
+    load.end();
+    let (code, said) = check(&["well", "--free-percent", "100"]);
+    assert!(code == 1 && said.starts_with("filling  well on ") && said.contains(" free of 1 GiB"), "{said}");
+    let json: Value = serde_json::from_str(&check(&["well", "--json"]).1).unwrap();
+    assert_eq!((&json[0]["health"], &json[0]["version"]), (&Value::from("healthy"), &Value::from(1)));
+    let (code, said) = check(&["no such volume"]);
+    assert!(code == 3 && said.starts_with("unknown  no such volume: "), "{said}");
+    assert_eq!(check(&["--nonsense"]).0, 3);
+    // A daemon that is stopped answers nobody.
+    let (device, daemon) = (rig.path("well.image"), rig.daemon("well"));
+    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    let (code, said) = check(&[text(&device)]);
+    rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
+    assert!(code == 2 && said.starts_with("hangs  "), "{said}");
+    assert_eq!(check(&[text(&device)]).0, 0);
+}
+
+/// Runs avfsctl as a user without privilege, of this group.
+fn ctl_as(rig: &Rig, group: u32, arguments: &[&str]) -> Output {
+    let own = rig.path("avfsctl");
+    if !own.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_avfsctl"), &own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.arg("--reuid=65534").arg(format!("--regid={group}")).arg("--clear-groups").arg(own);
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn members_of_the_configured_group_may_read_and_no_more() {
+    /// "daemon" of Debian, and of any other host the same number.
+    const GROUP: u32 = 1;
+    let Some(rig) = Rig::new() else { return };
+    rig.make("read", "read");
+    let (mount, image) = (rig.path("read"), rig.path("read.image"));
+    succeed(rig.try_mount("read", ""));
+    refuse(
+        ctl_as(&rig, GROUP, &["info", text(&mount)]),
+        1,
+        "only root may talk to the daemon of a volume, and the group",
+    );
+    succeed(rig.umount("read"));
+    fs::write(rig.path("config"), "[control]\ngroup = \"no such group\"\n").unwrap();
+    refuse(rig.try_mount("read", ""), 1, "control.group: this host has no group `no such group`");
+    fs::write(rig.path("config"), format!("[control]\ngroup = \"{GROUP}\"\n")).unwrap();
+    succeed(rig.try_mount("read", ""));
+    let load = Load::on(&mount);
+    for command in [&["info"][..], &["streams"], &["frag"], &["events"], &["check"], &["label"], &["sync"]] {
+        succeed(ctl_as(&rig, GROUP, &[command, &[text(&image)]].concat()));
+    }
+    for command in [&["label", text(&image), "mine"][..], &["reload", text(&image)]] {
+        refuse(ctl_as(&rig, GROUP, command), 1, "only root may change this");
+    }
+    assert_eq!(say(&["label", text(&image)]), "read\n");
+    refuse(ctl_as(&rig, 65534, &["info", text(&image)]), 1, "only root may talk");
+    load.end();
+}
+
+#[test]
+fn many_clients_are_answered_at_once_while_the_volume_is_busy() {
+    const CLIENTS: usize = 60;
+    const ASKS: usize = 8;
+    let Some(rig) = Rig::mounted("busy") else { return };
+    let (mount, socket) = (rig.path("busy"), rig.socket("busy"));
+    let load = Load::on(&mount);
+    let ask = |request: &str| -> (Value, Duration) {
+        let began = Instant::now();
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        (serde_json::from_str(&line).unwrap(), began.elapsed())
+    };
+    let requests = [
+        ("info", "{\"info\":{}}"),
+        ("streams", "{\"version\":1,\"streams\":{}}"),
+        ("events", "{\"version\":1,\"events\":{\"since\":0,\"most\":2000}}"),
+        ("free_space", "{\"version\":1,\"free_space\":{}}"),
+        ("done", "{\"sync\":{}}"),
+        ("error", "{\"version\":9,\"sync\":{}}"),
+    ];
+    let longest = std::thread::scope(|scope| {
+        let client = |number: usize| {
+            scope.spawn(move || {
+                (0..ASKS)
+                    .map(|turn| {
+                        let (answer, request) = requests[(number + turn) % requests.len()];
+                        let (said, took) = ask(request);
+                        assert!(said.get(answer).is_some(), "{request}: {said}");
+                        if answer == "info" { took } else { Duration::ZERO }
+                    })
+                    .max()
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        clients.into_iter().filter_map(|client| client.join().unwrap()).max().unwrap()
+    });
+    // An administrator's commands give up after this.
+    assert!(longest < avfs_fuse::control::PATIENCE, "{longest:?}");
+    assert!(load.end() > 0);
+}
