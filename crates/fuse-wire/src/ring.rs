@@ -11,11 +11,13 @@
 //!
 //! What rings do not carry arrives at [`crate::device`].
 
+mod courtesy;
 pub(crate) mod queue;
 
 use crate::device::{self, Device};
 use crate::watch::Watchdog;
 use crate::{Filesystem, Options};
+use courtesy::Guard;
 use queue::{Queue, Shared};
 use rustix::thread::CpuSet;
 use std::fs;
@@ -57,6 +59,7 @@ pub fn enable() -> io::Result<()> {
 pub(crate) struct Session {
     thread: JoinHandle<io::Result<()>>,
     rings: Vec<(Arc<Shared>, JoinHandle<()>)>,
+    _guard: Arc<Guard>,
     _watchdog: Watchdog,
 }
 
@@ -75,9 +78,10 @@ impl Session {
             .clamp(*ENTRIES_OF_A_PROCESSOR.start(), *ENTRIES_OF_A_PROCESSOR.end());
 
         // First everything that can fail; the handshake is the last. A ring that is dropped without its word ends.
+        let guard = Arc::new(Guard::start()?);
         let mut started = Vec::new();
         for processor in 0..processors {
-            started.push(Ring::start(&device, filesystem, processor, entries)?);
+            started.push(Ring::start(&device, filesystem, &guard, processor, entries)?);
         }
         device.handshake(options)?;
         let mut rings = Vec::new();
@@ -90,7 +94,7 @@ impl Session {
         let thread =
             thread::Builder::new().name("fuse".into()).spawn(move || device.serve(&*serving, None))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
-        Ok(Self { thread, rings, _watchdog: watchdog })
+        Ok(Self { thread, rings, _guard: guard, _watchdog: watchdog })
     }
 
     /// Waits until the filesystem is unmounted and no thread serves it any more.
@@ -119,15 +123,17 @@ impl Ring {
     fn start<F: Filesystem>(
         device: &Arc<Device>,
         filesystem: &Arc<F>,
+        guard: &Arc<Guard>,
         processor: u16,
         entries: usize,
     ) -> io::Result<Self> {
+        let guard = Arc::clone(guard);
         let (begin, begins) = mpsc::channel();
         let (made, is_made) = mpsc::channel();
         let (device, filesystem) = (Arc::clone(device), Arc::clone(filesystem));
         let serve = move || {
             pin(processor);
-            let queue = match Queue::new(&*device, device.unanswered(), processor, entries) {
+            let queue = match Queue::new(&*device, device.unanswered(), processor, entries, guard.join()) {
                 Ok(queue) => queue,
                 Err(error) => {
                     let _ = made.send(Err(error));

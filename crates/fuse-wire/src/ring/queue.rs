@@ -7,6 +7,7 @@
 //! if the request brought one, or written through the one [`Slot`] of the request, if not: never both. Headers are
 //! touched by the ring's thread alone.
 
+use super::courtesy::Stepping;
 use crate::abi::{self, ring_command};
 use crate::reply::{Reply, Route};
 use crate::watch::Unanswered;
@@ -209,6 +210,17 @@ pub(crate) struct Queue {
     answers: Vec<(u64, i32)>,
     /// Some payload is larger than what stays resident.
     large: bool,
+    stepping: Stepping,
+}
+
+/// A request that was just served.
+#[derive(Clone, Copy)]
+struct Served {
+    process: u32,
+    /// Its client sleeps until it is answered.
+    is_awaited: bool,
+    /// Bytes of it and its reply, if that was given at once.
+    moved: usize,
 }
 
 impl Queue {
@@ -221,6 +233,7 @@ impl Queue {
         unanswered: &Arc<Unanswered>,
         processor: u16,
         entries: usize,
+        stepping: Stepping,
     ) -> io::Result<Self> {
         let uring = IoUring::builder()
             .setup_single_issuer()
@@ -238,7 +251,7 @@ impl Queue {
         let entries = (0..entries).map(|_| Entry { place: Place::Lost, touched: 0 }).collect();
         let unanswered = Arc::clone(unanswered);
         let (wake_armed, answers, large) = (false, Vec::new(), false);
-        Ok(Self { uring, processor, shared, unanswered, entries, wake_armed, answers, large })
+        Ok(Self { uring, processor, shared, unanswered, entries, wake_armed, answers, large, stepping })
     }
 
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -270,6 +283,7 @@ impl Queue {
                 self.release_memory();
             }
             let mut remaining = answers.len();
+            let only = remaining == 1;
             for (name, result) in answers.drain(..) {
                 remaining -= 1;
                 if name == WAKE {
@@ -277,15 +291,27 @@ impl Queue {
                 } else if result < 0 {
                     self.lose(name as usize, result);
                 } else {
-                    let moved = self.serve(name as usize, handler) + self.send_replies();
-                    if moved > URGENT_BYTES && remaining > 0 {
+                    let served = self.serve(name as usize, handler);
+                    if only && self.goes_on_here(served) {
                         // What it cannot submit now, the next wait does.
+                        let _ = self.stepping.back(|| self.uring.submit());
+                    } else if served.moved > URGENT_BYTES && remaining > 0 {
                         let _ = self.uring.submit();
                     }
                 }
             }
             self.answers = answers;
         }
+    }
+
+    /// Whether the client that was just answered is to go on on this processor, because nothing but the answer is with us, and it is
+    /// kept here. An answer that takes long to copy is not put behind others.
+    fn goes_on_here(&mut self, served: Served) -> bool {
+        let is_answered = self.entries.iter().all(|entry| !matches!(entry.place, Place::Ours { .. }));
+        served.is_awaited
+            && self.stepping.keeps(served.process)
+            && is_answered
+            && served.moved <= URGENT_BYTES
     }
 
     fn register(&mut self) {
@@ -374,8 +400,8 @@ impl Queue {
         }
     }
 
-    /// Serves the request that the kernel put into an entry. Gives back how many bytes it brought.
-    fn serve(&mut self, entry: usize, handler: &Handler<'_>) -> usize {
+    /// Serves the request that the kernel put into an entry, and hands over what can be answered.
+    fn serve(&mut self, entry: usize, handler: &Handler<'_>) -> Served {
         let memory = &self.shared.memory;
         // SAFETY: within the mapping, aligned to 512, of a type that any bytes are valid for; the kernel's command of
         // this entry was answered, so it does not write there.
@@ -396,7 +422,9 @@ impl Queue {
             payload,
             Reply::new(&header, Route::Ring(slot), &self.unanswered),
         );
-        length
+        // Of these two the kernel waits for the answer itself.
+        let is_awaited = !matches!(header.opcode, abi::opcode::RELEASE | abi::opcode::RELEASEDIR);
+        Served { process: header.pid, is_awaited, moved: length + self.send_replies() }
     }
 
     /// Gives the entries whose replies are there back to the kernel. Gives back how many bytes they carry.
