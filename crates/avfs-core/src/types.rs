@@ -205,6 +205,8 @@ pub struct Opened {
     pub handle: HandleId,
     /// Who caches.
     pub cache: CacheMode,
+    /// close(2) may have something to tell: the device has refused data before.
+    pub tells_at_close: bool,
     /// It may stay open only if there is room for this stream; for whoever can wait for the answer to see to.
     pub admission: Option<WantedStream>,
 }

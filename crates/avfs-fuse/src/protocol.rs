@@ -55,15 +55,14 @@ impl OpenReply {
     /// For a directory.
     pub const DIRECTORY: Self = Self::CACHE_DIR.union(Self::KEEP_CACHE);
 
-    /// For a file opened with `flags`.
-    pub fn file(opened: &Opened, flags: OpenFlags) -> Self {
+    /// For a file.
+    pub fn file(opened: &Opened) -> Self {
         let cache = match opened.cache {
             CacheMode::Direct => Self::DIRECT_IO | Self::PARALLEL_DIRECT_WRITES,
             CacheMode::PageCache { keep: true } => Self::KEEP_CACHE,
             CacheMode::PageCache { keep: false } => Self::empty(),
         };
-        // Who cannot write has no error of an earlier write to hear at close(2).
-        if flags.contains(OpenFlags::WRITE) { cache } else { cache | Self::NO_FLUSH }
+        if opened.tells_at_close { cache } else { cache | Self::NO_FLUSH }
     }
 }
 
@@ -194,11 +193,13 @@ mod tests {
     }
 
     #[test]
-    fn only_writers_are_asked_at_close() {
-        let opened = Opened { handle: HandleId(1), cache: CacheMode::Direct, admission: None };
+    fn close_asks_where_there_may_be_something_to_tell() {
+        let opened =
+            Opened { handle: HandleId(1), cache: CacheMode::Direct, tells_at_close: true, admission: None };
         let direct = OpenReply::DIRECT_IO | OpenReply::PARALLEL_DIRECT_WRITES;
-        assert_eq!(OpenReply::file(&opened, OpenFlags::WRITE), direct);
-        assert_eq!(OpenReply::file(&opened, OpenFlags::READ), direct | OpenReply::NO_FLUSH);
+        assert_eq!(OpenReply::file(&opened), direct);
+        let silent = Opened { tells_at_close: false, ..opened };
+        assert_eq!(OpenReply::file(&silent), direct | OpenReply::NO_FLUSH);
     }
 
     #[test]

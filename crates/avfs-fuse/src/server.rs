@@ -7,7 +7,7 @@ use crate::mount::ROOT_NAME;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{
-    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, OpenFlags, Opened, ReadData, ReadSlice,
+    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
     SetAttributes, SetTime, XattrFlags,
 };
 use avfs_core::volume::{Done, Volume};
@@ -230,7 +230,7 @@ impl Filesystem for Server {
                 let flags = protocol::open_flags(flags);
                 match volume.open_file(caller, node, flags) {
                     Ok(opened) => {
-                        let out = open_out(&opened, OpenReply::file(&opened, flags));
+                        let out = open_out(&opened, OpenReply::file(&opened));
                         reply.value_or(&out, || volume.release(opened.handle));
                     }
                     Err(error) => self.refuse(reply, "open", node, error),
@@ -241,14 +241,14 @@ impl Filesystem for Server {
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
                 let result = volume.create(caller, node, name, permissions, umask, flags);
-                self.created(reply, "create", node, flags, result);
+                self.created(reply, "create", node, result);
             }
             Operation::CreateUnnamed(how) => {
                 let flags = protocol::open_flags(how.flags);
                 let permissions = protocol::permissions(how.mode);
                 let umask = protocol::permissions(how.umask);
                 let result = volume.create_unnamed(caller, node, permissions, umask, flags);
-                self.created(reply, "tmpfile", node, flags, result);
+                self.created(reply, "tmpfile", node, result);
             }
             Operation::Read(how) => {
                 let done = self.done("read", node, reply, |reply, data| send(reply, &data));
@@ -430,12 +430,11 @@ impl Server {
         reply: Reply,
         operation: &'static str,
         directory: Ino,
-        flags: OpenFlags,
         result: Result<(Entry, Opened), Error>,
     ) {
         match result {
             Ok((entry, opened)) => {
-                let open = open_out(&opened, OpenReply::file(&opened, flags));
+                let open = open_out(&opened, OpenReply::file(&opened));
                 reply.value_or(&abi::CreateOut { entry: entry_out(&entry), open }, || {
                     self.volume.release(opened.handle);
                     self.volume.forget(entry.attributes.ino, 1);

@@ -45,7 +45,8 @@ impl Core {
             core.file_mut(ino).count_client(flags, 1);
         });
         let cache = self.cache_mode(ino, handle);
-        Ok(Opened { handle, cache, admission: self.needed_admission(ino, direction) })
+        let tells_at_close = flags.contains(OpenFlags::WRITE) && self.has_refused();
+        Ok(Opened { handle, cache, tells_at_close, admission: self.needed_admission(ino, direction) })
     }
 
     /// Whether a handle that was just opened goes through the kernel's page cache: as the others of its file do, so that the

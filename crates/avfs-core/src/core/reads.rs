@@ -6,14 +6,25 @@ use super::state::operation::{Progress, Ticket};
 use super::state::outbox::Take;
 use super::streams::Known;
 use crate::error::{Error, Result};
+use crate::extent::Extent;
 use crate::format::BLOCK;
 use crate::types::*;
 use avfs_io::IoError;
 use avfs_io::pool::Buffer;
-use rtsched::Direction;
+use avfs_streams::RequestQos;
+use rtsched::{Class, Direction};
 use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
+
+/// Longer files are worth accesses of their own.
+const SMALL: u64 = 128 << 10;
+/// So much is read at once where a client waits for one small file after the other. At 170 MB/s it takes 6 ms, less than half of an
+/// access.
+const NEIGHBOURHOOD: u64 = 1 << 20;
+
+/// As many are remembered as clients may read at once; one more costs each of them one file that comes alone.
+const DIRECTORIES: usize = 64;
 
 impl Core {
     pub(super) fn read_cached(
@@ -95,6 +106,9 @@ impl Core {
                 self.wait_for_memory(ticket);
                 return Progress::Wait;
             }
+            if begins && sequential && !is_frame {
+                self.load_neighbours(ino, need);
+            }
             // Perhaps everything missing was filled without the device.
             if let Some(result) = self.read_cached(now, handle, offset, length, true) {
                 return Progress::Ready(result);
@@ -102,6 +116,73 @@ impl Core {
         }
         self.wait_for_file(ino, ticket);
         Progress::Wait
+    }
+
+    /// A client waits for a file that it reads from its start. If that is small, and the second one in its directory for which a client
+    /// waits, those beside it on the device are asked for as well: only what goes on there without a gap, so that it is one command.
+    /// What no client comes to is evicted like anything else.
+    fn load_neighbours(&mut self, ino: Ino, need: RequestQos) {
+        let Some((own, directory)) = self.small_file(ino) else { return };
+        if !self.waits_again_in(directory) || need.class != Class::BestEffort {
+            return;
+        }
+        let mut room = NEIGHBOURHOOD.saturating_sub(own.count * BLOCK);
+        let (mut start, mut end) = (own.start, own.start + own.count);
+        // Numbers are given in turn, and files are written by number: who comes next lies next.
+        for is_behind in [true, false] {
+            let mut number = ino.0;
+            loop {
+                number = if is_behind { number + 1 } else { number - 1 };
+                let Some((extent, _)) = self.small_file(Ino(number)) else { break };
+                let goes_on =
+                    if is_behind { extent.start == end } else { extent.start + extent.count == start };
+                let Some(left) = room.checked_sub(extent.count * BLOCK).filter(|_| goes_on) else { break };
+                room = left;
+                if is_behind {
+                    end += extent.count;
+                } else {
+                    start = extent.start;
+                }
+                if !self.take_steps(1) || !self.load_neighbour(Ino(number), need) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether a client waited for a small file of this directory lately.
+    fn waits_again_in(&mut self, directory: Ino) -> bool {
+        let known = &mut self.data.waited_in;
+        if known.contains(&directory) {
+            return true;
+        }
+        known.truncate(DIRECTORIES - 1);
+        known.push_front(directory);
+        false
+    }
+
+    /// All of a small file on the device, in one piece, and the directory that it is in.
+    fn small_file(&self, ino: Ino) -> Option<(Extent, Ino)> {
+        let inode = self.metadata.get(ino)?;
+        if inode.kind != FileKind::Regular || inode.size == 0 || inode.size > SMALL {
+            return None;
+        }
+        let directory = inode.names.first()?.parent;
+        let mut extents = inode.extents()?.range(0, u64::MAX);
+        let own = extents.next().filter(|own| own.logical == 0 && !own.unwritten)?;
+        let is_whole = extents.next().is_none() && own.count * BLOCK >= inode.size;
+        is_whole.then_some((own, directory))
+    }
+
+    /// Asks for a file if nothing of it is in memory, and no client has it. False when there is no memory.
+    fn load_neighbour(&mut self, ino: Ino, need: RequestQos) -> bool {
+        if self.data.files.contains_key(&ino) || self.data.resting.contains_key(&ino) {
+            return true;
+        }
+        let size = self.file_mut(ino).size;
+        let is_loading = self.load(ino, 0..size, false, need);
+        self.rest(ino);
+        is_loading
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a request was for, and how it ended")]

@@ -235,6 +235,12 @@ impl Core {
         })
     }
 
+    /// Whether the device has refused data since the volume was mounted. As long as it has not, close(2) has nothing to tell, and is not
+    /// asked: for a small file that would be a fifth of what its client waits for.
+    pub(super) fn has_refused(&self) -> bool {
+        self.space.refused.counts() != (0, 0)
+    }
+
     /// For close(2): whether something of the file was lost of which its client was not told. It stays to be told.
     ///
     /// # Errors

@@ -152,6 +152,8 @@ pub(super) struct Data {
     pub(super) files: HashMap<Ino, Box<FileState>>,
     /// Files that are not, as far as they are in memory; none is in `files` too.
     pub(super) resting: HashMap<Ino, RestingFile>,
+    /// The directories of the small files for which clients waited last, the latest first.
+    pub(super) waited_in: VecDeque<Ino>,
 }
 
 /// What is on its way to the device, or will be.
@@ -291,6 +293,7 @@ impl Core {
                 pool,
                 files: HashMap::new(),
                 resting: HashMap::new(),
+                waited_in: VecDeque::new(),
             },
             writeback: Writeback {
                 files: BTreeSet::new(),

@@ -131,6 +131,25 @@ fn what_is_lost_is_told_each_client_of_the_file_once() {
     assert_eq!(crate::model::read_all(&mut remounted(&volume), ino).unwrap(), vec![7; 300_000]);
 }
 
+/// The kernel asked at each close(2) of a writer whether something was lost: for a small file that was one of five answers to wait for.
+/// It asks where there may be something to tell, which is after the device has refused something.
+#[test]
+fn close_is_asked_when_the_device_has_refused_something() {
+    let mut volume = volume(1);
+    let (ino, handle, place) = made(&mut volume, b"film", 300_000);
+    let tells = |volume: &mut SimVolume, flags| {
+        let opened = volume.with(|core, _| core.open(ino, flags)).unwrap();
+        volume.with(|core, now| core.release(now, opened.handle));
+        opened.tells_at_close
+    };
+    assert!(!tells(&mut volume, OpenFlags::WRITE));
+    volume.disk().inject(Some(Fault::after(0).writes_only().within(place, Bytes(300_000)).with_errno(28)));
+    volume.write(handle, 0, &[9; 300_000]).unwrap();
+    assert_eq!(fsync(&mut volume, handle), Err(Error::Device));
+    assert!(tells(&mut volume, OpenFlags::WRITE));
+    assert!(!tells(&mut volume, OpenFlags::READ), "it has written nothing");
+}
+
 /// A file grew twice within a page that the device has, and then would not take: the page was counted as kept twice, which is
 /// more than there was to lose.
 #[test]

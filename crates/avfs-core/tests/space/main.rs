@@ -2,6 +2,7 @@
 //! somebody else has very many of.
 
 mod full;
+mod neighbours;
 mod turns;
 
 use avfs_core::config::Config;
