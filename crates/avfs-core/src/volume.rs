@@ -286,6 +286,8 @@ pub struct Volume {
     shared: Arc<Shared>,
     device: Arc<FileDevice>,
     timer_thread: Mutex<Option<JoinHandle<()>>>,
+    /// How the shutdown went, if there was one.
+    ended: OnceLock<Result<()>>,
     /// Held while free space is discarded.
     trims: Arc<Mutex<Trims>>,
     /// The device cannot be written, or this code does not know all that must be known to do so.
@@ -425,8 +427,10 @@ impl Shared {
             for promotion in work.outbox.promotions {
                 engine.promote(promotion);
             }
-            if !work.outbox.requests.is_empty() {
-                engine.submit(work.outbox.requests);
+            let refused = engine.submit(work.outbox.requests);
+            if !refused.is_empty() {
+                // The volume is closed: what waits for the device ends as well.
+                self.run(|state| refused.into_iter().for_each(|end| state.core.io_completed(now(), end)));
             }
         }
         for (continuation, outcome) in work.answers {
@@ -705,6 +709,7 @@ impl Volume {
             shared,
             device,
             timer_thread: Mutex::new(Some(timer_thread)),
+            ended: OnceLock::new(),
             trims: Arc::default(),
             is_only_read,
             behind: recovered.behind,
@@ -1430,9 +1435,18 @@ impl Volume {
         self.shared.run(|state| state.core.set_access_times(access_times));
     }
 
-    /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. The last call.
+    /// Writes everything, checkpoints, marks the volume as not in use and stops the engine. It is done once: a later call waits for
+    /// that, and says how it went. From then on changes are refused, and what needs the device fails.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when not everything could be written.
     pub fn shutdown(&self) -> Result<()> {
+        *self.ended.get_or_init(|| self.end())
+    }
+
+    fn end(&self) -> Result<()> {
         self.forbid_trims(true);
+        self.shared.run(|state| state.core.refuse_changes());
         let result = self.wait_for(Operation::Shutdown);
         self.shared.lock().stopping = true;
         self.shared.timer.notify_all();
@@ -1460,5 +1474,7 @@ impl Volume {
     }
 }
 
+#[cfg(test)]
+mod ended;
 #[cfg(test)]
 pub(crate) mod trims;

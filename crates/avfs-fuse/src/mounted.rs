@@ -5,7 +5,7 @@ use crate::errno::Errors;
 use crate::event_log::{self, EventLog};
 use crate::mount::{self, DeviceNumber};
 use crate::protocol::{MAX_BACKGROUND, WANTED};
-use crate::server::{Closing, RequestBuffer, Server};
+use crate::server::{RequestBuffer, Server};
 use crate::signals::{Signal, Signals};
 use crate::space_log::SpaceLog;
 use avfs_core::format::MAX_LABEL;
@@ -94,7 +94,7 @@ pub struct Daemon {
 pub struct Mounted {
     session: Session,
     control: Control,
-    closing: Arc<Closing>,
+    volume: Arc<Volume>,
     device: DeviceNumber,
     telling: Telling,
     host: Arc<dyn Host>,
@@ -170,8 +170,7 @@ impl Mounted {
             Transport::Device => MountError::Handshake,
             Transport::Ring => MountError::Ring,
         })?;
-        let closing = server.closing();
-        Ok(Self { session, control, closing, device, telling, host })
+        Ok(Self { session, control, volume: Arc::clone(volume), device, telling, host })
     }
 
     /// `st_dev` of the files: the name of the control socket.
@@ -253,11 +252,11 @@ impl Mounted {
     pub fn wait(self) -> Result<(), MountError> {
         let ended = self.session.join().map_err(MountError::Connection);
         self.telling.end();
-        let closed =
-            self.closing.close().map_err(MountError::Shutdown).and_then(|()| match self.closing.losses() {
-                0 => Ok(()),
-                losses => Err(MountError::Lost(losses)),
-            });
+        let closed = self.volume.shutdown().map_err(MountError::Shutdown);
+        let closed = closed.and_then(|()| match self.volume.report().losses {
+            0 => Ok(()),
+            losses => Err(MountError::Lost(losses)),
+        });
         drop(self.control);
         ended.and(closed)
     }

@@ -16,7 +16,7 @@ use fuse_wire::abi::{self, SetattrValid};
 use fuse_wire::{Filesystem, MAX_REQUEST_BYTES, Malformed, Operation, Pieces, Reply, WriteBuffer};
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use units::{Ino, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -41,31 +41,6 @@ pub(crate) fn node(ino: Ino) -> u64 {
     if ino == Ino::ROOT { ROOT_NODE } else { ino.0 }
 }
 
-/// The end of a volume that is served: it is closed once, whatever asks for it first, and all hear how that went.
-pub(crate) struct Closing {
-    volume: Arc<Volume>,
-    closed: OnceLock<Result<(), Error>>,
-}
-
-impl Closing {
-    pub(crate) fn new(volume: Arc<Volume>) -> Self {
-        Self { volume, closed: OnceLock::new() }
-    }
-
-    /// Writes everything and stops the engine; waits if that is being done already.
-    ///
-    /// # Errors
-    /// When not everything could be written.
-    pub(crate) fn close(&self) -> Result<(), Error> {
-        *self.closed.get_or_init(|| self.volume.shutdown())
-    }
-
-    /// How often accepted data were lost, because the device took them at no place.
-    pub(crate) fn losses(&self) -> u64 {
-        self.volume.report().losses
-    }
-}
-
 /// Whether a request is answered although nothing that is known of the volume is true any more: what gives something back, and what
 /// unmounting needs.
 fn is_due_anyway(operation: &Operation, node: Ino) -> bool {
@@ -86,29 +61,22 @@ fn is_due_anyway(operation: &Operation, node: Ino) -> bool {
 pub struct Server {
     volume: Arc<Volume>,
     errors: Arc<Errors>,
-    closing: Arc<Closing>,
 }
 
 impl Server {
     /// Of one mount. Errors are counted in `errors`.
     pub fn new(volume: Arc<Volume>, errors: Arc<Errors>) -> Self {
-        let closing = Arc::new(Closing::new(Arc::clone(&volume)));
-        Self { volume, errors, closing }
-    }
-
-    /// What ends the volume.
-    pub(crate) fn closing(&self) -> Arc<Closing> {
-        Arc::clone(&self.closing)
+        Self { volume, errors }
     }
 
     /// Answers the kernel's last request when everything is written: umount(2) waits for it, and what has the device next may
     /// write to it as soon as that returns. A thread of its own waits for the device; it needs nothing that the kernel
     /// holds meanwhile.
     fn destroy(&self, reply: Reply) {
-        let closing = self.closing();
+        let volume = Arc::clone(&self.volume);
         let close = move || {
             // The daemon, which waits for the same, reports how it went.
-            let _ = closing.close();
+            let _ = volume.shutdown();
             reply.ok();
         };
         if let Err(error) = thread::Builder::new().name("avfs-close".into()).spawn(close) {

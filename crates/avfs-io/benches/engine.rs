@@ -53,7 +53,7 @@ fn main() {
         let before = processor_time_ns();
         let mut tag = 0;
         while tag < requests {
-            engine.submit((tag..tag + batch).map(|tag| IoRequest {
+            let _ = engine.submit((tag..tag + batch).map(|tag| IoRequest {
                 tag: IoTag(tag),
                 operation: IoOperation::Read,
                 // Neighbours become one command; every other block is none's neighbour.

@@ -138,18 +138,20 @@ impl Engine {
 
     /// Accepts requests. Each completes exactly once: a malformed one with EINVAL, one whose tag is in use with EEXIST,
     /// one that reaches past the device with [`IoError::PastEnd`], one that comes while the engine shuts down with
-    /// [`IoError::Stopped`]. Once [`shutdown`](Self::shutdown) has returned there is nobody to tell, and requests
-    /// are dropped.
+    /// [`IoError::Stopped`]. Once [`shutdown`](Self::shutdown) has begun to give up the sink, the ends of requests are
+    /// returned instead: the caller tells what waits for them.
     ///
     /// The iterator is run with the queue locked, so it must not call the engine.
-    pub fn submit(&self, requests: impl IntoIterator<Item = IoRequest>) {
+    #[must_use = "what waits for a request that was refused would wait for ever"]
+    pub fn submit(&self, requests: impl IntoIterator<Item = IoRequest>) -> Vec<Completion> {
         let mut requests = requests.into_iter().peekable();
         if requests.peek().is_none() || self.shared.post(requests.by_ref().map(Message::Submit)) {
-            return;
+            return Vec::new();
         }
         let stopped = |request: IoRequest| Completion { tag: request.tag, result: Err(IoError::Stopped) };
         let refused: Vec<_> = requests.map(stopped).collect();
-        self.shared.delivery.push(refused.into_iter(), &mut Vec::new(), &mut Vec::new());
+        let is_told = self.shared.delivery.push(refused.iter().copied(), &mut Vec::new(), &mut Vec::new());
+        if is_told { Vec::new() } else { refused }
     }
 
     /// Somebody now waits for a request.

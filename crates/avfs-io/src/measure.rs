@@ -77,7 +77,9 @@ pub fn measure(device: Arc<FileDevice>, writes: bool, duration: Duration) -> Res
                 memory.fill(&noise());
             }
             let tag = tags.next().map(IoTag).unwrap_or(IoTag(0));
-            engine.submit([request(tag, command, &memory)]);
+            if !engine.submit([request(tag, command, &memory)]).is_empty() {
+                return Err(IoError::Stopped.into());
+            }
         }
         let Ok((at, completion)) = completions.recv() else { return Err(IoError::Stopped.into()) };
         completion.result?;

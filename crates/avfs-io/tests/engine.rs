@@ -71,7 +71,7 @@ impl Bench {
 
     fn run(&self, request: IoRequest) -> Result<(), IoError> {
         let tag = request.tag.0;
-        self.engine.submit([request]);
+        let _ = self.engine.submit([request]);
         self.ends.wait(tag)
     }
 }
@@ -155,7 +155,7 @@ fn exercise(bench: &Bench, base: u64, length: u64, tags: u64, rounds: u64) {
             expected.push((tag, Some((operation, offset as usize, segments))));
             batch.push(request);
         }
-        bench.engine.submit(batch);
+        let _ = bench.engine.submit(batch);
         let class = [Class::RealTime, Class::Metadata][rng.random_range(0..2)];
         bench.engine.promote(Promotion {
             tag: IoTag(tag - rng.random_range(0..16)),
@@ -299,7 +299,8 @@ fn a_device_opened_for_reading_refuses_writes() {
     let ends = Arc::new(Ends::default());
     let engine = Engine::start(device, pool.clone(), Config::default(), ends.clone()).unwrap();
     let buffer = filled(&pool, BLOCK, 1);
-    engine.submit([request(1, WRITE, 0, whole(&buffer)), request(2, IoOperation::Read, 0, whole(&buffer))]);
+    let _ = engine
+        .submit([request(1, WRITE, 0, whole(&buffer)), request(2, IoOperation::Read, 0, whole(&buffer))]);
     assert_eq!(ends.wait(1), Err(IoError::Device(libc::EBADF)));
     assert_eq!(ends.wait(2), Ok(()));
 }
@@ -314,7 +315,7 @@ fn cancelled_means_not_done() {
         request(index, WRITE, index << 20, whole(&buffer))
     });
     let requests: Vec<_> = requests.collect();
-    bench.engine.submit(requests);
+    let _ = bench.engine.submit(requests);
     for tag in 0..32 {
         bench.engine.cancel(IoTag(tag));
     }
@@ -340,14 +341,14 @@ fn shutdown_finishes_what_was_accepted_and_refuses_the_rest() {
     let fill = |index: u64| filled(&bench.pool, 1 << 20, index as u8 + 1);
     let requests: Vec<_> =
         (0..32).map(|index| request(index, WRITE, index << 20, whole(&fill(index)))).collect();
-    bench.engine.submit(requests);
+    let _ = bench.engine.submit(requests);
     bench.engine.shutdown();
     for tag in 0..32 {
         let result = bench.ends.results.lock().remove(&tag);
         assert_eq!(result, Some(Ok(())), "request {tag} was delivered before shutdown returned");
     }
     assert_eq!(Arc::strong_count(&bench.ends), 1, "the sink is given up");
-    bench.engine.submit([request(100, WRITE, 0, whole(&fill(0)))]);
+    let _ = bench.engine.submit([request(100, WRITE, 0, whole(&fill(0)))]);
     bench.engine.cancel(IoTag(100));
     bench.engine.shutdown();
     assert!(bench.ends.results.lock().is_empty());
@@ -364,7 +365,7 @@ fn nothing_submitted_during_shutdown_is_forgotten() {
             let submitter = scope.spawn(|| {
                 let buffer = filled(&bench.pool, BLOCK, 1);
                 for tag in 0..200 {
-                    bench.engine.submit([request(tag, WRITE, tag * 4096, whole(&buffer))]);
+                    let _ = bench.engine.submit([request(tag, WRITE, tag * 4096, whole(&buffer))]);
                 }
                 bench.engine.statistics().submitted
             });
@@ -399,7 +400,8 @@ impl CompletionSink for Chain {
             let next = completion.tag.0 + 1;
             if next < CHAIN {
                 let engine = self.engine.get().expect("it is there before the first request");
-                engine.submit([request(next, IoOperation::Read, next % 100 * 4096, whole(&self.buffer))]);
+                let _ =
+                    engine.submit([request(next, IoOperation::Read, next % 100 * 4096, whole(&self.buffer))]);
             } else {
                 *self.last.lock() = Some(*completion);
                 self.changed.notify_all();
@@ -421,7 +423,7 @@ fn the_sink_may_submit() {
     });
     let engine = Arc::new(Engine::start(device, pool, Config::default(), chain.clone()).unwrap());
     chain.engine.set(Arc::clone(&engine)).unwrap();
-    engine.submit([request(0, IoOperation::Read, 0, whole(&chain.buffer))]);
+    let _ = engine.submit([request(0, IoOperation::Read, 0, whole(&chain.buffer))]);
     let mut last = chain.last.lock();
     while last.is_none() {
         chain.changed.wait(&mut last);

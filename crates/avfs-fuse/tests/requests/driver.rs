@@ -285,7 +285,7 @@ impl Driver {
     fn step(&mut self, choices: &mut Choices<'_>) {
         let code = match choices.byte() {
             255 => choices.number() as u32,
-            // The kernel's last request: it closes the volume.
+            // The kernel's last request closes the volume, and would make all that follow short. It is among those above.
             byte => Some(opcode::ALL[usize::from(byte) % opcode::ALL.len()])
                 .filter(|code| *code != opcode::DESTROY)
                 .unwrap_or(opcode::GETATTR),

@@ -60,20 +60,20 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Hands over `completions`, which are ready together, and `promises` and `incidents`, which are empty then.
+    /// Hands over `completions`, which are ready together, and `promises` and `incidents`, which are empty then. False, with all
+    /// of it dropped, when there is no sink left.
     pub(super) fn push(
         &self,
         completions: impl ExactSizeIterator<Item = Completion>,
         promises: &mut Vec<Promise>,
         incidents: &mut Vec<Incident>,
-    ) {
+    ) -> bool {
         if completions.len() == 0 && promises.is_empty() && incidents.is_empty() {
-            return;
+            return true;
         }
         let mut state = self.queue.state.lock();
-        if state.closed {
-            tracing::debug!(count = completions.len(), "nobody is left to hear of completions");
-        } else {
+        let is_open = !state.closed;
+        if is_open {
             state.ready.extend(completions);
             state.promises.extend_from_slice(promises);
             state.incidents.extend_from_slice(incidents);
@@ -82,6 +82,7 @@ impl Delivery {
         promises.clear();
         incidents.clear();
         self.queue.changed.notify_one();
+        is_open
     }
 
     /// Delivers what is left and ends the threads, except the one that calls it, which ends after this call.

@@ -112,7 +112,7 @@ impl Player<'_> {
             Direction::Write => IoOperation::Write { durable: false },
             Direction::Flush => IoOperation::Flush,
         };
-        self.engine.submit([IoRequest {
+        let _ = self.engine.submit([IoRequest {
             tag: IoTag(request.id.0),
             operation,
             offset: request.offset,
