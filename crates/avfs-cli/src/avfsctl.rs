@@ -251,8 +251,9 @@ fn print_info(output: &mut impl Write, info: &Info) -> io::Result<()> {
     line(
         "cache",
         &format_args!(
-            "{} of {} in use, {} read ahead of players",
+            "{} in use, {} taken of at most {}, {} read ahead of players",
             Bytes(volume.cache_used_bytes),
+            Bytes(volume.cache_taken_bytes),
             Bytes(volume.cache_bytes),
             Bytes(volume.prefetched_bytes)
         ),

@@ -4,7 +4,7 @@
 //! both are compared before.
 
 use avfs_core::volume::SMALLEST_CACHE;
-use avfs_io::pool::available;
+use avfs_io::pool::{available, total};
 use std::fs;
 use std::path::{Path, PathBuf};
 use units::Bytes;
@@ -30,11 +30,17 @@ fn usual_of(available: Option<Bytes>, group: Option<Bytes>) -> Bytes {
     Bytes(memory.0 / PARTS).max(SMALLEST_CACHE)
 }
 
-/// Refuses a cache that does not fit into what the control groups of this process allow.
+/// Refuses a cache that does not fit into this machine, or into what the control groups of this process allow.
 ///
 /// # Errors
 /// One line that says what to do.
 pub(crate) fn check(cache: Bytes) -> Result<(), String> {
+    let machine = total(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    if let Some(machine) = machine.filter(|machine| *machine < cache + BESIDES) {
+        return Err(format!(
+            "a cache of {cache} does not fit into the {machine} of this machine: give a smaller cache_size"
+        ));
+    }
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     match lowest(&groups, Path::new("/sys/fs/cgroup")) {
         Some((limit, file)) if limit < cache + BESIDES => Err(format!(

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::filter::Targets;
+use units::Bytes;
 
 const NAME: &str = "mount.avfs";
 
@@ -160,7 +161,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         filesystem::make(&claim, options.flags(MountFlags::empty())).map_err(failed)?;
     let device = filesystem.device();
     let (connection, tree) = filesystem.split();
-    let live = Live::new(options.config.clone(), read, device, source.clone());
+    let live = Live::new(&options, read, device, source.clone());
     let job = Job { claim, connection, device, holds_device, remark, options, config, group, live };
     let show = |tree: Tree, read_only: bool| {
         tree.attach(&directory, read_only)
@@ -513,7 +514,12 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
     // A daemon that hangs is found out by this: what follows would wait for it.
     let info =
         ask_info(entry.device).map_err(|error| failed(format!("{}: {error}", printable(directory))))?;
-    if let Some(option) = options.differs(&info.options) {
+    let mut client =
+        Client::connect(&control::socket_path(entry.device)).map_err(|error| failed(error.to_string()))?;
+    // The one of them that can be changed.
+    let size = options.cache_size.filter(|size| Some(size.0) != info.options.cache_bytes);
+    let lasting = MountOptions { cache_size: None, ..options.clone() };
+    if let Some(option) = lasting.differs(&info.options) {
         return Err(failed(format!(
             "{option} cannot be changed while the volume is mounted: unmount {}, and mount it with that",
             printable(directory)
@@ -527,8 +533,9 @@ fn remount(directory: &Path, options: &MountOptions) -> Result<(), Failure> {
             _ => failed(format!("{}: {error}", printable(directory))),
         })
     };
-    let mut client =
-        Client::connect(&control::socket_path(entry.device)).map_err(|error| failed(error.to_string()))?;
+    if let Some(Bytes(bytes)) = size {
+        client.ask(&Request::ResizeCache { bytes }).map_err(|error| failed(error.to_string()))?;
+    }
     let access_times = access_times(wanted);
     let mut tell = |read_only| {
         client

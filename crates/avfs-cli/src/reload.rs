@@ -1,12 +1,15 @@
 //! What the daemon does when its administrator changes something while the volume is mounted.
 
-use crate::logging;
+use crate::mount_options::MountOptions;
+use crate::{logging, memory};
 use avfs_core::config::Config;
 use avfs_core::volume::Volume;
 use avfs_fuse::mount::{DeviceNumber, mounted_on, printable};
 use avfs_fuse::mounted::Host;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use units::Bytes;
 
 /// The configuration of a mounted volume, and where it stands.
 pub(crate) struct Live {
@@ -16,13 +19,17 @@ pub(crate) struct Live {
     now: Mutex<Config>,
     /// `st_dev` of the volume's files.
     mounted: DeviceNumber,
+    /// An option of the mount says how large the cache is.
+    sizes_cache: AtomicBool,
     /// The volume's device, for messages.
     device: PathBuf,
 }
 
 impl Live {
-    pub(crate) fn new(file: Option<PathBuf>, now: Config, mounted: DeviceNumber, device: PathBuf) -> Self {
-        Self { file, now: Mutex::new(now), mounted, device }
+    /// Of a volume that was mounted with these options.
+    pub(crate) fn new(options: &MountOptions, now: Config, mounted: DeviceNumber, device: PathBuf) -> Self {
+        let sizes_cache = AtomicBool::new(options.cache_size.is_some());
+        Self { file: options.config.clone(), now: Mutex::new(now), mounted, sizes_cache, device }
     }
 
     fn read_again(&self, volume: &Volume) -> Result<Vec<String>, String> {
@@ -45,6 +52,10 @@ impl Live {
             ));
         }
         let filter = logging::filter(config.log.level.as_deref())?;
+        // What the mount says comes first.
+        if now.cache.size != config.cache.size && !self.sizes_cache.load(Ordering::Relaxed) {
+            resize(volume, config.cache.size.unwrap_or_else(memory::usual))?;
+        }
         volume.reconfigure(&config)?;
         logging::log(filter);
         *now = config;
@@ -65,9 +76,21 @@ impl Host for Live {
         changed
     }
 
+    fn resize_cache(&self, volume: &Volume, size: Bytes) -> Result<(), String> {
+        resize(volume, size)?;
+        self.sizes_cache.store(true, Ordering::Relaxed);
+        tracing::info!("the cache may take {size} from now on");
+        Ok(())
+    }
+
     fn is_labelled(&self, label: &str) {
         logging::name(name(label, &self.device));
     }
+}
+
+fn resize(volume: &Volume, size: Bytes) -> Result<(), String> {
+    memory::check(size)?;
+    volume.set_cache_size(size).map_err(|why| format!("cache_size: {why}"))
 }
 
 /// What messages call a volume.

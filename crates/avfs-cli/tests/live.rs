@@ -54,6 +54,14 @@ impl Rig {
         command.output().unwrap()
     }
 
+    /// With no size of the cache but that of these options.
+    fn try_mount_again(&self, name: &str, options: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
+        command.arg(self.path(&format!("{name}.image"))).arg(self.path(name)).args(["-o", options]);
+        command.arg("-o").arg(format!("config={}", self.path("config").display()));
+        command.env("STATE_DIRECTORY", self.path("state")).output().unwrap()
+    }
+
     fn mounted(name: &str) -> Option<Self> {
         let rig = Self::new()?;
         rig.make(name, name);
@@ -469,4 +477,71 @@ fn many_clients_are_answered_at_once_while_the_volume_is_busy() {
     // An administrator's commands give up after this.
     assert!(longest < avfs_fuse::control::PATIENCE, "{longest:?}");
     assert!(load.end() > 0);
+}
+
+/// What the daemon has locked into memory, in MiB, by the kernel's own count.
+fn locked(rig: &Rig, name: &str) -> u64 {
+    let daemon = rig.daemon(name).as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{daemon}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+/// What the daemon says that it has taken, and may, in MiB.
+fn taken(rig: &Rig, name: &str) -> (u64, u64) {
+    let volume = &rig.info(name)["volume"];
+    (volume["cache_taken_bytes"].as_u64().unwrap() >> 20, volume["cache_bytes"].as_u64().unwrap() >> 20)
+}
+
+/// 1 GiB was pinned by each mount, whether anything was read or not.
+#[test]
+fn memory_is_taken_when_it_is_needed_given_back_and_limited_anew_while_the_volume_is_used() {
+    let Some(rig) = Rig::new() else { return };
+    fs::write(rig.path("config"), "[cache]\nkeep = \"1 s\"\n").unwrap();
+    rig.make("memory", "memory");
+    succeed(rig.try_mount("memory", "cache_size=512M"));
+    let mount = rig.path("memory");
+    assert!(locked(&rig, "memory") <= 72, "{} MiB", locked(&rig, "memory"));
+    let bytes: Vec<u8> = (0..300 * MIB).map(|at| (at / 4096) as u8).collect();
+    let is_whole = |name: &str| fs::read(mount.join(name)).unwrap() == bytes;
+    fs::write(mount.join("a.mov"), &bytes).unwrap();
+    let most = locked(&rig, "memory");
+    assert!((200..=512).contains(&most), "{most} MiB");
+    // Nobody uses it any more: all goes but what is kept ready.
+    assert!(
+        comes_to_hold(Duration::from_secs(60), || taken(&rig, "memory").0 <= 80),
+        "{:?}",
+        taken(&rig, "memory")
+    );
+    assert!(locked(&rig, "memory") <= 80);
+    assert!(is_whole("a.mov"));
+
+    let load = Load::on(&mount);
+    // Down, beside others.
+    let remount = |size: &str| rig.try_mount_again("memory", &format!("remount,cache_size={size}"));
+    assert!(is_whole("a.mov") && taken(&rig, "memory").0 > 200, "{:?}", taken(&rig, "memory"));
+    succeed(remount("64M"));
+    let is_down = || taken(&rig, "memory") == (64, 64) && locked(&rig, "memory") == 64;
+    assert!(comes_to_hold(Duration::from_secs(60), is_down), "{:?}", taken(&rig, "memory"));
+    assert!(is_whole("a.mov") && taken(&rig, "memory").0 == 64);
+    // Up.
+    succeed(remount("700M"));
+    fs::write(mount.join("b.mov"), &bytes).unwrap();
+    assert!(is_whole("a.mov") && is_whole("b.mov"));
+    assert_eq!(taken(&rig, "memory").1, 696, "whole 8 MiB");
+    assert!(taken(&rig, "memory").0 > 300, "{:?}", taken(&rig, "memory"));
+    assert_eq!(rig.info("memory")["options"]["cache_bytes"], 700 << 20);
+    // What cannot be is one line.
+    refuse(remount("10T"), 32, "a cache of 10 TiB does not fit into the");
+    refuse(remount("1M"), 1, "cache_size: 1 MiB is outside of 64 MiB to 16 TiB");
+    // Where no option says it, the configuration does.
+    assert!(load.end() > 0);
+    succeed(rig.umount("memory"));
+    fs::write(rig.path("config"), "[cache]\nsize = \"128 MiB\"\n").unwrap();
+    succeed(rig.try_mount_again("memory", "transport=device"));
+    assert_eq!(taken(&rig, "memory").1, 128);
+    fs::write(rig.path("config"), "[cache]\nsize = \"256 MiB\"\nkeep = \"1 s\"\n").unwrap();
+    assert!(say(&["reload", "memory"]).ends_with(": cache.size, cache.keep\n"));
+    assert_eq!(taken(&rig, "memory").1, 256);
+    assert!(is_whole("b.mov"));
 }

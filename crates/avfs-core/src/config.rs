@@ -78,12 +78,22 @@ pub struct Config {
 }
 
 /// `[cache]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
     /// Pinned memory for file data: 64 MiB to 16 TiB. `None`: what the machine can spare.
     #[serde(deserialize_with = "quantity::cache_size")]
     pub size: Option<Bytes>,
+    /// For how long data stays in memory that no client uses: 1 s to 24 h.
+    #[serde(deserialize_with = "quantity::cache_keep")]
+    pub keep: Duration,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        // An operator's target: a pause is shorter, a night is longer.
+        Self { size: None, keep: Duration::from_secs(600) }
+    }
 }
 
 /// `[journal]`
@@ -289,7 +299,7 @@ impl Config {
         let fixed = |setting, is_same: bool| (!is_same).then_some(Change { setting, is_live: false });
         // Named whole, so that a new one is not forgotten here.
         let Self { cache, journal, scheduler, requests, log, control, device, streams } = self;
-        let CacheConfig { size } = cache;
+        let CacheConfig { size, keep } = cache;
         let JournalConfig { commit_age, checkpoint_interval } = journal;
         let SchedulerConfig {
             queue_depth,
@@ -305,7 +315,8 @@ impl Config {
         let (LogConfig { level }, ControlConfig { group }) = (log, control);
         let now = &other.scheduler;
         [
-            fixed("cache.size", *size == other.cache.size),
+            live("cache.size", *size == other.cache.size),
+            live("cache.keep", *keep == other.cache.keep),
             live("journal.commit_age", *commit_age == other.journal.commit_age),
             live("journal.checkpoint_interval", *checkpoint_interval == other.journal.checkpoint_interval),
             fixed("scheduler.queue_depth", *queue_depth == now.queue_depth),

@@ -393,8 +393,11 @@ pub struct VolumeReport {
     pub free_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Cache: pinned memory in bytes, and how much of it holds data.
+    /// The most pinned memory that the cache may take, in bytes.
     pub cache_bytes: u64,
+    /// What the machine has given of it, in bytes: what is in use, and what is ready for use.
+    #[serde(default)]
+    pub cache_taken_bytes: u64,
     /// Bytes of the cache in use.
     pub cache_used_bytes: u64,
     /// Bytes kept for players that have not come to them yet.

@@ -25,8 +25,9 @@ use crate::steps::{Step, has};
 use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
-use avfs_io::pool::{Buffer, Pool};
+use avfs_io::pool::{Buffer, Pool, total};
 use avfs_io::{Completion, CompletionSink, DeclaredStream, Gate, Incident, Promise};
+use memory::{Cached, Tender};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::{StreamId, StreamSpec};
 use std::collections::HashMap;
@@ -288,6 +289,9 @@ pub struct Volume {
     timer_thread: Mutex<Option<JoinHandle<()>>>,
     /// How the shutdown went, if there was one.
     ended: OnceLock<Result<()>>,
+    tender: Tender,
+    /// What holds now.
+    config: Mutex<Config>,
     /// Held while free space is discarded.
     trims: Arc<Mutex<Trims>>,
     /// The device cannot be written, or this code does not know all that must be known to do so.
@@ -559,6 +563,20 @@ impl Shared {
     }
 }
 
+impl Cached for Shared {
+    fn is_over(&self) -> bool {
+        self.lock().stopping
+    }
+
+    fn stamp(&self) -> u64 {
+        self.lock().core.cache_stamp()
+    }
+
+    fn shed(&self, stamp: u64, bytes: u64) -> (u64, bool) {
+        self.run(|state| state.core.shed(stamp, bytes))
+    }
+}
+
 fn answer(continuation: Continuation, outcome: Outcome) {
     match (continuation, outcome) {
         (Continuation::Data(done), Outcome::Data(result)) => done(result),
@@ -653,8 +671,13 @@ impl Volume {
 
         let size =
             options.cache_size.or(options.config.cache.size).unwrap_or(USUAL_CACHE).max(SMALLEST_CACHE);
-        let pool = Pool::new(size, true).map_err(|source| OpenError::Memory { size, source })?;
+        // It may grow to all that the machine has: that costs addresses alone.
+        let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|meminfo| total(&meminfo));
+        let pool = Pool::growing(size, machine.unwrap_or(size))
+            .map_err(|source| OpenError::Memory { size, source })?;
+        let keep = options.config.cache.keep;
         let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
+        let kept = options.config.clone();
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let overdue = options.config.requests.overdue;
         let core_options = CoreOptions {
@@ -694,7 +717,7 @@ impl Volume {
             is_lost: AtomicBool::new(false),
         });
         let sink = Arc::new(Sink(Arc::downgrade(&shared)));
-        let engine = Engine::start_behind(Arc::clone(&gate), Arc::clone(&device), pool, scheduler, sink)?;
+        let engine = Engine::start_behind(Arc::clone(&gate), Arc::clone(&device), scheduler, sink)?;
         let _ = shared.engine.set(engine);
         if let Some(loser) = loser {
             loser.lock().become_known(&shared);
@@ -705,8 +728,12 @@ impl Volume {
             .name("avfs-timer".into())
             .spawn(move || timer.timer())
             .map_err(|source| OpenError::Memory { size: Bytes::ZERO, source })?;
+        let tender = Tender::start(pool, keep, Arc::downgrade(&shared) as Weak<dyn Cached>)
+            .map_err(|source| OpenError::Memory { size: Bytes::ZERO, source })?;
         Ok(Arc::new(Self {
             shared,
+            tender,
+            config: Mutex::new(kept),
             device,
             timer_thread: Mutex::new(Some(timer_thread)),
             ended: OnceLock::new(),
@@ -1294,20 +1321,46 @@ impl Volume {
     /// # Errors
     /// One line that says what streams are promised and would not have; nothing has changed then.
     pub fn reconfigure(&self, config: &Config) -> core::result::Result<(), String> {
-        let memory = Bytes(self.report().cache_bytes);
-        let scheduler = scheduler_config(config, self.device.geometry(), self.device.size(), memory);
-        if let Some(engine) = self.shared.engine.get() {
-            engine.reconfigure(scheduler).map_err(|promised| {
-                format!(
-                    "streams that play are promised {promised} of memory: a cache of {} is needed",
-                    Bytes(promised.0 * 2)
-                )
-            })?;
-        }
+        let mut held = self.config.lock();
+        self.reconfigure_scheduler(config, self.tender.pool().capacity())?;
+        self.tender.set_keep(config.cache.keep);
+        *held = config.clone();
         let files = self.shared.run(|state| state.core.reconfigure(config.clone()));
         for files in files.chunks(FILES_AT_ONCE) {
             self.shared.run(|state| files.iter().for_each(|&ino| state.core.learn_policy_again(ino)));
         }
+        Ok(())
+    }
+
+    fn reconfigure_scheduler(&self, config: &Config, memory: Bytes) -> core::result::Result<(), String> {
+        let Some(engine) = self.shared.engine.get() else { return Ok(()) };
+        let scheduler = scheduler_config(config, self.device.geometry(), self.device.size(), memory);
+        engine.reconfigure(scheduler).map_err(|promised| {
+            let needed = Bytes(promised.0 * 2);
+            format!(
+                "streams that play are promised {promised} of memory, for which a cache of {needed} is needed"
+            )
+        })
+    }
+
+    /// The cache may take so much memory from now on, in whole 8 MiB. What is used beyond is given up as soon as it is written and no player
+    /// comes to it.
+    ///
+    /// # Errors
+    /// One line: streams are promised more, or this volume's cache cannot be so large before it is mounted anew.
+    pub fn set_cache_size(&self, size: Bytes) -> core::result::Result<(), String> {
+        let pool = self.tender.pool();
+        let most = pool.largest_capacity();
+        if size < SMALLEST_CACHE || size > most {
+            return Err(format!(
+                "{size} is outside of {SMALLEST_CACHE} to {most}, all that this machine had when it was mounted"
+            ));
+        }
+        let config = self.config.lock();
+        self.reconfigure_scheduler(&config, size)?;
+        pool.set_capacity(size);
+        self.shared.run(|state| state.core.resize_memory(size));
+        pool.wake();
         Ok(())
     }
 
@@ -1453,6 +1506,7 @@ impl Volume {
         if let Some(timer) = self.timer_thread.lock().take() {
             let _ = timer.join();
         }
+        self.tender.end();
         if let Some(engine) = self.shared.engine.get() {
             engine.shutdown();
         }
@@ -1476,5 +1530,6 @@ impl Volume {
 
 #[cfg(test)]
 mod ended;
+mod memory;
 #[cfg(test)]
 pub(crate) mod trims;

@@ -101,6 +101,11 @@ pub enum Request {
     },
     /// The configuration is read again, and holds from now on.
     Reload {},
+    /// The cache may take so much memory from now on.
+    ResizeCache {
+        /// 64 MiB or more.
+        bytes: u64,
+    },
 }
 
 impl Request {
@@ -110,17 +115,18 @@ impl Request {
             Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
             // All of a large volume's space is looked through, a little at a time.
             Self::FreeSpace {} => true,
-            Self::ExplainPolicy { .. }
-            | Self::Remount { .. }
-            | Self::Sync {}
-            | Self::SetLabel { .. }
-            | Self::Reload {} => true,
+            Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} | Self::SetLabel { .. } => true,
+            Self::Reload {} | Self::ResizeCache { .. } => true,
         }
     }
 
     /// Whether it changes something that others see.
     fn is_roots(&self) -> bool {
-        matches!(self, Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {})
+        match self {
+            Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {} | Self::ResizeCache { .. } => true,
+            Self::Info {} | Self::Extents { .. } | Self::ExplainPolicy { .. } | Self::Events { .. } => false,
+            Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} => false,
+        }
     }
 
     /// What mounting and unmounting need of a daemon is asked without a version: every daemon answers it, also one that was

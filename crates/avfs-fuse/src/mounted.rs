@@ -12,6 +12,7 @@ use avfs_core::format::MAX_LABEL;
 use avfs_core::volume::{Done, Volume};
 use fuse_wire::abi::InitFlags;
 use fuse_wire::{Options, Refusals, Session, Transport};
+use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use units::{Bitrate, Ino};
+use units::{Bitrate, Bytes, Ino};
 
 /// Makes a transport possible for filesystems that are made from now on.
 ///
@@ -71,6 +72,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// One line; nothing has changed then.
     fn reload(&self, volume: &Volume) -> Result<Vec<String>, String>;
+
+    /// The cache may take so much memory from now on.
+    ///
+    /// # Errors
+    /// One line; nothing has changed then.
+    fn resize_cache(&self, volume: &Volume, size: Bytes) -> Result<(), String>;
 
     /// The volume has another name.
     fn is_labelled(&self, label: &str);
@@ -138,6 +145,7 @@ impl Mounted {
         let refusals = Arc::<Refusals>::default();
         let telling = Telling::start(volume).map_err(MountError::Thread)?;
         let (group, host) = (daemon.group, Arc::clone(&daemon.host));
+        let cache_option = Mutex::new(daemon.options.cache_bytes);
         let answering = Answering {
             volume: Arc::clone(volume),
             errors: Arc::clone(&errors),
@@ -148,6 +156,7 @@ impl Mounted {
             events: Arc::clone(&telling.events),
             space: Arc::clone(&telling.space),
             since: Instant::now(),
+            cache_option,
         };
         let path = control::socket_path(device);
         let control = Control::start(&path, group, Arc::new(move |request| answering.answer(request)))
@@ -339,6 +348,8 @@ struct Answering {
     events: Arc<EventLog>,
     space: Arc<SpaceLog>,
     since: Instant,
+    /// `cache_size` of the mount, or of the last remount that named it.
+    cache_option: Mutex<Option<u64>>,
 }
 
 impl Answering {
@@ -378,6 +389,13 @@ impl Answering {
                 }
                 done(set)
             }
+            Request::ResizeCache { bytes } => match self.daemon.host.resize_cache(volume, Bytes(bytes)) {
+                Ok(()) => {
+                    self.cache_option.lock().replace(bytes);
+                    Answer::Done {}
+                }
+                Err(why) => Answer::Error(why),
+            },
             Request::Reload {} => match self.daemon.host.reload(volume) {
                 Ok(changed) => Answer::Changed(changed),
                 Err(why) => Answer::Error(why),
@@ -396,7 +414,7 @@ impl Answering {
             volume: volume.report(),
             connected: mount::is_connected(&self.kernel),
             mounted_on: places.and_then(|places| places.into_iter().next().map(|place| place.directory)),
-            options: self.daemon.options.clone(),
+            options: MountedWith { cache_bytes: *self.cache_option.lock(), ..self.daemon.options.clone() },
             process: std::process::id(),
             errors: {
                 let refusals = &self.refusals;

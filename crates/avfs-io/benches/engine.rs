@@ -48,8 +48,7 @@ fn main() {
     for (batch, stride) in [(1, 2), (16, 2), (256, 2), (256, 1)] {
         let device = Arc::new(FileDevice::open(image.path(), OpenMode::Exclusive).expect("the image"));
         let ends = Arc::new(Ends::default());
-        let engine =
-            Engine::start(device, pool.clone(), Config::default(), ends.clone()).expect("the engine");
+        let engine = Engine::start(device, Config::default(), ends.clone()).expect("the engine");
         let before = processor_time_ns();
         let mut tag = 0;
         while tag < requests {

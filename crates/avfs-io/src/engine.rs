@@ -20,7 +20,6 @@ use crate::engine_core::{
     Command, DeclaredStream, DeviceFacts, Durability, EngineCore, Incident, Inquiry, Promise, Statistics,
 };
 use crate::gate::Gate;
-use crate::pool::Pool;
 use crate::request::{Accepted, Completion, CompletionSink, IoError, IoRequest, IoTag, Promotion};
 use delivery::Delivery;
 use parking_lot::Mutex;
@@ -74,23 +73,20 @@ impl Engine {
     /// By cause, see [`StartError`].
     pub fn start(
         device: Arc<FileDevice>,
-        pool: Pool,
         config: Config,
         sink: Arc<dyn CompletionSink>,
     ) -> Result<Self, StartError> {
-        Self::start_behind(Arc::new(Gate::open()), device, pool, config, sink)
+        Self::start_behind(Arc::new(Gate::open()), device, config, sink)
     }
 
     /// Starts the engine of `device`, to which it gives commands while `gate` is open. What is asked for meanwhile waits, until the
-    /// gate is revoked: then it ends as [`IoError::Fenced`]. Requests whose buffers come from `pool` are moved without the kernel having
-    /// to look at their memory again.
+    /// gate is revoked: then it ends as [`IoError::Fenced`].
     ///
     /// # Errors
     /// By cause, see [`StartError`].
     pub fn start_behind(
         gate: Arc<Gate>,
         device: Arc<FileDevice>,
-        pool: Pool,
         config: Config,
         sink: Arc<dyn CompletionSink>,
     ) -> Result<Self, StartError> {
@@ -108,7 +104,7 @@ impl Engine {
             // The ring is made by the thread that uses it, as it must be.
             move || {
                 let wake = Arc::clone(&shared.wake);
-                let ring = Ring::new(Arc::clone(&device), pool, wake, Arc::clone(&gate), config.queue_depth);
+                let ring = Ring::new(Arc::clone(&device), wake, Arc::clone(&gate), config.queue_depth);
                 match ring {
                     Ok(ring) => {
                         let core = EngineCore::new(config, facts(&device));

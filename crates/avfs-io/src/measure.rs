@@ -66,7 +66,7 @@ pub fn measure(device: Arc<FileDevice>, writes: bool, duration: Duration) -> Res
     // As many as the measurement gives: it has its own reasons.
     let config = Config { max_merge: Bytes::ZERO, learning: false, ..Config::default() };
     let (sender, completions) = mpsc::channel();
-    let engine = Engine::start(device, memory.pool().clone(), config, Arc::new(Ends(Mutex::new(sender))))?;
+    let engine = Engine::start(device, config, Arc::new(Ends(Mutex::new(sender))))?;
     let mut calibration = Calibration::new(plan);
     let mut tags = 0..;
     let mut is_filled = false;

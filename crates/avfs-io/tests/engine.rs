@@ -65,7 +65,7 @@ impl Bench {
         let pool = Pool::new(Bytes::from_mib(64), false).unwrap();
         let ends = Arc::new(Ends::default());
         let config = Config { queue_depth, ..Config::default() };
-        let engine = Engine::start(device, pool.clone(), config, ends.clone()).unwrap();
+        let engine = Engine::start(device, config, ends.clone()).unwrap();
         Self { engine, pool, ends }
     }
 
@@ -297,7 +297,7 @@ fn a_device_opened_for_reading_refuses_writes() {
     let device = Arc::new(FileDevice::open(image.path(), OpenMode::ReadOnly).unwrap());
     let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
     let ends = Arc::new(Ends::default());
-    let engine = Engine::start(device, pool.clone(), Config::default(), ends.clone()).unwrap();
+    let engine = Engine::start(device, Config::default(), ends.clone()).unwrap();
     let buffer = filled(&pool, BLOCK, 1);
     let _ = engine
         .submit([request(1, WRITE, 0, whole(&buffer)), request(2, IoOperation::Read, 0, whole(&buffer))]);
@@ -421,7 +421,7 @@ fn the_sink_may_submit() {
         last: Mutex::new(None),
         changed: Condvar::new(),
     });
-    let engine = Arc::new(Engine::start(device, pool, Config::default(), chain.clone()).unwrap());
+    let engine = Arc::new(Engine::start(device, Config::default(), chain.clone()).unwrap());
     chain.engine.set(Arc::clone(&engine)).unwrap();
     let _ = engine.submit([request(0, IoOperation::Read, 0, whole(&chain.buffer))]);
     let mut last = chain.last.lock();

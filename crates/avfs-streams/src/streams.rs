@@ -123,6 +123,11 @@ impl<K: Default, F> Streams<K, F> {
         }
     }
 
+    /// The host has so much memory from now on.
+    pub fn set_memory(&mut self, memory: Bytes) {
+        self.memory = memory;
+    }
+
     /// From now on nothing is wished for. To be called before anything is open.
     pub fn silence(&mut self) {
         self.advice = Advice::NullStreams;

@@ -229,6 +229,10 @@ pub(super) fn checkpoint_interval<'de, D: Deserializer<'de>>(input: D) -> Result
     duration(input, Duration::from_secs(1)..=Duration::from_secs(3600))
 }
 
+pub(super) fn cache_keep<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    duration(input, Duration::from_secs(1)..=Duration::from_secs(24 * 3600))
+}
+
 pub(super) fn overdue<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
     duration(input, Duration::from_millis(100)..=Duration::from_secs(3600))
 }

@@ -5,9 +5,10 @@
 
 use super::state::blocks::BlockId;
 use super::state::cache::{BlockMemory, CacheBlock};
-use super::state::{Core, HANDED_OVER_BYTES, LEAST_STEPS};
+use super::state::{Core, HANDED_OVER_BYTES, LEAST_STEPS, STEPS};
 use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER};
 use smallvec::{SmallVec, smallvec};
+use units::Bytes;
 
 /// Memory that file data may not take: the log, checkpoints and superblocks need some when everything is dirty.
 const SYSTEM_RESERVE: u64 = 16 << 20;
@@ -49,6 +50,31 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// What is used from now on is younger than this.
+    pub fn cache_stamp(&self) -> u64 {
+        self.data.cache.next_stamp()
+    }
+
+    /// Gives up what was not used since the cache [had this stamp](Self::cache_stamp), in memory alone, until so many bytes are free
+    /// or a turn's steps are done. Gives back how many bytes it was, and whether there may be more.
+    pub fn shed(&mut self, stamp: u64, bytes: u64) -> (u64, bool) {
+        let mut shed = 0;
+        for _ in 0..STEPS {
+            if shed >= bytes {
+                return (shed, false);
+            }
+            let Some((id, block)) = self.data.cache.evict_older(stamp) else { return (shed, false) };
+            shed += block.memory.len() as u64;
+            self.forget_block(id, &block);
+        }
+        (shed, true)
+    }
+
+    /// The memory for all data is so much from now on.
+    pub fn resize_memory(&mut self, memory: Bytes) {
+        self.clients.streams.set_memory(memory);
     }
 
     /// Memory for a block: one buffer, or as many of `longest` as it takes, if there are any.

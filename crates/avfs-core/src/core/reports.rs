@@ -90,6 +90,7 @@ impl Core {
             free_bytes: self.space.allocator.free_blocks() * BLOCK,
             inodes: self.metadata.inodes(),
             cache_bytes: self.data.cache.capacity(),
+            cache_taken_bytes: self.data.pool.taken().0,
             cache_used_bytes: self.data.cache.used(),
             prefetched_bytes: self.data.cache.wanted_bytes(),
             loaded_bytes,

@@ -4,13 +4,12 @@
 //! requests. **State:** the commands at the device, with the memory they move. **Invariant:** a command and its memory leave
 //! the table only after the kernel has answered for it; whatever ends the ring earlier leaks them instead.
 
-use super::runs::{self, Run, Runs};
+use super::runs::{self, Runs};
 use super::start::StartError;
 use super::start::now;
 use crate::device::{Device, FileDevice};
 use crate::engine_core::{Command, Transfer};
 use crate::gate::Gate;
-use crate::pool::Pool;
 use crate::request::IoError;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;
@@ -19,8 +18,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kernel registers at most 1 GiB as one buffer.
-const CHUNK: usize = 1 << 30;
 /// Names the read of the eventfd among the answers; commands are named by their place in the table.
 const WAKE: u64 = u64::MAX;
 
@@ -28,8 +25,6 @@ pub(super) struct Ring {
     uring: IoUring,
     device: Arc<FileDevice>,
     device_registered: bool,
-    pool: Pool,
-    pool_registered: bool,
     wake: Arc<OwnedFd>,
     /// Where the kernel reads the eventfd's counter to.
     wake_count: Box<u64>,
@@ -84,7 +79,6 @@ impl Ring {
     /// A ring for `depth` commands at once, for use on the thread that makes it only.
     pub(super) fn new(
         device: Arc<FileDevice>,
-        pool: Pool,
         wake: Arc<OwnedFd>,
         gate: Arc<Gate>,
         depth: u32,
@@ -101,23 +95,10 @@ impl Ring {
                 false
             }
         };
-        let pool_registered = match register(&uring, &pool) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    capacity = %pool.capacity(),
-                    "the buffers are not registered with the ring; each command pins its own (raise RLIMIT_MEMLOCK)"
-                );
-                false
-            }
-        };
         Ok(Self {
             uring,
             device_registered,
             device,
-            pool,
-            pool_registered,
             wake,
             wake_count: Box::new(0),
             wake_armed: false,
@@ -285,18 +266,9 @@ impl Ring {
         let rw_flags = if durable { libc::RWF_DSYNC } else { 0 };
         if let [run] = memory[..] {
             let length = run.length as u32;
-            return match (self.registered_chunk(run), write) {
-                (Some(chunk), false) => {
-                    opcode::ReadFixed::new(fd, run.address, length, chunk).offset(offset).build()
-                }
-                (Some(chunk), true) => {
-                    let entry = opcode::WriteFixed::new(fd, run.address, length, chunk);
-                    entry.offset(offset).rw_flags(rw_flags).build()
-                }
-                (None, false) => opcode::Read::new(fd, run.address, length).offset(offset).build(),
-                (None, true) => {
-                    opcode::Write::new(fd, run.address, length).offset(offset).rw_flags(rw_flags).build()
-                }
+            return match write {
+                false => opcode::Read::new(fd, run.address, length).offset(offset).build(),
+                true => opcode::Write::new(fd, run.address, length).offset(offset).rw_flags(rw_flags).build(),
             };
         }
         let vectors = &self.at_device[index].as_ref().expect("the caller filled it").vectors;
@@ -305,14 +277,6 @@ impl Ring {
             false => opcode::Readv::new(fd, first, count).offset(offset).build(),
             true => opcode::Writev::new(fd, first, count).offset(offset).rw_flags(rw_flags).build(),
         }
-    }
-
-    /// The registered buffer in which `run` lies whole.
-    fn registered_chunk(&self, run: Run) -> Option<u16> {
-        let start = (run.address as usize).checked_sub(self.pool.base() as usize)?;
-        let last = start + run.length - 1;
-        let inside = self.pool_registered && (last as u64) < self.pool.capacity().as_u64();
-        (inside && start / CHUNK == last / CHUNK).then_some((start / CHUNK) as u16)
     }
 }
 
@@ -326,12 +290,11 @@ impl Drop for Ring {
             std::mem::forget(std::mem::take(&mut self.wake_count));
         }
         // The kernel takes a closed ring apart some time later. Until then it would keep the device open, with its
-        // locks, and the pool's memory: a mount or a check that follows an unmount would find the device in use.
-        let submitter = self.uring.submitter();
-        let device = if self.device_registered { submitter.unregister_files() } else { Ok(()) };
-        let pool = if self.pool_registered { submitter.unregister_buffers() } else { Ok(()) };
-        if let Err(error) = device.and(pool) {
-            tracing::warn!(%error, "device and memory stay in use until the kernel has taken the ring apart");
+        // locks: a mount or a check that follows an unmount would find it in use.
+        if self.device_registered
+            && let Err(error) = self.uring.submitter().unregister_files()
+        {
+            tracing::warn!(%error, "the device stays in use until the kernel has taken the ring apart");
         }
     }
 }
@@ -375,19 +338,6 @@ fn keep_order(uring: &IoUring) {
     if let Err(error) = uring.submitter().register_iowq_max_workers(&mut [1, 0]) {
         tracing::warn!(%error, "long commands may reach the device in pieces, in turn (it takes Linux 5.15)");
     }
-}
-
-fn register(uring: &IoUring, pool: &Pool) -> io::Result<()> {
-    let capacity = pool.capacity().as_u64() as usize;
-    let chunks: Vec<libc::iovec> = (0..capacity)
-        .step_by(CHUNK)
-        .map(|start| libc::iovec {
-            iov_base: pool.base().wrapping_add(start).cast(),
-            iov_len: CHUNK.min(capacity - start),
-        })
-        .collect();
-    // SAFETY: the chunks are the pool's mapping, which the ring's handle to the pool keeps mapped.
-    unsafe { uring.submitter().register_buffers(&chunks) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::OpenMode;
+use crate::pool::Pool;
 use crate::request::{IoOperation, Segment};
 use rtsched::Class;
 use smallvec::{SmallVec, smallvec};
@@ -36,8 +37,7 @@ impl Fixture {
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
         let gate = Arc::new(Gate::open());
-        let ring =
-            Ring::new(device, pool.clone(), Arc::clone(&wake), Arc::clone(&gate), queue_depth).unwrap();
+        let ring = Ring::new(device, Arc::clone(&wake), Arc::clone(&gate), queue_depth).unwrap();
         let heard = Arc::new(Heard::default());
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),

@@ -1,40 +1,69 @@
 //! The mapping itself: the one place that turns pool offsets into addresses.
 
-use memmap2::{MmapMut, MmapOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// An anonymous private mapping with an aligned start, alive as long as this value.
 #[derive(Debug)]
 pub(super) struct Memory {
-    _map: MmapMut,
+    map: *mut libc::c_void,
+    map_length: usize,
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: `base` points into `_map`, which moves with it and is unmapped only on drop; the methods below say why
-// access from several threads is sound.
+// SAFETY: `base` points into the mapping, which is unmapped only on drop; the methods below say why access from several threads
+// is sound.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub(super) fn map(length: usize, alignment: usize, pin: bool) -> io::Result<Self> {
-        let mut map = MmapOptions::new().len(length + alignment).map_anon()?;
-        let skip = (map.as_ptr() as usize).next_multiple_of(alignment) - map.as_ptr() as usize;
-        // SAFETY: skip < alignment, and the mapping is `length + alignment` long.
-        let base = unsafe { map.as_mut_ptr().add(skip) };
-        if pin {
-            #[cfg(target_os = "linux")]
-            // Without huge pages everything still works, slower.
-            let _ = map.advise(memmap2::Advice::HugePage);
-            map.lock()?;
+    /// All of it can be used, and is backed as it is touched; with `reserve`, addresses alone: what is used has to be
+    /// [taken](Self::take) before.
+    pub(super) fn map(length: usize, alignment: usize, reserve: bool) -> io::Result<Self> {
+        let map_length = length + alignment;
+        let (protection, flags) = match reserve {
+            true => (libc::PROT_NONE, libc::MAP_NORESERVE),
+            false => (libc::PROT_READ | libc::PROT_WRITE, 0),
+        };
+        let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, at a place that the kernel chooses.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), map_length, protection, flags, -1, 0) };
+        if map == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
         }
-        Ok(Self { _map: map, base, length })
+        if reserve {
+            // Without huge pages everything still works, slower.
+            // SAFETY: all of the mapping, of which nothing is used yet.
+            unsafe { libc::madvise(map, map_length, libc::MADV_HUGEPAGE) };
+        }
+        let skip = (map as usize).next_multiple_of(alignment) - map as usize;
+        // SAFETY: skip < alignment, and the mapping is `length + alignment` long.
+        let base = unsafe { map.cast::<u8>().add(skip) };
+        Ok(Self { map, map_length, base, length })
     }
 
-    pub(super) fn base(&self) -> *mut u8 {
-        self.base
+    /// From now on these bytes, of whole pages, can be used: zeros, locked into memory.
+    pub(super) fn take(&self, offset: usize, length: usize) -> io::Result<()> {
+        let place = self.at(offset, length).cast();
+        // SAFETY: inside the mapping (`at` checks), and nobody uses it before this returns.
+        let taken = unsafe {
+            libc::mprotect(place, length, libc::PROT_READ | libc::PROT_WRITE) == 0
+                && libc::mlock(place, length) == 0
+        };
+        if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// These bytes, of whole pages, which nobody uses any more, are the machine's again.
+    pub(super) fn give_back(&self, offset: usize, length: usize) -> io::Result<()> {
+        let place = self.at(offset, length).cast();
+        // SAFETY: inside the mapping (`at` checks). Whatever holds bytes of it holds a `Piece`, and there is none of these; they read as
+        // zeros when they are taken again, which is a value that they can have.
+        let given = unsafe {
+            libc::munlock(place, length) == 0 && libc::madvise(place, length, libc::MADV_DONTNEED) == 0
+        };
+        if given { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     pub(super) fn length(&self) -> usize {
@@ -48,7 +77,7 @@ impl Memory {
     }
 
     pub(super) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
-        // SAFETY: inside the mapping (`at` checks), initialised (anonymous memory is zero), and alive as long as
+        // SAFETY: inside the mapping (`at` checks), taken, initialised (anonymous memory is zero), and alive as long as
         // `self`. A buffer's bytes are changed only through `copy_in`, `zero` and the device; the filesystem lets
         // those overlap with a reader only when a client writes a range that another is reading at that moment.
         // The readers only copy the bytes or hand them to the kernel, so such a race decides which bytes are
@@ -85,5 +114,12 @@ impl Memory {
     pub(super) fn zero(&self, offset: usize, length: usize) {
         // SAFETY: inside the mapping.
         unsafe { std::ptr::write_bytes(self.at(offset, length), 0, length) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this mapping, of which nothing is borrowed any more.
+        unsafe { libc::munmap(self.map, self.map_length) };
     }
 }

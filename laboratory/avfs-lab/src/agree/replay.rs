@@ -32,7 +32,7 @@ pub(super) fn play(script: &Script, lun: &Lun, device: &Path) -> Result<Side, Ag
     let device = Arc::new(FileDevice::open(device, OpenMode::Exclusive)?);
     let ends = Arc::new(Ends::default());
     let sink = Arc::clone(&ends) as Arc<dyn CompletionSink>;
-    let engine = Engine::start(device, memory.pool().clone(), script.config.clone(), sink)?;
+    let engine = Engine::start(device, script.config.clone(), sink)?;
     let before = lun.counters();
     let start = engine::now() + HEAD_START;
     let mut player = Player { engine: &engine, ends: &ends, memory, start, side: Side::default() };

@@ -257,7 +257,12 @@ impl Cache {
     }
 
     pub(in crate::core) fn used(&self) -> u64 {
-        self.capacity() - self.pool.available().as_u64()
+        self.pool.used().as_u64()
+    }
+
+    /// The stamp of what is used next: what was used before is older.
+    pub(in crate::core) fn next_stamp(&self) -> u64 {
+        self.next_stamp
     }
 
     pub(in crate::core) fn touch(&mut self, id: BlockId) {
@@ -429,6 +434,14 @@ impl Cache {
     /// Those of them that were not evicted, for the audit.
     pub(in crate::core) fn gone(&self) -> impl Iterator<Item = &CacheBlock> {
         self.gone.iter().flat_map(BlockIndex::ids).filter_map(|id| self.get(id))
+    }
+
+    /// Takes out the clean block that was not used for longest, if that was before this stamp and no player will come to it.
+    pub(in crate::core) fn evict_older(&mut self, stamp: u64) -> Option<(BlockId, CacheBlock)> {
+        let fits = |block: &CacheBlock| block.is_idle() && !block.memory.is_shared() && block.wanted == 0;
+        let mut blocks = self.clean.range(..stamp).map(|(_, &id)| id);
+        let id = blocks.find(|&id| self.get(id).is_some_and(fits))?;
+        self.remove(id).map(|block| (id, block))
     }
 
     /// Takes out the clean block that was not used for longest, of those to which no player will come if there is one.
