@@ -15,7 +15,9 @@ for kind in "${kinds[@]}"; do
 	with_volume "$kind" 4G "$SCRATCH/$kind"
 	{
 		printf '    %s\n' "server min protocol = NT1" "ntlm auth = yes"
-		samba_share "$kind" media "$SCRATCH/$kind/share"
+		# The load speaks SMB1, whose Flush the module io_uring of Samba 4.17 never answers: it polls its ring in the main loop alone,
+		# and SMB1 waits in one of its own. SMB2 and SMB3 are answered.
+		samba_share "$kind" media "$SCRATCH/$kind/share" | sed '/vfs objects/s/ io_uring//'
 	} >"$SCRATCH/shares"
 	start_smbd "$SCRATCH/shares"
 	for clients in 1 4 16; do

@@ -13,11 +13,11 @@ use crate::service::Service;
 use avfs_core::config::Config;
 use avfs_core::types::AccessTimes;
 use avfs_core::volume::{OpenError, OpenOptions, Volume};
-use avfs_fuse::Mounted;
 use avfs_fuse::control::{self, Answer, Client, ClientError, Info, Request};
 use avfs_fuse::mount::{self, DeviceNumber, MountEntry, Tree, printable};
 use avfs_fuse::mounted::Daemon;
 use avfs_fuse::signals::Signals;
+use avfs_fuse::{Mounted, Transport};
 use avfs_io::device::OpenError as DeviceError;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
@@ -107,7 +107,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let options = MountOptions::parse(&arguments.options.join(","), arguments.sloppy)
+    let mut options = MountOptions::parse(&arguments.options.join(","), arguments.sloppy)
         .map_err(|why| Failure::new(WRONG_USAGE, why))?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new(WRONG_USAGE, "only root can mount: run this with sudo"));
@@ -143,8 +143,8 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         claim.release();
         return Ok(());
     }
-    let transport = options.transport.unwrap_or_default();
-    avfs_fuse::mounted::prepare(transport).map_err(|error| Failure::new(MOUNT_FAILED, error))?;
+    let transport = avfs_fuse::mounted::transport(options.transport);
+    options.transport = Some(transport.map_err(|error| Failure::new(MOUNT_FAILED, error))?);
     if let Err(remark) = mount::raise_pages_limit() {
         crate::tell(format_args!("{NAME}: {remark}"));
     }
@@ -430,7 +430,8 @@ fn serve(
     if let Some(why) = &refusal {
         crate::tell(format_args!("{NAME}: {}: {why}", printable(&path)));
     }
-    let transport = options.transport.unwrap_or_default();
+    // It was chosen before the kernel was asked for a filesystem.
+    let transport = options.transport.unwrap_or(Transport::Device);
     let mounted =
         Mounted::start(&volume, connection, device, transport, daemon).map_err(|error| error.to_string())?;
     let made_known = claim

@@ -164,8 +164,9 @@ impl MountOptions {
             ("config", asked.config.as_ref().map(path), asked.config == with.config),
             ("log", asked.log.as_ref().map(path), asked.log == with.log),
             ("transport", asked.transport.clone(), {
-                let default = Transport::default().to_string();
-                asked.transport == Some(with.transport.clone().unwrap_or(default))
+                // A daemon that does not say it is one of before there was a choice.
+                let first = Transport::Device.to_string();
+                asked.transport == Some(with.transport.clone().unwrap_or(first))
             }),
         ];
         pairs
@@ -235,6 +236,9 @@ mod tests {
             assert!(parse(other).differs(&with).is_some(), "{other}");
         }
         assert_eq!(parse("config=/a b").differs(&with).unwrap(), "config=/a b");
+        let with = parse("transport=ring").lasting();
+        assert_eq!(parse("transport=ring").differs(&with), None);
+        assert_eq!(parse("transport=device").differs(&with).unwrap(), "transport=device");
     }
 
     #[test]

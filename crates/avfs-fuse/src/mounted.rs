@@ -23,14 +23,19 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use units::{Bitrate, Bytes, Ino};
 
-/// Makes a transport possible for filesystems that are made from now on.
+/// The transport of filesystems that are made from now on: the one that is wanted, or else rings where this kernel has them.
 ///
 /// # Errors
-/// When this kernel has no rings, or this process may not switch them on.
-pub fn prepare(transport: Transport) -> Result<(), MountError> {
-    match transport {
-        Transport::Device => Ok(()),
-        Transport::Ring => fuse_wire::enable_rings().map_err(MountError::Ring),
+/// When rings are wanted, and this kernel has none, or this process may not switch them on.
+pub fn transport(wanted: Option<Transport>) -> Result<Transport, MountError> {
+    match (wanted, fuse_wire::enable_rings()) {
+        (Some(Transport::Device), _) => Ok(Transport::Device),
+        (_, Ok(())) => Ok(Transport::Ring),
+        (Some(Transport::Ring), Err(error)) => Err(MountError::Ring(error)),
+        (None, Err(error)) => {
+            tracing::info!(%error, "requests come through /dev/fuse");
+            Ok(Transport::Device)
+        }
     }
 }
 
@@ -38,7 +43,7 @@ pub fn prepare(transport: Transport) -> Result<(), MountError> {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// No rings.
-    #[error("requests cannot come through io_uring: {0}; mount without transport=ring")]
+    #[error("requests cannot come through io_uring: {0}; mount with transport=device")]
     Ring(io::Error),
     /// The kernel and this daemon do not understand each other.
     #[error("the kernel and this daemon do not agree: {0}")]

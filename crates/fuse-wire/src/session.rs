@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How requests come from the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Through `/dev/fuse`: media cost least.
-    #[default]
+    /// Through `/dev/fuse`: large reads and writes cost one copy less.
     Device,
-    /// Through io_uring: a single local client waits less.
+    /// Through io_uring: a request is served on its client's processor.
     Ring,
 }
 
