@@ -27,5 +27,6 @@ HEADER
 section "One large file: AVFS, ext4, XFS and the device itself" benches/sequential.sh 4 3
 section "dbench: AVFS, ntfs-3g, ext4" benches/dbench.sh ntfs,ext4,avfs 20 1 4
 section "The NetBench load through smbd" benches/netbench.sh 20
+section "Small files" benches/small.sh 3
 section "Frames of a sequence through SMB" benches/frames.sh avfs 10000
 section "A million files" benches/million.sh 1000000

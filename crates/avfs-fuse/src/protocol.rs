@@ -42,8 +42,6 @@ bitflags! {
         const DIRECT_IO = 1;
         /// Pages from earlier opens are still true.
         const KEEP_CACHE = 2;
-        /// The kernel may keep the directory's listing.
-        const CACHE_DIR = 8;
         /// No request at close(2).
         const NO_FLUSH = 32;
         /// Writers of one file do not wait for one another.
@@ -52,9 +50,6 @@ bitflags! {
 }
 
 impl OpenReply {
-    /// For a directory.
-    pub const DIRECTORY: Self = Self::CACHE_DIR.union(Self::KEEP_CACHE);
-
     /// For a file.
     pub fn file(opened: &Opened) -> Self {
         let cache = match opened.cache {
