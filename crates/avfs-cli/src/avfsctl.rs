@@ -7,12 +7,15 @@ mod events;
 mod frag;
 mod label;
 mod list;
+mod plan;
 mod policy;
 mod reload;
 mod samba;
+mod simulate;
 mod streams;
 mod times;
 mod top;
+mod trace;
 mod volumes;
 
 use crate::calibrate::{self, Found, Kept};
@@ -88,6 +91,8 @@ enum Command {
     Label(label::Arguments),
     /// List all volumes that are mounted on this host
     List(list::Arguments),
+    /// Say how many streams of which codecs a device carries: one that was measured, or one that is to be bought
+    Plan(plan::Arguments),
     /// Set, show and explain what files are worth
     #[command(subcommand)]
     Policy(policy::Command),
@@ -95,6 +100,8 @@ enum Command {
     Reload(reload::Arguments),
     /// Print a share for Samba's smb.conf, with the reason for each line
     SambaConfig(samba::Arguments),
+    /// Say which streams of a recording would have been late with more editors, a lost disk, another device or other settings
+    Simulate(simulate::Arguments),
     /// Show who plays what, how it is served, and for how many more there is room
     Streams(streams::Arguments),
     /// Write everything that was accepted so far to the device
@@ -104,6 +111,9 @@ enum Command {
     },
     /// Watch who plays what, live; q ends
     Top(top::Arguments),
+    /// Record what the scheduler of a volume is asked and what its device does, show it, and export it for Perfetto
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Say what made a file late: another stream, best effort, seeks, a slow disk, too many streams, or the client itself
     Why(events::WhyArguments),
 }
@@ -165,11 +175,14 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         }
         Command::Label(arguments) => label::run(&mut output, arguments)?,
         Command::List(arguments) => list::run(&mut output, arguments)?,
+        Command::Plan(arguments) => plan::run(&mut output, arguments)?,
         Command::Policy(command) => policy::run(&mut output, command)?,
         Command::Reload(arguments) => reload::run(&mut output, arguments)?,
         Command::SambaConfig(arguments) => samba::print(&mut output, arguments)?,
+        Command::Simulate(arguments) => simulate::run(&mut output, arguments)?,
         Command::Streams(arguments) => streams::run(&mut output, arguments)?,
         Command::Top(arguments) => top::run(&mut output, arguments)?,
+        Command::Trace(command) => trace::run(&mut output, command)?,
         Command::Why(arguments) => events::why(&mut output, arguments)?,
         Command::Sync { volume } => match Volume::find(volume)?.ask(&Request::Sync {})? {
             Answer::Done {} => {}

@@ -5,7 +5,6 @@
 
 use crate::config::{Config, DeviceConfig};
 use crate::types::{DeviceReport, ServiceFigures, ServiceOrigin, ServiceReport};
-use avfs_io::Geometry;
 use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Calibrated, ServiceTime};
 use units::{Bytes, nanos};
@@ -17,18 +16,13 @@ const DEPTH_OF_HEADS: u32 = 2;
 /// Flash needs many commands for its channels.
 const DEPTH_OF_FLASH: u32 = 32;
 
-/// The scheduler's configuration for a device of `size`, with `memory` for everything that is cached.
-pub(crate) fn scheduler_config(
-    config: &Config,
-    geometry: Geometry,
-    size: Bytes,
-    memory: Bytes,
-) -> rtsched::Config {
+/// The scheduler's configuration for a device of `size`, which has heads if it is `rotational`, with `memory` for everything that is cached.
+pub fn scheduler_config(config: &Config, rotational: bool, size: Bytes, memory: Bytes) -> rtsched::Config {
     let default = rtsched::Config::default();
     let DeviceConfig { read, read_ends, write, write_times, flush } = config.device;
-    let depth = if geometry.rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
+    let depth = if rotational { DEPTH_OF_HEADS } else { DEPTH_OF_FLASH };
     let figures = rtsched::Config {
-        device_size: if geometry.rotational { size } else { Bytes::ZERO },
+        device_size: if rotational { size } else { Bytes::ZERO },
         // The rest is for what is dirty and what is kept.
         buffer_memory: Bytes(memory.0 / 2),
         buffer_piece: Bytes(MAX_BUFFER as u64),
@@ -96,14 +90,9 @@ mod tests {
     use super::*;
     use units::Duration;
 
-    fn geometry(rotational: bool) -> Geometry {
-        let block = Bytes(4096);
-        Geometry { logical_block: block, physical_block: block, optimal_io: Bytes::ZERO, rotational }
-    }
-
     fn told(text: &str, rotational: bool) -> rtsched::Config {
         let config = Config::parse(text).expect("it is a configuration");
-        scheduler_config(&config, geometry(rotational), Bytes::from_mib(1 << 20), Bytes::from_mib(1024))
+        scheduler_config(&config, rotational, Bytes::from_mib(1 << 20), Bytes::from_mib(1024))
     }
 
     #[test]
@@ -159,8 +148,7 @@ mod tests {
     #[test]
     fn a_report_says_where_figures_come_from() {
         let config = Config::parse("[device]\nread_access = \"9 ms\"\nread_rate = \"200 MB/s\"\n").unwrap();
-        let start =
-            scheduler_config(&config, geometry(true), Bytes::from_mib(1 << 20), Bytes::from_mib(1024));
+        let start = scheduler_config(&config, true, Bytes::from_mib(1 << 20), Bytes::from_mib(1024));
         let report = report(&start, config.device, [start.read, start.write, start.read]);
         let origins: Vec<_> = report.services.iter().map(|service| service.origin).collect();
         assert_eq!(origins, [ServiceOrigin::Measured, ServiceOrigin::Default, ServiceOrigin::Default]);

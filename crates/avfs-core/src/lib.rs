@@ -14,7 +14,7 @@ mod casing;
 mod codec;
 pub mod config;
 pub mod core;
-mod device;
+pub mod device;
 mod directory;
 pub mod error;
 pub mod events;

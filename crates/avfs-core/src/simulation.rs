@@ -17,6 +17,7 @@ use crate::recovery::{RecoveryError, recover};
 use crate::types::*;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, SimEngine, Timing};
+use avfs_io::trace::Part;
 use avfs_io::{Completion, Device, Gate, Geometry};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -81,7 +82,7 @@ impl SimVolume {
         geometry: Geometry,
         timing: Box<dyn Timing>,
     ) -> core::result::Result<Self, RecoveryError> {
-        let scheduler = scheduler_config(&config, geometry, disk.size(), pool.capacity());
+        let scheduler = scheduler_config(&config, geometry.rotational, disk.size(), pool.capacity());
         let engine = SimEngine::timed(disk, scheduler, timing);
         Self::mount_on(engine, pool, config, 1, EPOCH)
     }
@@ -99,7 +100,7 @@ impl SimVolume {
         timing: Box<dyn Timing>,
         clock: Instant,
     ) -> core::result::Result<Self, RecoveryError> {
-        let scheduler = scheduler_config(&config, disk.geometry(), disk.size(), pool.capacity());
+        let scheduler = scheduler_config(&config, disk.geometry().rotational, disk.size(), pool.capacity());
         let engine = SimEngine::timed(disk, scheduler, timing).behind(gate);
         Self::mount_on(engine, pool, config, 1, clock)
     }
@@ -173,6 +174,11 @@ impl SimVolume {
     /// How many more players at this rate there is room for, of 200.
     pub fn room_for(&self, rate: Bitrate) -> u32 {
         self.engine.copy_of_scheduler().room_for(self.clock, &StreamSpec::reader(rate), 200)
+    }
+
+    /// See [`Volume::trace`](crate::volume::Volume::trace); without names.
+    pub fn trace(&mut self, since: Option<u64>) -> Option<Part> {
+        self.engine.trace(self.clock, since)
     }
 
     /// What has happened to those who play since the last call.

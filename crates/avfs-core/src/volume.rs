@@ -26,11 +26,12 @@ use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
 use avfs_io::engine::{self, Engine, StartError};
 use avfs_io::pool::{Buffer, Pool, total};
+use avfs_io::trace::Part;
 use avfs_io::{Completion, CompletionSink, DeclaredStream, Gate, Incident, Promise};
 use memory::{Cached, Tender};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rtsched::{StreamId, StreamSpec};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -676,7 +677,8 @@ impl Volume {
         let pool = Pool::growing(size, machine.unwrap_or(size))
             .map_err(|source| OpenError::Memory { size, source })?;
         let keep = options.config.cache.keep;
-        let scheduler = scheduler_config(&options.config, device.geometry(), device.size(), pool.capacity());
+        let scheduler =
+            scheduler_config(&options.config, device.geometry().rotational, device.size(), pool.capacity());
         let kept = options.config.clone();
         let (scheduler_start, device_config) = (scheduler.clone(), options.config.device);
         let overdue = options.config.requests.overdue;
@@ -1302,6 +1304,19 @@ impl Volume {
         }
     }
 
+    /// Begins a recording of what the engine is asked and does, or gives what was recorded from that number on, with what the streams in it are
+    /// called. `None`: the recording has ended, because nobody asked for long. Waits for the engine's thread, not for the device.
+    pub fn trace(&self, since: Option<u64>) -> Option<(Part, BTreeMap<u64, String>)> {
+        let part = self.shared.engine.get()?.trace(since)?;
+        let begun = part.begin.iter().flat_map(|begin| begin.streams.iter().map(|stream| stream.stream));
+        let asked = part.begin.iter().flat_map(|begin| begin.waiting.iter().filter_map(|asked| asked.stream));
+        let declared = part.records.iter().filter_map(|record| record.what.stream());
+        let streams: BTreeSet<u64> = begun.chain(asked).chain(declared).collect();
+        let name = |core: &Core, stream: u64| Some((stream, core.shown_stream(StreamId(stream)).0?));
+        let names = self.with(|core| streams.into_iter().filter_map(|stream| name(core, stream)).collect());
+        Some((part, names))
+    }
+
     /// What has happened to those who play since the last call: what is not over yet comes with a later one, or now if `all` is wanted.
     pub fn happened(&self, all: bool) -> Vec<EventReport> {
         let mut state = self.shared.lock();
@@ -1334,7 +1349,8 @@ impl Volume {
 
     fn reconfigure_scheduler(&self, config: &Config, memory: Bytes) -> core::result::Result<(), String> {
         let Some(engine) = self.shared.engine.get() else { return Ok(()) };
-        let scheduler = scheduler_config(config, self.device.geometry(), self.device.size(), memory);
+        let scheduler =
+            scheduler_config(config, self.device.geometry().rotational, self.device.size(), memory);
         engine.reconfigure(scheduler).map_err(|promised| {
             let needed = Bytes(promised.0 * 2);
             format!(

@@ -15,6 +15,7 @@ use avfs_core::free_space::FreeSpaceReport;
 use avfs_core::types::{
     AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, VolumeReport,
 };
+use avfs_io::trace::Part;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,13 @@ pub enum Request {
         /// 64 MiB or more.
         bytes: u64,
     },
+    /// Record what the scheduler is asked and what the device does: begin, or give what was recorded since. A recording that is asked for
+    /// nothing for ten seconds ends.
+    Trace {
+        /// From the record of this number on; without it, a recording begins.
+        #[serde(default)]
+        since: Option<u64>,
+    },
 }
 
 impl Request {
@@ -113,6 +121,7 @@ impl Request {
     fn waits_for_device(&self) -> bool {
         match self {
             Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
+            Self::Trace { .. } => false,
             // All of a large volume's space is looked through, a little at a time.
             Self::FreeSpace {} => true,
             Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} | Self::SetLabel { .. } => true,
@@ -125,7 +134,7 @@ impl Request {
         match self {
             Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {} | Self::ResizeCache { .. } => true,
             Self::Info {} | Self::Extents { .. } | Self::ExplainPolicy { .. } | Self::Events { .. } => false,
-            Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} => false,
+            Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} | Self::Trace { .. } => false,
         }
     }
 
@@ -148,6 +157,8 @@ pub enum Answer {
     Events(Vec<EventReport>),
     /// To [`Request::Streams`].
     Streams(Box<StreamsReport>),
+    /// To [`Request::Trace`].
+    Trace(Box<Traced>),
     /// To [`Request::ExplainPolicy`].
     Policy(PolicyReport),
     /// To [`Request::FreeSpace`].
@@ -158,6 +169,15 @@ pub enum Answer {
     Done {},
     /// It is not; one line for the operator.
     Error(String),
+}
+
+/// A part of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// What happened.
+    pub part: Part,
+    /// What the streams in it are called.
+    pub names: BTreeMap<u64, String>,
 }
 
 /// Figures of a mounted volume and of its daemon.

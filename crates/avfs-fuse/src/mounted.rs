@@ -1,6 +1,6 @@
 //! The life of a served volume, from the handshake to the last byte on the device.
 
-use crate::control::{self, Answer, Control, Info, MountedWith, Request};
+use crate::control::{self, Answer, Control, Info, MountedWith, Request, Traced};
 use crate::errno::Errors;
 use crate::event_log::{self, EventLog};
 use crate::mount::{self, DeviceNumber};
@@ -373,6 +373,10 @@ impl Answering {
                 let rates: Vec<Bitrate> = bits_per_second.map(Bitrate).into_iter().collect();
                 Answer::Streams(Box::new(volume.streams_report(&rates)))
             }
+            Request::Trace { since } => match volume.trace(since) {
+                Some((part, names)) => Answer::Trace(Box::new(Traced { part, names })),
+                None => Answer::Error("the recording has ended: nobody asked for it for ten seconds".into()),
+            },
             Request::Remount { read_only, access_times } => {
                 volume.set_access_times(access_times);
                 done(volume.set_read_only(read_only))

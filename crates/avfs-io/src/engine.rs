@@ -21,6 +21,7 @@ use crate::engine_core::{
 };
 use crate::gate::Gate;
 use crate::request::{Accepted, Completion, CompletionSink, IoError, IoRequest, IoTag, Promotion};
+use crate::trace::Part;
 use delivery::Delivery;
 use parking_lot::Mutex;
 use ring::Ring;
@@ -64,6 +65,7 @@ enum Message {
     Copy(mpsc::Sender<Box<Scheduler>>),
     Explain(Inquiry),
     Reconfigure(Box<Config>, mpsc::Sender<Result<(), Bytes>>),
+    Trace(Option<u64>, mpsc::Sender<Option<Part>>),
 }
 
 impl Engine {
@@ -216,6 +218,14 @@ impl Engine {
         self.shared.post(std::iter::once(Message::Explain(inquiry)));
     }
 
+    /// Begins a recording of what is asked and done, or gives what was recorded from that number on; see [`trace`](crate::trace). Waits
+    /// for the engine thread to answer; `None` when the recording has ended because nobody asked for long, or the engine stops.
+    pub fn trace(&self, since: Option<u64>) -> Option<Part> {
+        let (sender, answer) = mpsc::channel();
+        self.shared.post(std::iter::once(Message::Trace(since, sender)));
+        answer.recv().ok().flatten()
+    }
+
     /// What was done up to now. Covers every completion that was delivered.
     pub fn statistics(&self) -> Statistics {
         *self.shared.statistics.lock()
@@ -351,6 +361,7 @@ impl Worker {
             Message::ReportService(sender) => drop(sender.send(self.core.service_times())),
             Message::Explain(inquiry) => self.core.explain(inquiry),
             Message::Reconfigure(config, sender) => drop(sender.send(self.core.reconfigure(now, &config))),
+            Message::Trace(since, sender) => drop(sender.send(self.core.trace(now, since))),
             Message::Copy(sender) => drop(sender.send(Box::new(self.core.scheduler().clone()))),
         }
     }

@@ -17,15 +17,16 @@ mod tests;
 
 pub(crate) use command::{Command, DeviceFacts, Durability, Move, Transfer};
 pub use incidents::{Incident, Inquiry};
+pub(crate) use streams::Streams;
 pub use streams::{DeclaredStream, Promise};
 
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
+use crate::trace::{Asked, Begin, Happened, Part, Ring, Wanted};
 use rtsched::{
     Class, Confidence, Config, Direction, Dispatch, RequestId, Scheduler, ServiceTime, StreamId, StreamSpec,
 };
-use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
-use streams::Streams;
+use std::collections::{BTreeMap, VecDeque};
 use tally::Tally;
 use units::{Bytes, Duration, Instant};
 
@@ -80,13 +81,17 @@ pub(crate) struct EngineCore {
     statistics: Statistics,
     /// Kept for its memory.
     dispatch: Dispatch,
+    /// What the scheduler began with, for a recording.
+    config: Config,
+    /// While there is one.
+    trace: Option<Box<Ring>>,
 }
 
 impl EngineCore {
     /// Idle. No command leaves before [`permit`](Self::permit).
     pub(crate) fn new(config: Config, device: DeviceFacts) -> Self {
         Self {
-            scheduler: Scheduler::new(config),
+            scheduler: Scheduler::new(config.clone()),
             streams: Streams::default(),
             device,
             permitted_until: Instant::ZERO,
@@ -95,6 +100,40 @@ impl EngineCore {
             ended: VecDeque::new(),
             statistics: Statistics::default(),
             dispatch: Dispatch::empty(),
+            config,
+            trace: None,
+        }
+    }
+
+    /// A recording of what is called and done begins, or goes on from the record of this number. `None`: it has ended, because nobody
+    /// asked for long.
+    pub(crate) fn trace(&mut self, now: Instant, since: Option<u64>) -> Option<Part> {
+        self.end_deserted_trace(now);
+        if let Some(since) = since {
+            return self.trace.as_mut().map(|ring| ring.since(now, since));
+        }
+        let waiting: BTreeMap<_, _> = self.outstanding.iter().collect();
+        let waiting = waiting.values().filter_map(|request| request.as_ref());
+        let waiting = waiting.map(|request| Asked::of(&request.describe())).collect();
+        let streams = self.streams.report_with_confidence(&self.scheduler);
+        let begin = Begin::new(now, &self.config, self.service_times(), &streams, waiting);
+        let next = self.trace.get_or_insert_with(|| Box::new(Ring::new(now))).next(now);
+        Some(Part { begin: Some(Box::new(begin)), records: Vec::new(), next, lost: 0, now: now.as_nanos() })
+    }
+
+    fn end_deserted_trace(&mut self, now: Instant) {
+        if self.trace.as_ref().is_some_and(|ring| ring.is_deserted(now)) {
+            self.trace = None;
+        }
+    }
+
+    /// What is recorded, if anything is.
+    fn record(&mut self, now: Instant, what: impl FnOnce() -> Happened) {
+        if self.trace.is_some() {
+            self.end_deserted_trace(now);
+            if let Some(ring) = &mut self.trace {
+                ring.add(now, what());
+            }
         }
     }
 
@@ -108,8 +147,10 @@ impl EngineCore {
             (None, Entry::Occupied(_)) => Some(IoError::Device(libc::EEXIST)),
             (None, Entry::Vacant(place)) => match request.check(self.device.size) {
                 Ok(()) => {
-                    self.scheduler.enqueue(now, request.describe());
+                    let described = request.describe();
+                    self.scheduler.enqueue(now, described);
                     place.insert(Some(request));
+                    self.record(now, || Happened::Asked(Asked::of(&described)));
                     None
                 }
                 Err(error) => Some(error),
@@ -124,6 +165,12 @@ impl EngineCore {
     /// See [`Engine::promote`](crate::Engine::promote).
     pub(crate) fn promote(&mut self, now: Instant, promotion: Promotion) {
         let Promotion { tag, class, stream, deadline } = promotion;
+        self.record(now, || Happened::Promoted {
+            tag: tag.0,
+            class: class.into(),
+            stream: stream.map(|stream| stream.0),
+            deadline: deadline.as_nanos(),
+        });
         let stream = stream.filter(|_| class == Class::RealTime);
         if !stream.is_some_and(|stream| self.scheduler.assign(now, tag.into(), stream, deadline)) {
             self.scheduler.promote(now, tag.into(), class, deadline);
@@ -133,6 +180,7 @@ impl EngineCore {
     /// See [`Engine::cancel`](crate::Engine::cancel).
     pub(crate) fn cancel(&mut self, now: Instant, tag: IoTag) {
         if self.scheduler.cancel(now, tag.into()) {
+            self.record(now, || Happened::Cancelled { tag: tag.0 });
             self.end_waiting(tag, IoError::Cancelled);
         }
     }
@@ -140,6 +188,7 @@ impl EngineCore {
     /// See [`Engine::cancel_stream`](crate::Engine::cancel_stream).
     pub(crate) fn cancel_stream(&mut self, now: Instant, stream: StreamId) {
         let mut cancelled = Vec::new();
+        self.record(now, || Happened::CancelledStream { stream: stream.0 });
         self.scheduler.cancel_stream(now, stream, |id| cancelled.push(IoTag(id.0)));
         cancelled.into_iter().for_each(|tag| self.end_waiting(tag, IoError::Cancelled));
     }
@@ -151,11 +200,14 @@ impl EngineCore {
         stream: StreamId,
         wanted: Option<(StreamSpec, Confidence)>,
     ) {
+        let told = wanted.as_ref().map(|(spec, confidence)| Wanted::of(spec, *confidence));
+        self.record(now, || Happened::Declared { stream: stream.0, wanted: told });
         self.streams.declare(&mut self.scheduler, now, stream, wanted);
     }
 
     /// See [`Engine::note_accepted`](crate::Engine::note_accepted).
     pub(crate) fn note_accepted(&mut self, now: Instant, accepted: Accepted) {
+        self.record(now, || Happened::Accepted { requests: accepted.requests, bytes: accepted.bytes.0 });
         self.scheduler.note_accepted(now, accepted.requests, accepted.bytes);
     }
 
@@ -203,12 +255,26 @@ impl EngineCore {
         let command = Command::new(self.dispatch.id, requests.collect(), self.device);
         self.statistics.commands += 1;
         tally::count(&mut self.statistics.tally, &command);
+        let Dispatch { id, direction, offset, length, .. } = self.dispatch;
+        self.record(now, || Happened::Began {
+            command: id.0,
+            tags: command.current().iter().map(|request| request.tag.0).collect(),
+            class: command.class().into(),
+            stream: command.stream().map(|stream| stream.0),
+            does: direction.into(),
+            offset: offset.0,
+            length: length.0,
+        });
         Some(command)
     }
 
     /// The device is through with a command.
     pub(crate) fn complete(&mut self, now: Instant, command: Command) {
         self.scheduler.complete(now, command.dispatch());
+        self.record(now, || Happened::Ended {
+            command: command.dispatch().0,
+            failed: command.completions().filter(|(_, one)| one.result.is_err()).count() as u32,
+        });
         for (request, completion) in command.completions() {
             self.outstanding.remove(&request.tag.into());
             if completion.result.is_ok() {
@@ -250,7 +316,11 @@ impl EngineCore {
 
     /// Appends what has become of promises since the last call; some may be as they were.
     pub(crate) fn promises(&mut self, now: Instant, promises: &mut Vec<Promise>) {
+        let first = promises.len();
         self.streams.promises(&mut self.scheduler, now, promises);
+        for promise in &promises[first..] {
+            self.record(now, || Happened::promised(promise));
+        }
     }
 
     /// See [`Engine::explain`](crate::Engine::explain).
@@ -262,7 +332,13 @@ impl EngineCore {
 
     /// Appends what an administrator may want to be told of since the last call.
     pub(crate) fn incidents(&mut self, incidents: &mut Vec<Incident>) {
+        let first = incidents.len();
         self.streams.incidents.take(&mut self.scheduler, incidents);
+        for incident in &incidents[first..] {
+            if let Incident::Late(lateness) = incident {
+                self.record(lateness.at, || Happened::late(lateness));
+            }
+        }
     }
 
     /// The scheduler as it is, to ask what it would do.
@@ -277,7 +353,9 @@ impl EngineCore {
 
     /// See [`Engine::reconfigure`](crate::Engine::reconfigure).
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &Config) -> Result<(), Bytes> {
-        self.scheduler.reconfigure(now, config)
+        self.scheduler.reconfigure(now, config)?;
+        self.config = config.clone();
+        Ok(())
     }
 
     /// Requests accepted that have not ended.

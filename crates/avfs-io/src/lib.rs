@@ -14,8 +14,10 @@ mod engine_core;
 pub mod gate;
 pub mod measure;
 pub mod pool;
+pub mod replay;
 pub mod request;
 pub mod sim;
+pub mod trace;
 
 pub use device::{Device, FileDevice, Geometry, LockId, OpenError, OpenMode};
 pub use engine::{Engine, StartError};

@@ -25,7 +25,7 @@ fn measure_with(
     mut late: impl FnMut() -> Duration,
 ) -> (Measured, Duration) {
     let depth = match spec.model {
-        ModelSpec::Disk(_) => 1,
+        ModelSpec::Disk(_) | ModelSpec::Line(_) => 1,
         ModelSpec::Flash(_) => 32,
     };
     let plan = Plan { device_size: spec.capacity(), depth, writes, duration };

@@ -18,7 +18,7 @@ use crate::lun::{Lun, LunError, LunOptions, REACTION};
 use crate::rig::{LUN_MEMORY, QUEUE_DEPTH, RigError, Scratch};
 use avfs_io::{OpenError, StartError};
 use rtsched::StreamId;
-use rtsched_sim::device::{DeviceSpec, ModelSpec};
+use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::policy::Grant;
 use rtsched_sim::workload::{Scenario, ScenarioError};
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ pub fn run(scenario: &Scenario, is_long: bool, seed: u64) -> Result<(Side, Side)
     let (script, simulated) = record::simulate(scenario, &device, scenario.duration(is_long), seed)?;
     let scratch = Scratch::new()?;
     let mountpoint = scratch.directory("lun")?;
-    let turns = matches!(device.model, ModelSpec::Disk(_));
+    let turns = device.turns();
     let memory = LUN_MEMORY;
     let options = LunOptions {
         size: device.capacity(),

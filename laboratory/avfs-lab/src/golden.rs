@@ -142,7 +142,7 @@ fn of_point(
     seed: u32,
 ) -> Result<OfPoint, RehearsalError> {
     let experiment = group.experiment();
-    let Rehearsed { point, commands, reports } =
+    let Rehearsed { point, commands, reports, .. } =
         stage.run(contender, experiment, clients, seed, u64::from(seed) + 1)?;
     let counted = (0..clients).map(|client| experiment.pattern(client));
     let patterns = counted.chain(&experiment.background);

@@ -3,7 +3,7 @@
 //! **For:** the experiment of the paper on rt-Samba and AVFS, repeatable on a machine without a RAID: a modelled LUN as a
 //! real block device ([`lun`]), players, recorders and disturbers ([`avfs_workloads`]) over SMB ([`smb`]) or on local files,
 //! declared experiments ([`experiment`]) on any filesystem ([`rig`]), and the report about them ([`report`],
-//! [`figure`]).
+//! [`figure`]), and whether a plan is right ([`planning`]).
 //! **Excludes:** the model of the device, which is `rtsched_sim::device`, and AVFS: to the laboratory it is one
 //! filesystem among others, but for its engine, which is compared with the simulator ([`agree`]),
 //! and for experiments in virtual time ([`rehearsal`]), of which a fixed set says what a change changes ([`golden`]). **State:** each room owns its own. **Invariants:** what waits, when it is late and which
@@ -23,6 +23,7 @@ pub mod local;
 pub mod loop_device;
 pub mod lun;
 pub mod memory;
+pub mod planning;
 pub mod point;
 pub mod processor;
 pub mod rehearsal;

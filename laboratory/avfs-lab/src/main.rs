@@ -1,5 +1,6 @@
 //! `avfs-lab`: the laboratory's command.
 
+use avfs_io::trace::Part;
 use avfs_lab::agree;
 use avfs_lab::calibrate;
 use avfs_lab::experiment::{self, DECLARED};
@@ -9,12 +10,14 @@ use avfs_lab::golden;
 use avfs_lab::local::LocalTransport;
 use avfs_lab::loop_device::LoopDevice;
 use avfs_lab::lun::{Lun, LunOptions, REACTION};
+use avfs_lab::planning;
 use avfs_lab::rehearsal::{self, holdings::Stage};
 use avfs_lab::report::{self, Head, Measured};
 use avfs_lab::results::Results;
 use avfs_lab::rig::{self, LunProcess, Scratch};
 use avfs_lab::run;
 use avfs_lab::smb::SmbTransport;
+use avfs_plan::recording::{Recording, Writer};
 use avfs_workloads::Declaration;
 use avfs_workloads::{Client, ClientSpec, Pattern, Transport};
 use clap::{Parser, Subcommand};
@@ -88,6 +91,9 @@ enum Command {
         /// Show each command that the device is given, too.
         #[arg(long)]
         commands: bool,
+        /// With --clients: keep a recording of the first experiment in this file, for `avfsctl trace` and `simulate`.
+        #[arg(long, requires = "clients")]
+        record: Option<PathBuf>,
     },
     /// The golden set: experiments on six devices with many seeds in virtual time, beside the table that was kept. Ends with 0 when all
     /// commands of all devices are the same.
@@ -122,6 +128,15 @@ enum Command {
         /// With --compare: where the table of this run goes.
         #[arg(long)]
         out: Option<PathBuf>,
+    },
+    /// What `avfsctl plan` says of devices beside what they carry in virtual time. Ends with 0 when all agree within one stream.
+    Plan {
+        /// Players alone and beside a copy, on three devices, one search each.
+        #[arg(long)]
+        short: bool,
+        /// Only cases whose lines contain this, such as `nvme`.
+        #[arg(long)]
+        only: Option<String>,
     },
     /// What streams hold of the memory, beside what they may, with 1 to 200 players and recorders, in virtual time.
     Memory {
@@ -240,7 +255,10 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Calibrate { lun, device, seconds } => calibrate(&lun, device.as_deref(), seconds),
         Command::Agree { workloads, short, seed } => agree(&workloads, short, seed),
         Command::Run { declaration, out } => experiments(&declaration, &out),
-        Command::Rehearse { declaration, clients, commands } => rehearse(&declaration, clients, commands),
+        Command::Rehearse { declaration, clients: Some(clients), record: Some(file), .. } => {
+            record(&declaration, clients, &file)
+        }
+        Command::Rehearse { declaration, clients, commands, .. } => rehearse(&declaration, clients, commands),
         Command::Golden { short, seeds, only, workers, compare, keep, policy, table, kept, out } => {
             let workers = workers
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
@@ -272,6 +290,7 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
                 }
             }
         }
+        Command::Plan { short, only } => plan(short, only.as_deref()),
         Command::Memory { clients, devices, memory_mib, out } => {
             memory(&clients, &devices, Bytes::from_mib(memory_mib), &out)
         }
@@ -283,6 +302,35 @@ fn carry_out(command: Command) -> Result<(), Box<dyn Error>> {
             play(&place, clients, &pattern, duration, Bytes::from_mib(clip_mib), laid)
         }
     }
+}
+
+fn plan(short: bool, only: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let scratch = Scratch::new()?;
+    let directory = scratch.directory("plan")?;
+    let (mut passed, mut failed) = (0, 0);
+    for case in planning::cases(short) {
+        if only.is_some_and(|only| !case.device.contains(only)) {
+            continue;
+        }
+        let compared = planning::compare(&case, if short { 1 } else { 3 }, &directory)?;
+        println!("{}", compared.line());
+        if compared.holds() { passed += 1 } else { failed += 1 }
+    }
+    println!("plan: {passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { Ok(()) } else { Err("the plan is not what devices carry".into()) }
+}
+
+fn record(declaration: &str, clients: u32, file: &Path) -> Result<(), Box<dyn Error>> {
+    let Some((point, recording)) = rehearsal::recorded(&declared(declaration)?, clients)? else {
+        return Err("none of its contenders is AVFS".into());
+    };
+    println!("{}", run::verdict(&point));
+    let mut writer = Writer::new(std::io::BufWriter::new(std::fs::File::create(file)?), &recording.head)?;
+    let Recording { names, records, lost, until, .. } = recording;
+    let part = Part { begin: None, records, next: 0, lost, now: until };
+    writer.add(&part, &names)?;
+    writer.end(until)?;
+    Ok(())
 }
 
 fn rehearse(declaration: &str, clients: Option<u32>, commands: bool) -> Result<(), Box<dyn Error>> {

@@ -19,10 +19,10 @@ use avfs_core::simulation::formatted;
 use avfs_core::volume::USUAL_CACHE;
 use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
+use avfs_plan::recording::Recording;
 use avfs_workloads::{
     Client, ClientReport, Contender, Declaration, Experiment, TransportError, clients, needs, ramp,
 };
-use rtsched_sim::calibration::{read_ends, start_values, write_times};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -88,6 +88,24 @@ pub fn carry_out(
     Ok(())
 }
 
+/// A point of the first experiment with the first contender that is AVFS, and a recording of it as `avfsctl trace record` makes one.
+///
+/// # Errors
+/// When a volume cannot be made, or a client fails.
+pub fn recorded(
+    declaration: &Declaration,
+    clients: u32,
+) -> Result<Option<(Point, Recording)>, RehearsalError> {
+    let mut stage = Stage::prepare(declaration)?;
+    stage.records = true;
+    let contender = declaration.contenders.iter().find(|one| one.filesystem == "avfs");
+    let (Some(contender), Some(experiment)) = (contender, declaration.experiments.first()) else {
+        return Ok(None);
+    };
+    let Rehearsed { point, recording, .. } = stage.run(contender, experiment, clients, 0, DEVICE)?;
+    Ok(recording.map(|recording| (point, recording)))
+}
+
 /// What the device draws is the same in each repeat.
 const DEVICE: u64 = 1;
 
@@ -99,6 +117,8 @@ pub(crate) struct Rehearsed {
     pub(crate) commands: Vec<DeviceCommand>,
     /// Of the counted clients, then of those beside them.
     pub(crate) reports: Vec<ClientReport>,
+    /// Where the stage records.
+    pub(crate) recording: Option<Recording>,
 }
 
 /// Disks with everything that is read in any experiment.
@@ -109,6 +129,8 @@ pub(crate) struct Stage<'a> {
     measured: OnceLock<DeviceConfig>,
     /// Zeros are written and read. It makes no difference but takes longer: 0.76 s instead of 0.06 for 30 s of thirteen players.
     has_contents: bool,
+    /// What the engine is asked and does is recorded.
+    records: bool,
     /// By how full they were aged.
     disks: BTreeMap<Option<u32>, Arc<SimDisk>>,
 }
@@ -125,7 +147,14 @@ impl<'a> Stage<'a> {
                 vacant.insert(laid(size, &steps, &files)?);
             }
         }
-        Ok(Self { declaration, device, measured: OnceLock::new(), has_contents: false, disks })
+        Ok(Self {
+            declaration,
+            device,
+            measured: OnceLock::new(),
+            has_contents: false,
+            records: false,
+            disks,
+        })
     }
 
     /// Finds the largest number of clients without a late unit.
@@ -158,16 +187,7 @@ impl<'a> Stage<'a> {
     }
 
     fn measured(&self) -> DeviceConfig {
-        *self.measured.get_or_init(|| {
-            let [read, write, flush] = start_values(&self.device);
-            DeviceConfig {
-                read: Some(read),
-                read_ends: Some(read_ends(&self.device)),
-                write: Some(write),
-                write_times: Some(write_times(&self.device)),
-                flush: Some(flush.access.max(Duration::from_micros(1))),
-            }
-        })
+        *self.measured.get_or_init(|| avfs_plan::plan::measured(&self.device))
     }
 
     /// One point; `device` is the seed of what the device draws.
@@ -195,6 +215,9 @@ impl<'a> Stage<'a> {
         if !self.has_contents {
             transport.without_contents();
         }
+        if self.records {
+            transport.record(self.device.capacity());
+        }
         let (specs, counted) = clients(self.declaration, experiment, number, repeat);
         let mut machines: Vec<Client> = specs.iter().map(Client::new).collect();
         let settled = ramp(experiment, counted as u32);
@@ -214,6 +237,7 @@ impl<'a> Stage<'a> {
             }
         })?;
         window.push(mark(duration, &machines));
+        let recording = transport.recording();
         let reserved = transport.have_reservations(&specs[..counted]);
         let seen = Seen {
             reports: &reports,
@@ -229,7 +253,7 @@ impl<'a> Stage<'a> {
         let contender = contender.name.clone();
         let point = Point { contender, repeat, ..judge(experiment, seen) };
         let commands = device.map(|device| device.commands()).unwrap_or_default();
-        Ok(Rehearsed { point, commands, reports })
+        Ok(Rehearsed { point, commands, reports, recording })
     }
 }
 
@@ -258,6 +282,7 @@ fn pool(size: Bytes) -> Result<Pool, RehearsalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use avfs_plan::simulate::{Change, recorded_busy_permille, simulate};
 
     /// Two points of 12 s.
     const SHORT: &str = "size_gib = 32\nseconds = 12\nrepeats = 2\nclip_mib = 256\n";
@@ -283,6 +308,40 @@ mod tests {
         carry_out(&declaration, Some(clients), &mut |point, _, _| points.push(point.clone()))
             .expect("it is rehearsed");
         points
+    }
+
+    /// What is simulated from a recording beside what really happens on the same device: with how many more players nobody is late.
+    #[test]
+    fn a_recording_says_with_how_many_more_players_nobody_is_late() {
+        let declaration = format!(
+            "name = \"recorded\"\ndevice = \"raid5-table5\"\nsize_gib = 64\nseconds = 24\nrepeats = 1\nclip_mib = 400\n\
+             compare = [\"AVFS with bitrates\"]\n[[experiment]]\nname = \"clients\"\nclient = {READER}\nmost = 20\nguess = 13\n"
+        );
+        let declaration = crate::experiment::parse(&declaration).expect("it is one");
+        let run = |count| recorded(&declaration, count).expect("it is rehearsed").expect("it is AVFS");
+        let (eight, recording) = run(8);
+        assert!(eight.clean, "eight are in time");
+        assert_eq!((recording.lost, recording.head.begin.check()), (0, Ok(())));
+        let truth = (12..16).take_while(|count| run(*count).0.clean).last().unwrap_or(11);
+        let modelled = DeviceSpec::named("raid5-table5").expect("declared").of_size(Bytes(64 << 30));
+        // The device as it is modelled, and as the scheduler knew it.
+        for device in [Some(modelled), None] {
+            let simulated = |editors| {
+                let rate = Some(units::Bitrate::from_megabits(100));
+                let change = Change { editors, rate, device: device.clone(), ..Change::default() };
+                simulate(&recording, &change)
+            };
+            let as_it_was = simulated(0);
+            assert_eq!((as_it_was.streams.len(), as_it_was.late()), (8, 0), "{as_it_was:?}");
+            let recorded = recorded_busy_permille(&recording);
+            assert!(
+                as_it_was.busy_permille.abs_diff(recorded) < 100,
+                "{} {recorded}",
+                as_it_was.busy_permille
+            );
+            let carried = 8 + (1..12).take_while(|more| simulated(*more).late() == 0).count() as u32;
+            assert!(carried.abs_diff(truth) <= 1, "simulated {carried}, carried {truth}");
+        }
     }
 
     /// Contents are not moved in rehearsals, which takes a part of the time. What the device is told is the same to the nanosecond.

@@ -17,7 +17,7 @@ use crate::lun::{Counters, Mode};
 use crate::processor::ProcessorTime;
 use avfs_workloads::ClientSpec;
 use avfs_workloads::{Contender, Declaration};
-use rtsched_sim::device::{DeviceError, ModelSpec};
+use rtsched_sim::device::DeviceError;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -185,7 +185,7 @@ impl Rig {
         device.set_queue(QUEUE_DEPTH, &contender.scheduler)?;
         // As a SCSI LUN tells its host; Btrfs, for one, places and writes otherwise on what does not turn, and the kernel
         // reads further ahead on what does.
-        let arms = matches!(crate::experiment::device(declaration)?.model, ModelSpec::Disk(_));
+        let arms = crate::experiment::device(declaration)?.turns();
         device.set("rotational", if arms { "1" } else { "0" })?;
         for (attribute, value) in &contender.queue {
             device.set(attribute, value)?;

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod calibration;
-pub mod device;
 mod loose;
 pub mod oracle;
 pub mod policy;
@@ -18,3 +17,5 @@ mod stage;
 mod stream;
 pub mod trace;
 pub mod workload;
+
+pub use avfs_model::device;

@@ -7,7 +7,7 @@
 //! schedule of rounds of Gemmell et al. (*Multimedia storage servers*, 1995), at every length of a round that helps.
 
 use crate::calibration::{command_time, depth_of_lines};
-use crate::device::{DeviceSpec, Phase};
+use avfs_model::device::{DeviceSpec, Phase};
 use rtsched::Direction;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

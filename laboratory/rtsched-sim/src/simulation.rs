@@ -6,7 +6,6 @@
 //! an idle device says until when.
 
 use crate::calibration::{read_ends, start_values, write_times};
-use crate::device::{Command, Completion, Device, DeviceSpec};
 use crate::loose::Loose;
 use crate::oracle::{Load, Oracle};
 use crate::policy::baseline::Baseline;
@@ -16,6 +15,7 @@ use crate::stage::{BEST_EFFORT, Client as Requester, METADATA, STREAMS, Stage, U
 pub use crate::stage::{Happening, Observer};
 use crate::stream::{Stream, file_of};
 use crate::workload::{Scenario, ScenarioError};
+use avfs_model::device::{Command, Completion, Device, DeviceSpec};
 use avfs_workloads as workloads;
 use avfs_workloads::{
     Answer, Client, ClientReport, ClientSpec, Member, Operation, Outcome, Refused, Transport, TransportError,

@@ -25,7 +25,7 @@ pub(crate) enum Alarm {
     Ask(u64),
 }
 
-/// On whose account device time goes, see [`Usage`](crate::device::Usage).
+/// On whose account device time goes, see [`Usage`](avfs_model::device::Usage).
 pub(crate) const STREAMS: usize = 0;
 pub(crate) const METADATA: usize = 1;
 pub(crate) const BEST_EFFORT: usize = 2;

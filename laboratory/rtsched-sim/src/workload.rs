@@ -3,8 +3,8 @@
 //! **For:** reading declarations of [`avfs_workloads`], and saying in one line what of them takes a volume. **Excludes:** the
 //! grammar, and behaviour. **State:** none. **Invariants:** a scenario that was accepted can be simulated.
 
-use crate::device::{DeviceError, DeviceSpec};
 use crate::policy::PolicyName;
+use avfs_model::device::{DeviceError, DeviceSpec};
 use avfs_workloads::{Declaration, DeclarationError, Experiment, Member, Pattern, Then};
 pub use avfs_workloads::{Expect, Simulated, Told};
 use thiserror::Error;

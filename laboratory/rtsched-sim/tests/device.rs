@@ -17,7 +17,7 @@ fn lun_with(change: impl FnOnce(&mut rtsched_sim::device::DiskSpec)) -> DeviceSp
     let mut spec = lun();
     match &mut spec.model {
         ModelSpec::Disk(disk) => change(disk),
-        ModelSpec::Flash(_) => unreachable!("a RAID of disks"),
+        _ => unreachable!("a RAID of disks"),
     }
     spec
 }

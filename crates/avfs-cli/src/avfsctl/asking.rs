@@ -7,6 +7,7 @@ use crate::vacancy::VacancyError;
 use avfs_fuse::control::{self, Answer, Client, ClientError, Request};
 use avfs_fuse::mount::{DeviceNumber, printable};
 use avfs_io::device::OpenError;
+use avfs_plan::recording::RecordingError;
 use serde::Serialize;
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -28,6 +29,10 @@ pub(super) enum CtlError {
     Value { option: String, message: String },
     #[error("{path}: `{setting}` is not set; `avfsctl policy get` shows what is")]
     NotSet { path: String, setting: String },
+    #[error("{0}")]
+    Plan(String),
+    #[error("{path}: {error}")]
+    Recording { path: String, error: RecordingError },
     #[error("no AVFS volume is mounted on this host")]
     NothingMounted,
     #[error(

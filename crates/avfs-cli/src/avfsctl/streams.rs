@@ -26,7 +26,7 @@ pub(super) struct Arguments {
 }
 
 /// `185 Mbit/s`, in bits per second.
-fn parse_rate(text: &str) -> Result<u64, String> {
+pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
     let expected = || format!("`{text}` is no rate: say how many Mbit/s, as \"185 Mbit/s\"");
     let (number, factor) = [("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)]
         .into_iter()

@@ -62,7 +62,7 @@ pub(crate) struct Streams {
     /// Events that the scheduler had dropped when it was asked last.
     events_lost: u64,
     /// What has happened to streams.
-    pub(super) incidents: Incidents,
+    pub(crate) incidents: Incidents,
 }
 
 #[derive(Debug)]
@@ -247,6 +247,17 @@ impl Streams {
         promises.extend(told.map(|&stream| promise(scheduler, stream)));
         changed.clear();
         self.changed = changed;
+    }
+
+    /// The same with how well each is known.
+    pub(crate) fn report_with_confidence(&self, scheduler: &Scheduler) -> Vec<(DeclaredStream, Confidence)> {
+        let waits = |stream: StreamId| self.waiting.iter().find(|waiting| waiting.stream == stream);
+        let confidence = |stream: StreamId| match waits(stream) {
+            Some(waiting) => waiting.confidence,
+            None if self.is_guessed(stream) => Confidence::Guessed,
+            None => Confidence::Known,
+        };
+        self.report(scheduler).into_iter().map(|one| (one, confidence(one.stream))).collect()
     }
 
     /// All streams, in the order of their names.

@@ -13,6 +13,7 @@ use crate::engine_core::{
 };
 use crate::gate::Gate;
 use crate::request::{Accepted, Completion, IoError, IoOperation, IoRequest, IoTag, Promotion};
+use crate::trace::Part;
 use rand::Rng;
 use rtsched::{Class, Confidence, Config, Direction, Scheduler, StreamId, StreamSpec};
 use std::collections::BTreeMap;
@@ -189,6 +190,11 @@ impl SimEngine {
     /// See [`Engine::explain`](crate::engine::Engine::explain).
     pub fn explain(&mut self, inquiry: Inquiry) {
         self.core.explain(inquiry);
+    }
+
+    /// See [`Engine::trace`](crate::engine::Engine::trace).
+    pub fn trace(&mut self, now: Instant, since: Option<u64>) -> Option<Part> {
+        self.core.trace(now, since)
     }
 
     /// See [`Engine::copy_of_scheduler`](crate::engine::Engine::copy_of_scheduler).

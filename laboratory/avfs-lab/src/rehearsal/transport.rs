@@ -13,12 +13,14 @@ use avfs_core::types::{Caller, HandleId, OpenFlags, Opener, SetAttributes};
 use avfs_io::Geometry;
 use avfs_io::pool::Pool;
 use avfs_io::sim::{SimCommand, SimDisk, Timing};
+use avfs_io::trace::MOST_GIVEN;
+use avfs_plan::recording::{Head, Recording};
 use avfs_workloads::{Answer, Ask, ClientSpec, Operation, Outcome, Transport, TransportError};
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rtsched::Direction;
-use rtsched_sim::device::{Command, Completion, Device, DeviceSpec, ModelSpec};
+use rtsched_sim::device::{Command, Completion, Device, DeviceSpec};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -176,6 +178,15 @@ pub(super) struct VirtualTransport {
     waiting: BTreeMap<Ticket, Ask>,
     outcomes: Vec<Outcome>,
     watch: Option<Watch>,
+    tape: Option<Tape>,
+}
+
+/// What is recorded of the engine, as `avfsctl trace record` does.
+#[derive(Debug)]
+struct Tape {
+    recording: Recording,
+    next: u64,
+    asked: Instant,
 }
 
 impl VirtualTransport {
@@ -198,7 +209,7 @@ impl VirtualTransport {
             logical_block: block,
             physical_block: block,
             optimal_io: Bytes::ZERO,
-            rotational: matches!(spec.model, ModelSpec::Disk(_)),
+            rotational: spec.turns(),
         };
         let volume = SimVolume::mount_timed(disk, pool, config, geometry, Box::new(device.clone()))?;
         Ok(Self::with(volume, Some(Timed { device, disorder: SmallRng::seed_from_u64(draws.order) })))
@@ -214,6 +225,7 @@ impl VirtualTransport {
             waiting: BTreeMap::new(),
             outcomes: Vec::new(),
             watch: None,
+            tape: None,
         }
     }
 
@@ -402,7 +414,50 @@ impl VirtualTransport {
         None
     }
 
+    /// From now on what the engine is asked and does is recorded.
+    pub(super) fn record(&mut self, device_bytes: Bytes) {
+        let Some(part) = self.volume.trace(None) else { return };
+        let Some(begin) = part.begin else { return };
+        let (until, asked) = (begin.at, self.volume.clock());
+        let head = Head {
+            avfs_trace: avfs_plan::recording::VERSION,
+            program: "avfs-lab".to_owned(),
+            uuid: String::new(),
+            label: "rehearsed".to_owned(),
+            began_milliseconds: 0,
+            device_bytes: device_bytes.0,
+            begin: *begin,
+        };
+        let (names, records) = (BTreeMap::new(), Vec::new());
+        let recording = Recording { head, names, records, lost: 0, until };
+        self.tape = Some(Tape { recording, next: part.next, asked });
+    }
+
+    /// What was recorded until now.
+    pub(super) fn recording(&mut self) -> Option<Recording> {
+        self.roll();
+        self.tape.take().map(|tape| tape.recording)
+    }
+
+    fn roll(&mut self) {
+        while let Some(tape) = &mut self.tape
+            && let Some(part) = self.volume.trace(Some(tape.next))
+        {
+            let Tape { recording, next, asked } = tape;
+            (recording.until, recording.lost) = (part.now, recording.lost + part.lost);
+            (*next, *asked) = (part.next, self.volume.clock());
+            let is_all = part.records.len() < MOST_GIVEN;
+            recording.records.extend(part.records);
+            if is_all {
+                return;
+            }
+        }
+    }
+
     fn look(&mut self) {
+        if self.tape.as_ref().is_some_and(|tape| self.volume.clock() > tape.asked + Duration::from_secs(1)) {
+            self.roll();
+        }
         if let Some(watch) = &mut self.watch {
             watch.look(self.volume.clock(), self.volume.core());
         }

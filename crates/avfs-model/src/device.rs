@@ -1,14 +1,14 @@
 //! Modelled block devices: what takes how long, and what completes when.
 //!
 //! **For:** the time a device takes for each command, from a declaration: a RAID of disks behind a write-back
-//! cache ([`DiskSpec`]) or flash ([`FlashSpec`]), and how it changes ([`Phase`]). **Excludes:** data, the
-//! scheduler, the simulator: whoever drives a [`Device`] by a real clock gets a modelled device in real time.
+//! cache ([`DiskSpec`]), flash ([`FlashSpec`]), or what was measured of one ([`LineSpec`]), and how it changes ([`Phase`]).
+//! **Excludes:** data, the scheduler, the simulator: whoever drives a [`Device`] by a real clock gets a modelled device in real time.
 //! **State:** one [`Device`], owned by its driver. **Invariants:** a pure state machine: completions depend on the
 //! declaration, the seed, and the calls alone; each command that was submitted completes exactly once; time
 //! never runs backwards.
 //!
 //! ```
-//! use rtsched_sim::device::{Command, DeviceSpec, Device};
+//! use avfs_model::device::{Command, DeviceSpec, Device};
 //! use rtsched::Direction;
 //! use units::{Bytes, DeviceOffset, Instant};
 //!
@@ -23,9 +23,11 @@
 mod cache;
 mod disk;
 mod flash;
+mod line;
 
 use disk::Disk;
 use flash::Flash;
+use line::Line;
 use rtsched::Direction;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -56,6 +58,8 @@ pub enum ModelSpec {
     Disk(DiskSpec),
     /// Parallel channels without a place.
     Flash(FlashSpec),
+    /// Something of which only a measurement is known.
+    Line(LineSpec),
 }
 
 /// Disks that move their arms together: one disk, or a RAID that stripes over several.
@@ -145,6 +149,24 @@ pub struct FlashSpec {
     pub erase_us: f64,
 }
 
+/// What was measured of a device: an access and a transfer for each command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineSpec {
+    /// It has arms: what goes on where the last command ended has no access.
+    pub turns: bool,
+    /// Before the first byte of a read, milliseconds.
+    pub read_ms: f64,
+    /// Rate of reads at the start of the device and at its end, MB/s (10^6 bytes); between, it changes evenly.
+    pub read_mb_per_s: [f64; 2],
+    /// Before the first byte of a write, milliseconds.
+    pub write_ms: f64,
+    /// Rate of writes, MB/s.
+    pub write_mb_per_s: f64,
+    /// A flush, milliseconds.
+    pub flush_ms: f64,
+}
+
 /// From an instant on, the device is slower or faster: a rebuild, a lost disk, a repaired one, a moment without breath.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -190,6 +212,10 @@ pub enum DeviceError {
         range: &'static str,
     },
 }
+
+/// A disk that is rebuilt gives every third part of its time to that, so a command takes so many times as long. No measurement: controllers
+/// let it be set, and an operator who knows better says so.
+pub const REBUILDS: f64 = 1.5;
 
 /// The declarations this crate comes with: name and text.
 const DECLARED: [(&str, &str); 9] = [
@@ -253,6 +279,39 @@ impl DeviceSpec {
         Self { phases, ..self.clone() }
     }
 
+    /// The same device while a lost disk is rebuilt, for good: by how much that slows it down is [assumed](REBUILDS). `None`: it has no disk
+    /// to lose, or loses everything with one.
+    pub fn degraded(&self) -> Option<Self> {
+        let has_parity = matches!(&self.model, ModelSpec::Disk(disk) if disk.parity_disks > 0);
+        has_parity.then(|| self.slowed(REBUILDS))
+    }
+
+    /// The same device as it is at first, but each command takes so many times as long.
+    #[must_use]
+    pub fn slowed(&self, factor: f64) -> Self {
+        let slow = |phase: &Phase| Phase {
+            access_factor: phase.access_factor * factor,
+            transfer_factor: phase.transfer_factor * factor,
+            ..*phase
+        };
+        let whole = Phase { at_s: 0.0, access_factor: 1.0, transfer_factor: 1.0 };
+        let first = self.phases.iter().rfind(|phase| phase.at_s <= 0.0).unwrap_or(&whole);
+        Self {
+            name: format!("{}, {factor} times as slow", self.name),
+            phases: vec![slow(first)],
+            ..self.clone()
+        }
+    }
+
+    /// It has arms, which do one thing at a time, and zones.
+    pub fn turns(&self) -> bool {
+        match &self.model {
+            ModelSpec::Disk(_) => true,
+            ModelSpec::Flash(_) => false,
+            ModelSpec::Line(line) => line.turns,
+        }
+    }
+
     /// Its size.
     pub fn capacity(&self) -> Bytes {
         Bytes(self.capacity_gb.saturating_mul(1_000_000_000))
@@ -265,6 +324,7 @@ impl DeviceSpec {
             ModelSpec::Flash(flash) => {
                 flash.link_mb_per_s.min(f64::from(flash.channels) * flash.read_channel_mb_per_s)
             }
+            ModelSpec::Line(line) => f64::midpoint(line.read_mb_per_s[0], line.read_mb_per_s[1]),
         }
     }
 
@@ -334,6 +394,15 @@ impl DeviceSpec {
                     }
                 }
             }
+            ModelSpec::Line(line) => {
+                let [outer, inner] = line.read_mb_per_s;
+                if ![outer, inner, line.write_mb_per_s].into_iter().all(positive) {
+                    return wrong("a rate", "above zero");
+                }
+                if ![line.read_ms, line.write_ms, line.flush_ms].into_iter().all(counts) {
+                    return wrong("a time", "zero or more");
+                }
+            }
             ModelSpec::Flash(flash) => {
                 let rates = [flash.read_channel_mb_per_s, flash.write_channel_mb_per_s, flash.link_mb_per_s];
                 if !rates.into_iter().all(positive) {
@@ -400,6 +469,7 @@ pub struct Device(Model);
 enum Model {
     Disk(Box<Disk>),
     Flash(Box<Flash>),
+    Line(Box<Line>),
 }
 
 impl Device {
@@ -409,6 +479,7 @@ impl Device {
         Self(match &spec.model {
             ModelSpec::Disk(disk) => Model::Disk(Box::new(Disk::new(disk, spec.capacity(), phases, seed))),
             ModelSpec::Flash(flash) => Model::Flash(Box::new(Flash::new(flash, phases, seed))),
+            ModelSpec::Line(line) => Model::Line(Box::new(Line::new(line, spec.capacity(), phases))),
         })
     }
 
@@ -417,6 +488,7 @@ impl Device {
         match &mut self.0 {
             Model::Disk(disk) => disk.submit(now, command),
             Model::Flash(flash) => flash.submit(now, command),
+            Model::Line(line) => line.submit(now, command),
         }
     }
 
@@ -425,6 +497,7 @@ impl Device {
         match &self.0 {
             Model::Disk(disk) => disk.next_event(),
             Model::Flash(flash) => flash.next_event(),
+            Model::Line(line) => line.next_event(),
         }
     }
 
@@ -433,6 +506,7 @@ impl Device {
         match &mut self.0 {
             Model::Disk(disk) => disk.advance(now, completions),
             Model::Flash(flash) => flash.advance(now, completions),
+            Model::Line(line) => line.advance(now, completions),
         }
     }
 
@@ -460,6 +534,7 @@ impl Device {
         match &self.0 {
             Model::Disk(disk) => disk.usage(now),
             Model::Flash(flash) => flash.usage(),
+            Model::Line(line) => line.usage(),
         }
     }
 }
