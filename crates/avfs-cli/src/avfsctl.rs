@@ -7,6 +7,7 @@ mod events;
 mod frag;
 mod label;
 mod list;
+mod metrics;
 mod plan;
 mod policy;
 mod reload;
@@ -91,6 +92,8 @@ enum Command {
     Label(label::Arguments),
     /// List all volumes that are mounted on this host
     List(list::Arguments),
+    /// Print figures of volumes as Prometheus reads them
+    Metrics(metrics::Arguments),
     /// Say how many streams of which codecs a device carries: one that was measured, or one that is to be bought
     Plan(plan::Arguments),
     /// Set, show and explain what files are worth
@@ -175,6 +178,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         }
         Command::Label(arguments) => label::run(&mut output, arguments)?,
         Command::List(arguments) => list::run(&mut output, arguments)?,
+        Command::Metrics(arguments) => metrics::run(&mut output, arguments)?,
         Command::Plan(arguments) => plan::run(&mut output, arguments)?,
         Command::Policy(command) => policy::run(&mut output, command)?,
         Command::Reload(arguments) => reload::run(&mut output, arguments)?,

@@ -19,6 +19,7 @@ use avfs_fuse::mounted::Daemon;
 use avfs_fuse::signals::Signals;
 use avfs_fuse::{Mounted, Transport};
 use avfs_io::device::OpenError as DeviceError;
+use avfs_web::Web;
 use clap::Parser;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -418,6 +419,7 @@ fn serve(
 ) -> Result<(), String> {
     let signals = Signals::block().map_err(|error| error.to_string())?;
     survive();
+    let (listen, group) = (open.config.web.listen.clone(), daemon.group);
     let path = claim.device().to_owned();
     let volume = claim
         .open(
@@ -434,6 +436,14 @@ fn serve(
     let transport = options.transport.unwrap_or(Transport::Device);
     let mounted =
         Mounted::start(&volume, connection, device, transport, daemon).map_err(|error| error.to_string())?;
+    // For as long as it is served. A page that cannot be shown keeps no volume from being mounted.
+    let _web = listen.and_then(|listen| match Web::start(&listen, group, mounted.handler()) {
+        Ok(web) => Some(web),
+        Err(error) => {
+            tracing::warn!("nothing is shown at {listen:?}: {error}");
+            None
+        }
+    });
     let made_known = claim
         .mounted(device)
         .and_then(|()| mounted.heed(signals, &volume))

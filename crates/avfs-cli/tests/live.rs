@@ -545,3 +545,181 @@ fn memory_is_taken_when_it_is_needed_given_back_and_limited_anew_while_the_volum
     assert_eq!(taken(&rig, "memory").1, 256);
     assert!(is_whole("b.mov"));
 }
+
+/// A port of this host that no program has now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Status and headers, and the body, of what is answered at a path.
+fn get(port: u16, host: &str, path: &str) -> (String, String) {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+fn get_json(port: u16, path: &str) -> Value {
+    let (head, body) = get(port, "localhost", path);
+    assert!(head.starts_with("HTTP/1.0 200 ") && head.contains("application/json"), "{path}: {head}");
+    serde_json::from_str(&body).unwrap()
+}
+
+/// Of a metric, with these labels among others.
+fn metric(text: &str, name: &str, labels: &[&str]) -> f64 {
+    let is_it = |line: &&str| {
+        line.split(['{', ' ']).next() == Some(name) && labels.iter().all(|label| line.contains(label))
+    };
+    let line = text.lines().find(is_it).unwrap_or_else(|| panic!("{name} {labels:?}: {text}"));
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+/// All names of fields, but those below `errors`, which are names of causes.
+fn keys(value: &Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            found.insert(name.clone());
+            if name != "errors" {
+                keys(value, found);
+            }
+        }),
+        Value::Array(values) => values.iter().for_each(|value| keys(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_a_monitor_and_a_browser_are_shown_is_what_happened() {
+    const DOCUMENT: &str = include_str!("../../../doc/web.md");
+    let Some(rig) = Rig::new() else { return };
+    let port = free_port();
+    let stream = "[[stream]]\npath = \"*.mov\"\nbitrate = \"100 Mbit/s\"\n";
+    rig.make("shown", "shown \"quoted\"");
+    for (listen, why) in
+        [("0.0.0.0:1", "can be reached by other hosts"), ("1", "expected a loopback address")]
+    {
+        fs::write(rig.path("config"), format!("[web]\nlisten = \"{listen}\"\n")).unwrap();
+        refuse(rig.try_mount("shown", ""), 1, why);
+    }
+    fs::write(rig.path("config"), format!("[web]\nlisten = \"127.0.0.1:{port}\"\n{stream}")).unwrap();
+    succeed(rig.try_mount("shown", ""));
+    let mount = rig.path("shown");
+    fs::write(mount.join("a.mov"), vec![1; 200 * MIB]).unwrap();
+    say(&["sync", text(&mount)]);
+    let (head, before) = get(port, "localhost", "/metrics");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    assert_eq!(metric(&before, "avfs_free_bytes", &["label=\"shown \\\"quoted\\\"\""]) as u64, free(&mount));
+    assert!(metric(&before, "avfs_device_written_bytes_total", &[]) as u64 >= 200 << 20);
+    assert_eq!(metric(&before, "avfs_cache_limit_bytes", &[]) as u64, 128 << 20);
+    assert_eq!(metric(&before, "avfs_streams", &["state=\"admitted\"", "direction=\"read\""]), 0.0);
+    assert_eq!(metric(&before, "avfs_events_total", &["kind=\"client_late\""]), 0.0);
+
+    // A player that stops for three seconds, beside others.
+    let load = Load::on(&mount);
+    let player = File::open(mount.join("a.mov")).unwrap();
+    let mut buffer = vec![0; MIB];
+    let mut play = |pieces: std::ops::Range<u64>| {
+        for piece in pieces {
+            player.read_exact_at(&mut buffer, piece % 200 * MIB as u64).unwrap();
+            std::thread::sleep(Duration::from_millis(84));
+        }
+    };
+    play(0..50);
+    let (_, playing) = get(port, "127.0.0.1:80", "/metrics");
+    assert_eq!(metric(&playing, "avfs_streams", &["state=\"admitted\"", "direction=\"read\""]), 1.0);
+    let streams = get_json(port, "/api/v1/streams?bits_per_second=185000000");
+    assert_eq!(
+        (&streams["streams"][0]["path"], &streams["room"][0]["bits_per_second"]),
+        (&Value::from("/a.mov"), &Value::from(185_000_000))
+    );
+    assert_eq!(streams["streams"][0]["clients"][0]["process"], std::process::id());
+    std::thread::sleep(Duration::from_secs(3));
+    play(50..75);
+    let late = || {
+        let metrics = get(port, "localhost", "/metrics").1;
+        metric(&metrics, "avfs_events_total", &["kind=\"client_late\""]) >= 1.0
+    };
+    assert!(comes_to_hold(Duration::from_secs(10), late));
+    let events = get_json(port, "/api/v1/events?most=5");
+    assert!(events[0]["sentence"].as_str().unwrap().starts_with("/a.mov"), "{events}");
+    let history = || get_json(port, "/api/v1/history");
+    assert!(comes_to_hold(Duration::from_secs(30), || !history()["points"].as_array().unwrap().is_empty()));
+    assert!(history()["points"][0]["written_bytes_per_second"].as_u64().unwrap() > 0, "{}", history());
+    let (_, after) = get(port, "[::1]", "/metrics");
+    for counter in [
+        "avfs_device_written_bytes_total",
+        "avfs_device_busy_seconds_total",
+        "avfs_device_command_bytes_count",
+    ] {
+        assert!(metric(&after, counter, &[]) > metric(&before, counter, &[]), "{counter}");
+    }
+    assert!(load.end() > 0);
+
+    // The command says the same of the same volume.
+    let said = say(&["metrics", text(&mount)]);
+    let names = |text: &str| {
+        let named = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        named.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(names(&said).is_superset(&names(&before)), "{said}");
+    // Debian's own judge of such a text.
+    match Command::new("promtool").arg("--version").output() {
+        Err(_) => eprintln!("not tested: promtool, of Debian's package prometheus, is not installed"),
+        Ok(_) => {
+            let mut judge = Command::new("promtool");
+            judge
+                .args(["check", "metrics"])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped());
+            let mut judge = judge.stderr(std::process::Stdio::piped()).spawn().unwrap();
+            judge.stdin.take().unwrap().write_all(after.as_bytes()).unwrap();
+            let judged = judge.wait_with_output().unwrap();
+            assert!(
+                judged.status.success() && judged.stderr.is_empty() && judged.stdout.is_empty(),
+                "{judged:?}"
+            );
+        }
+    }
+
+    // All of it is documented.
+    let mut fields = std::collections::BTreeSet::new();
+    let free_space = get_json(port, "/api/v1/free-space");
+    for answer in [get_json(port, "/api/v1/info"), streams, events, history(), free_space] {
+        keys(&answer, &mut fields);
+    }
+    let is_documented = |name: &&String| !DOCUMENT.contains(&format!("`{name}`"));
+    let missing: Vec<_> = fields.iter().chain(&names(&after)).filter(is_documented).cloned().collect();
+    assert_eq!(missing, Vec::<String>::new(), "doc/web.md does not have these");
+
+    // Nothing comes from elsewhere, and no page of elsewhere gets anything.
+    let (head, page) = get(port, "localhost", "/");
+    assert!(head.contains("default-src 'none'") && !page.contains("//"), "{head} {page}");
+    for file in ["/page.css", "/page.js"] {
+        assert!(get(port, "localhost", file).0.starts_with("HTTP/1.0 200 "));
+    }
+    for path in ["/", "/metrics", "/api/v1/info"] {
+        let (head, body) = get(port, "evil.example", path);
+        assert!(head.starts_with("HTTP/1.0 403 ") && !body.contains("shown"), "{head}");
+    }
+    assert!(get(port, "localhost", "/nothing").0.starts_with("HTTP/1.0 404 "));
+    assert!(get(port, "localhost", "/api/v1/events?since=x").0.starts_with("HTTP/1.0 400 "));
+
+    // It ends with the mount. At a Unix socket it is its own.
+    drop(player);
+    succeed(rig.umount("shown"));
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    let socket = rig.path("http");
+    fs::write(rig.path("config"), format!("[web]\nlisten = {socket:?}\n")).unwrap();
+    succeed(rig.try_mount("shown", ""));
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+    assert!(answer.contains("avfs_uptime_seconds"), "{answer}");
+    drop(stream);
+    succeed(rig.umount("shown"));
+    assert!(!socket.exists());
+}

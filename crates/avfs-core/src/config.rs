@@ -13,7 +13,7 @@ mod settings;
 
 pub use device::{DeviceConfig, SettingValue};
 pub use pattern::{Pattern, PatternError};
-pub use quantity::{parse_cache_size, parse_log_levels, parse_size};
+pub use quantity::{Listen, parse_cache_size, parse_log_levels, parse_size};
 pub use settings::{Rate, Setting, Settings, WhenFull};
 
 use rtsched::Class;
@@ -70,6 +70,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Who may ask the daemon.
     pub control: ControlConfig,
+    /// What a browser and a monitor are shown.
+    pub web: WebConfig,
     /// What a measurement of the device found.
     pub device: DeviceConfig,
     /// Stream policies, in the order in which they are tried.
@@ -197,6 +199,15 @@ pub struct ControlConfig {
     pub group: Option<String>,
 }
 
+/// `[web]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebConfig {
+    /// Where the page, the metrics and the JSON are. `None`: nowhere.
+    #[serde(deserialize_with = "quantity::listen")]
+    pub listen: Option<Listen>,
+}
+
 /// A setting that is not the same in two configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -298,7 +309,7 @@ impl Config {
         let live = |setting, is_same: bool| (!is_same).then_some(Change { setting, is_live: true });
         let fixed = |setting, is_same: bool| (!is_same).then_some(Change { setting, is_live: false });
         // Named whole, so that a new one is not forgotten here.
-        let Self { cache, journal, scheduler, requests, log, control, device, streams } = self;
+        let Self { cache, journal, scheduler, requests, log, control, web, device, streams } = self;
         let CacheConfig { size, keep } = cache;
         let JournalConfig { commit_age, checkpoint_interval } = journal;
         let SchedulerConfig {
@@ -313,6 +324,7 @@ impl Config {
         } = scheduler;
         let RequestsConfig { overdue } = requests;
         let (LogConfig { level }, ControlConfig { group }) = (log, control);
+        let WebConfig { listen } = web;
         let now = &other.scheduler;
         [
             live("cache.size", *size == other.cache.size),
@@ -333,6 +345,7 @@ impl Config {
             fixed("requests.overdue", *overdue == other.requests.overdue),
             live("log.level", *level == other.log.level),
             fixed("control.group", *group == other.control.group),
+            fixed("web.listen", *listen == other.web.listen),
             fixed("device", *device == other.device),
             live("stream", *streams == other.streams),
         ]

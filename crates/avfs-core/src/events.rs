@@ -129,6 +129,34 @@ pub enum EventKind {
     Error,
 }
 
+impl EventKind {
+    /// All that there are.
+    pub const ALL: [Self; 8] = [
+        Self::Late,
+        Self::ClientLate,
+        Self::Refused,
+        Self::Demoted,
+        Self::Restored,
+        Self::DeviceSlower,
+        Self::DeviceFaster,
+        Self::Error,
+    ];
+
+    /// As in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::ClientLate => "client_late",
+            Self::Refused => "refused",
+            Self::Demoted => "demoted",
+            Self::Restored => "restored",
+            Self::DeviceSlower => "device_slower",
+            Self::DeviceFaster => "device_faster",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// What made something late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

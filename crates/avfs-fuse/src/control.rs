@@ -208,6 +208,9 @@ pub struct Info {
     pub process: u32,
     /// Errors that clients were given since mount, by cause.
     pub errors: BTreeMap<String, u64>,
+    /// What happened to clients since mount, by kind; `late_noticed` is the part of `late` that clients noticed.
+    #[serde(default)]
+    pub events: BTreeMap<String, u64>,
     /// What the device was given to do since mount, by kind.
     pub commands: Vec<CommandReport>,
     /// Open files whose rate is known.

@@ -9,7 +9,7 @@
 
 use avfs_core::events::{ClientReport, EventKind, EventReport};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,6 +40,8 @@ pub struct EventLog {
 struct State {
     last: VecDeque<EventReport>,
     next: u64,
+    /// Since this was opened, by kind.
+    counts: BTreeMap<&'static str, u64>,
     /// It was said already that the file cannot be written.
     is_told: bool,
 }
@@ -74,6 +76,10 @@ impl EventLog {
                 look_up(client);
             }
             log(&event);
+            *state.counts.entry(event.kind.name()).or_default() += u64::from(event.count);
+            if event.kind == EventKind::Late && event.is_noticed {
+                *state.counts.entry("late_noticed").or_default() += u64::from(event.count);
+            }
             // What was just made can be said in JSON.
             if serde_json::to_writer(&mut lines, &event).is_ok() {
                 lines.push(b'\n');
@@ -105,6 +111,14 @@ impl EventLog {
         written.extend_from_slice(lines);
         file.write_all(&written)?;
         file.sync_data()
+    }
+
+    /// How often what has happened since it was opened; `late_noticed` is a part of `late`.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        let mut counts: BTreeMap<String, u64> = EventKind::ALL.map(|kind| (kind.name().to_owned(), 0)).into();
+        counts.insert("late_noticed".to_owned(), 0);
+        counts.extend(self.state.lock().counts.iter().map(|(kind, count)| ((*kind).to_owned(), *count)));
+        counts
     }
 
     /// The last events of at least this number, the oldest first, no more than so many.

@@ -1,6 +1,6 @@
 //! The life of a served volume, from the handshake to the last byte on the device.
 
-use crate::control::{self, Answer, Control, Info, MountedWith, Request, Traced};
+use crate::control::{self, Answer, Control, Handler, Info, MountedWith, Request, Traced};
 use crate::errno::Errors;
 use crate::event_log::{self, EventLog};
 use crate::mount::{self, DeviceNumber};
@@ -110,6 +110,7 @@ pub struct Mounted {
     device: DeviceNumber,
     telling: Telling,
     host: Arc<dyn Host>,
+    handler: Arc<Handler>,
 }
 
 impl Mounted {
@@ -164,7 +165,8 @@ impl Mounted {
             cache_option,
         };
         let path = control::socket_path(device);
-        let control = Control::start(&path, group, Arc::new(move |request| answering.answer(request)))
+        let handler: Arc<Handler> = Arc::new(move |request| answering.answer(request));
+        let control = Control::start(&path, group, Arc::clone(&handler))
             .map_err(|error| MountError::Control { path, error })?;
         let server = Arc::new(Server::new(Arc::clone(volume), errors));
         let buffers = match transport {
@@ -184,12 +186,17 @@ impl Mounted {
             Transport::Device => MountError::Handshake,
             Transport::Ring => MountError::Ring,
         })?;
-        Ok(Self { session, control, volume: Arc::clone(volume), device, telling, host })
+        Ok(Self { session, control, volume: Arc::clone(volume), device, telling, host, handler })
     }
 
     /// `st_dev` of the files: the name of the control socket.
     pub fn device(&self) -> DeviceNumber {
         self.device
+    }
+
+    /// What answers the control socket, for others that show what it says.
+    pub fn handler(&self) -> Arc<Handler> {
+        Arc::clone(&self.handler)
     }
 
     /// Lets SIGTERM and SIGINT unmount, wherever it is mounted. A volume in use disappears from its directories at once and
@@ -432,6 +439,7 @@ impl Answering {
                 let named = refused.map(|(cause, count)| (cause.to_owned(), count));
                 self.errors.counts().into_iter().chain(named).collect()
             },
+            events: self.events.counts(),
             commands: volume.commands(),
             streams: volume.streams(),
             device: volume.device_report(),

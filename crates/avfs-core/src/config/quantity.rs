@@ -4,7 +4,9 @@ use rtsched::Class;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use std::fmt::{self, Display};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use units::{Bitrate, Bytes, Duration, nanos};
 
 /// What happens to who opens a file whose rate does not fit the device any more.
@@ -15,6 +17,15 @@ pub enum WhenFull {
     Demote,
     /// The file is not opened: EBUSY.
     Refuse,
+}
+
+/// Where a daemon can be asked by HTTP: on this host alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// At this loopback address.
+    Loopback(SocketAddr),
+    /// At a Unix socket with this absolute path.
+    Socket(PathBuf),
 }
 
 /// Units by name, with their value in the smallest one.
@@ -423,6 +434,21 @@ pub fn parse_log_levels(text: &str) -> Result<Vec<(Option<&str>, &str)>, String>
         None => read(directive).map(|()| (None, directive)),
     });
     split.collect()
+}
+
+pub(super) fn listen<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Listen>, D::Error> {
+    let text = String::deserialize(input)?;
+    let expected = "expected a loopback address with its port, such as \"127.0.0.1:9750\" or \"[::1]:9750\", or the absolute path of a Unix socket";
+    if text.starts_with('/') {
+        return Ok(Some(Listen::Socket(text.into())));
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Some(Listen::Loopback(address))),
+        Ok(address) => Err(D::Error::custom(format_args!(
+            "{address} can be reached by other hosts, which nothing here keeps out: {expected}"
+        ))),
+        Err(_) => Err(D::Error::custom(format_args!("{text:?}: {expected}"))),
+    }
 }
 
 pub(super) fn log_levels<'de, D: Deserializer<'de>>(input: D) -> Result<Option<String>, D::Error> {

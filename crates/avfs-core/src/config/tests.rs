@@ -29,7 +29,7 @@ fn the_example_says_the_defaults() {
 fn the_example_says_every_setting() {
     let said: toml::Table = EXAMPLE.parse().unwrap();
     let settings: usize = said.values().map(|section| section.as_table().unwrap().len()).sum();
-    assert_eq!((said.len(), settings), (6, 11));
+    assert_eq!((said.len(), settings), (7, 11));
     // Of every number another one means something else.
     for line in EXAMPLE.lines().filter(|line| line.contains(" = ") && !line.starts_with('#')) {
         let digit = line.find(|c: char| c.is_ascii_digit()).unwrap();
@@ -371,15 +371,15 @@ fn every_setting_of_the_example_is_compared_and_says_whether_it_is_live() {
     let all = "[cache]\nsize = \"1 GiB\"\nkeep = \"1 s\"\n[journal]\ncommit_age = \"2 s\"\ncheckpoint_interval = \"61 s\"\n\
          [scheduler]\nqueue_depth = 3\nmetadata_latency = \"51 ms\"\nbest_effort_latency = \"3 s\"\nlongest_start = \"3 s\"\n\
          best_effort_floor_percent = 11\nidle_floor_percent = 2\nuser_share_percent = 26\nusers_share_percent = 51\n\
-         [requests]\noverdue = \"21 s\"\n[log]\nlevel = \"debug\"\n[control]\ngroup = \"a\"\n\
+         [requests]\noverdue = \"21 s\"\n[log]\nlevel = \"debug\"\n[control]\ngroup = \"a\"\n[web]\nlisten = \"[::1]:1\"\n\
          [device]\nread_access = \"1 ms\"\nread_rate = \"1 GB/s\"\n[[stream]]\npath = \"a\"\n";
     let other = Config::parse(all).unwrap();
-    let fixed = ["scheduler.queue_depth", "requests.overdue", "control.group", "device"];
+    let fixed = ["scheduler.queue_depth", "requests.overdue", "control.group", "web.listen", "device"];
     let changes = plain.changes(&other);
     for change in &changes {
         assert_eq!(change.is_live, !fixed.contains(&change.setting), "{change:?}");
     }
-    assert_eq!(changes.len(), 17);
+    assert_eq!(changes.len(), 18);
     assert_eq!(other.changes(&other), []);
     // Whatever the example has, commented out or not, is in there.
     let names = EXAMPLE.lines().filter_map(|line| line.trim_start_matches('#').split_once(" = "));
@@ -393,6 +393,23 @@ fn every_setting_of_the_example_is_compared_and_says_whether_it_is_live() {
             all.contains(&format!("{name} = ")) || is_whole.contains(&name) || is_device.contains(&name),
             "{name}"
         );
+    }
+}
+
+/// What anybody can reach would show names of files to all who ask.
+#[test]
+fn the_page_is_for_this_host_alone() {
+    let listen =
+        |text: &str| Config::parse(&format!("[web]\nlisten = {text:?}")).map(|config| config.web.listen);
+    let loopback = Listen::Loopback("127.0.0.1:9750".parse().unwrap());
+    assert_eq!(listen("127.0.0.1:9750").unwrap(), Some(loopback));
+    assert_eq!(listen("/run/avfs/a.http").unwrap(), Some(Listen::Socket("/run/avfs/a.http".into())));
+    assert!(listen("[::1]:9750").is_ok());
+    for open in ["0.0.0.0:9750", "[::]:9750", "10.1.2.3:80"] {
+        assert!(listen(open).unwrap_err().to_string().contains("can be reached by other hosts"), "{open}");
+    }
+    for wrong in ["9750", "localhost", "run/a", ""] {
+        assert!(listen(wrong).unwrap_err().to_string().contains("expected a loopback address"), "{wrong}");
     }
 }
 
