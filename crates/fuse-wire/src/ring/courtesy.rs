@@ -83,8 +83,9 @@ impl Stepping {
             return hand_over();
         }
         let courtesy = &*self.courtesy;
+        // In this order: either the guard sees this turn before it sleeps, or this sees that it sleeps.
+        courtesy.turn.fetch_add(1, Ordering::SeqCst);
         courtesy.guard.wake();
-        courtesy.turn.fetch_add(1, Ordering::AcqRel);
         self.is_possible = set_policy(0, libc::SCHED_IDLE);
         let result = hand_over();
         self.is_possible &= set_policy(0, libc::SCHED_OTHER);
@@ -114,7 +115,7 @@ struct Shared {
 
 impl Shared {
     fn wake(&self) {
-        if !self.is_awake.load(Ordering::Acquire) && !self.is_awake.swap(true, Ordering::AcqRel) {
+        if !self.is_awake.load(Ordering::SeqCst) && !self.is_awake.swap(true, Ordering::SeqCst) {
             self.unpark();
         }
     }
@@ -131,9 +132,12 @@ impl Shared {
         let mut quiet = 0;
         while !self.ended.load(Ordering::Acquire) {
             if quiet > QUIET_LOOKS {
-                self.is_awake.store(false, Ordering::Release);
-                thread::park();
                 quiet = 0;
+                self.is_awake.store(false, Ordering::SeqCst);
+                if !self.look(&mut seen) {
+                    thread::park();
+                }
+                self.is_awake.store(true, Ordering::SeqCst);
             }
             thread::park_timeout(PATIENCE);
             quiet = if self.look(&mut seen) { 0 } else { quiet + 1 };
@@ -146,7 +150,7 @@ impl Shared {
         seen.resize(threads.len(), 0);
         let mut has_changed = false;
         for (courtesy, before) in threads.iter().zip(seen) {
-            let turn = courtesy.turn.load(Ordering::Acquire);
+            let turn = courtesy.turn.load(Ordering::SeqCst);
             if turn % 2 == 1 && turn == *before {
                 courtesy.was_kept.store(true, Ordering::Release);
                 // At worst it has come back meanwhile and steps back again: then it does so in vain.
