@@ -4,14 +4,13 @@
 //! the other, and says how far it has come. **State:** an [`Ahead`] while the host does so. **Invariants:** a client never has more ahead of
 //! it, at all its places together, than its terms' buffer, or the policy's depth and one request.
 
-use crate::due::{BEGINNING, START};
 use crate::pattern::ScanDirection;
 use crate::streams::{Streams, stream_of};
 use crate::window::{ReadaheadWindow, next_request};
 use crate::{Facts, HandleId, REQUEST, RequestQos};
 use rtsched::{Class, Direction};
 use std::ops::Range;
-use units::{Bitrate, Bytes, Instant};
+use units::{Bytes, Instant};
 
 /// How far ahead of a client is to be read.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +22,7 @@ pub struct Ahead {
     asked: u64,
     lead: ReadaheadWindow,
     most: u64,
-    rate: Option<Bitrate>,
     size: u64,
-    /// It comes to what was asked for so much sooner than was reckoned that the host should say so.
-    pub is_sooner: bool,
-    /// It has not played for long at the place at which it is: [`came`](Self::came) counts.
-    pub begins: bool,
-    /// Bytes ahead of it that it can have at once.
-    pub came: Option<u64>,
 }
 
 /// What is to be read next.
@@ -44,9 +36,16 @@ pub struct ReadAhead {
     pub is_promised: bool,
 }
 
+impl Ahead {
+    /// The host reads this.
+    pub fn is_read(&mut self, range: &Range<u64>) {
+        self.asked = end_of(self.way, range);
+    }
+}
+
 impl<K: Default, F> Streams<K, F> {
     /// Where a client is to be read ahead of. `None`: nowhere, or not yet.
-    pub fn ahead_of(&self, facts: &dyn Facts, now: Instant, handle: HandleId) -> Option<Ahead> {
+    pub fn ahead_of(&self, facts: &dyn Facts, handle: HandleId) -> Option<Ahead> {
         let ino = self.client_state(handle)?.ino;
         let player = self.player(handle)?;
         let size = facts.size_of(ino);
@@ -64,12 +63,7 @@ impl<K: Default, F> Streams<K, F> {
             ScanDirection::Backward => asked.unwrap_or(front).min(front),
         };
         let (lead, most) = player.share(self.lead(ino, handle));
-        let rate = self.rate_of(ino, handle);
-        // A client that fills a buffer of its own asks for a second of it at once, or two, and comes so much sooner to what is ahead.
-        let is_sooner = rate.is_some_and(|rate| player.here.is_sooner(now, rate));
-        let has_just_begun = player.starts_by.is_some() || now < player.here.origin.0 + START + BEGINNING;
-        let begins = lead.is_promised && has_just_begun;
-        Some(Ahead { way, front, asked, lead, most, rate, size, is_sooner, begins, came: None })
+        Some(Ahead { way, front, asked, lead, most, size })
     }
 
     /// What is to be read next, if anything.
@@ -80,15 +74,14 @@ impl<K: Default, F> Streams<K, F> {
         handle: HandleId,
         ahead: &Ahead,
     ) -> Option<ReadAhead> {
-        let &Ahead { way, front, asked, lead, most, size, came, .. } = ahead;
+        let &Ahead { way, front, asked, lead, most, size } = ahead;
         if asked.abs_diff(front) > lead.bytes {
             return None;
         }
         let ino = self.client_state(handle)?.ino;
         // A client that has little ahead needs something soon, not much of it.
         let least = if lead.is_promised { lead.request / 2 } else { 0 };
-        let has = came.map_or(asked.abs_diff(front), |came| came + least);
-        let request = lead.request.min(has.max(REQUEST).max(least));
+        let request = lead.request.min(asked.abs_diff(front).max(REQUEST).max(least));
         let run_end = if way == ScanDirection::Forward { facts.piece_end(ino, asked, size) } else { size };
         // What is left at the end of a file may wait: a client that goes on goes on elsewhere.
         let with_the_rest = if run_end < size { lead.request } else { request };
@@ -98,15 +91,6 @@ impl<K: Default, F> Streams<K, F> {
         }
         let need = self.need_ahead(facts, now, handle, front, asked);
         Some(ReadAhead { range, need, is_promised: lead.is_promised })
-    }
-
-    /// The host reads it.
-    pub fn asked_ahead(&mut self, now: Instant, handle: HandleId, ahead: &mut Ahead, range: &Range<u64>) {
-        let is_promised = ahead.lead.is_promised;
-        if let Some((rate, player)) = ahead.rate.filter(|_| is_promised).zip(self.player_mut(handle)) {
-            player.here.reckon(now, rate);
-        }
-        ahead.asked = end_of(ahead.way, range);
     }
 
     /// It reads no more, for now.

@@ -14,10 +14,3 @@ pub const OWN_BUFFER: Duration = Duration::from_secs(2);
 
 /// With so much of what it will play a player begins, as far as anybody knows. One that asks for more has it as soon.
 pub const BEGINS_WITH: Duration = Duration::from_secs(1);
-
-/// So long after it began, the requests ahead of a player grow with what has come, not with what was asked for: of those who
-/// begin at once none has anything, and long requests of some, which they come to later, keep the others waiting.
-pub const BEGINNING: Duration = Duration::from_secs(2);
-
-/// What a client comes to so much sooner than was reckoned when it was asked for is hastened.
-pub const HASTE: Duration = Duration::from_millis(100);

@@ -111,7 +111,7 @@ fn what_is_ahead_of_a_promised_player_comes_in_requests_with_deadlines() {
     let frame = RATE.time_for(Bytes(MIB));
     let mut client = Client::new(Advice::Streams, Some(RATE));
     (0..3).for_each(|mebibyte| client.read(mebibyte, frame));
-    let ahead_of = |client: &Client| client.streams.ahead_of(&Host, client.now, CLIENT);
+    let ahead_of = |client: &Client| client.streams.ahead_of(&Host, CLIENT);
     assert!(ahead_of(&client).is_none(), "the admission has not answered");
     let (stream, spec) = client.told.0[0];
     client.streams.decided(stream);
@@ -124,12 +124,11 @@ fn what_is_ahead_of_a_promised_player_comes_in_requests_with_deadlines() {
     assert!(spec.is_some());
     client.streams.file_mut(FILE).set_terms(Direction::Read, Some(terms));
     let mut ahead = ahead_of(&client).unwrap();
-    ahead.came = ahead.begins.then_some(0);
     let (mut at, mut deadline) = (3 * MIB, None);
     while let Some(next) = client.streams.next_ahead(&Host, client.now, CLIENT, &ahead) {
         assert_eq!((next.range.start, next.is_promised, next.need.class), (at, true, Class::RealTime));
         assert!(next.range.end - at <= 16 * MIB && next.need.deadline > deadline);
-        client.streams.asked_ahead(client.now, CLIENT, &mut ahead, &next.range);
+        ahead.is_read(&next.range);
         (at, deadline) = (next.range.end, next.need.deadline);
     }
     client.streams.ended_ahead(CLIENT, &ahead);

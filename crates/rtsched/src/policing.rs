@@ -21,11 +21,8 @@ pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
 const PICTURE_WITHIN: Duration = Duration::from_millis(500);
 /// Pictures have at most one of so many parts of the device's time before others,...
 const PICTURES_PART: u32 = 5;
-/// ...at least one of so many,...
+/// ...and at least one of so many.
 const PICTURES_LEAST: u32 = 50;
-/// ...and that of so long a time at once: a player that begins looks at a picture first, and one that lies in two
-/// places is two requests.
-const PICTURES_BURST: Duration = Duration::from_millis(300);
 
 impl Scheduler {
     /// Reckons a request's costs.
@@ -77,12 +74,11 @@ impl Scheduler {
     /// and their commands are long. Many pictures are no search: so that they have no more than their part, their turn
     /// is later.
     fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
-        self.searched = Some(now);
         if let Some(stream) = waiting.request.stream {
             self.unpromised.looked(now, stream, waiting.cost);
         }
-        let part = self.pictures_part(now);
-        let turn = self.pictures.saturating_before(PICTURES_BURST);
+        let part = self.pictures_part();
+        let turn = self.pictures;
         self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * part;
         waiting.is_at_once = turn <= now && wanted <= now + PICTURE_WITHIN;
         turn
@@ -90,14 +86,9 @@ impl Scheduler {
 
     /// Pictures have one of so many parts of the device's time before others. That is no more than the streams leave,
     /// because a player that begins, or has little ahead, is served sooner than it is promised only as long as nothing
-    /// goes before. While a client searches, and more streams play than are admitted beside a search, it is half of
-    /// what they leave: they came first.
-    fn pictures_part(&self, now: Instant) -> u32 {
-        let promised = self.utilisation_permille();
-        let left = 1000_u32.saturating_sub(promised);
-        let is_crowded = promised > self.config.searched_max_permille
-            && self.queue.is_wanted_before(now + self.config.best_effort_latency);
-        let left = if is_crowded { left / 2 } else { left };
+    /// goes before.
+    fn pictures_part(&self) -> u32 {
+        let left = 1000_u32.saturating_sub(self.utilisation_permille());
         1000_u32.div_ceil(left.max(1)).clamp(PICTURES_PART, PICTURES_LEAST)
     }
 

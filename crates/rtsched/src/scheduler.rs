@@ -14,7 +14,7 @@ use crate::floors::Floors;
 use crate::health::Health;
 use crate::lateness::{History, Kind, Late, Lateness, Served};
 use crate::merge::{Limits, Run};
-use crate::policing::{PICTURE, price};
+use crate::policing::price;
 use crate::queue::{Budget, Queue, Slot, StreamSlot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 use crate::service::ServiceModel;
@@ -25,11 +25,6 @@ use crate::unpromised::Unpromised;
 use crate::zones::{Distance, may_be_deferred};
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
-
-/// A client that has wanted a picture so lately wants the next one soon.
-const SEARCH: Duration = Duration::from_secs(2);
-/// So long before the device is through it is given the next command then.
-const JOINS: Duration = Duration::from_millis(30);
 
 /// The state machine: one for each device. See the crate's documentation.
 ///
@@ -58,8 +53,6 @@ pub struct Scheduler {
     written_to: DeviceOffset,
     /// When pictures would have had what they had, had they had no more than their part.
     pub(crate) pictures: Instant,
-    /// When a picture was wanted last.
-    pub(crate) searched: Option<Instant>,
     /// The next turn of best effort that belongs to no stream.
     turn: Instant,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
@@ -95,7 +88,6 @@ impl Scheduler {
             arm: DeviceOffset(0),
             written_to: DeviceOffset(0),
             pictures: Instant::ZERO,
-            searched: None,
             turn: Instant::ZERO,
             tightest: None,
             preferred: None,
@@ -141,7 +133,7 @@ impl Scheduler {
             let mut demoted = self.demoted(waiting);
             self.picture(now, &mut demoted, deadline);
             waiting.is_at_once = demoted.is_at_once;
-            if !self.has_room_for(now, waiting, !demoted.is_picture) {
+            if !self.has_room_for(now, waiting) {
                 self.journal.counters.excess += 1;
                 if !demoted.is_picture {
                     self.take_turn(now, &mut demoted);
@@ -210,13 +202,9 @@ impl Scheduler {
         self.queue.insert(waiting);
     }
 
-    /// Queues a request of real time that was not promised, if there is room for it. What `gives_way` is not given its
-    /// deadline while a stream wants something before that which it is promised later: a player that began sooner than
-    /// it was promised lives on what streams leave until it has read as far ahead as it is promised. Writes of refused
-    /// recorders were given half a second of that, and seven of twelve players were late.
-    fn has_room_for(&mut self, now: Instant, wanted: Waiting, gives_way: bool) -> bool {
-        let is_behind = gives_way && self.queue.is_wanted_before(wanted.deadline);
-        !is_behind && self.fits(now, wanted, self.cushion() / 2)
+    /// Queues a request of real time that was not promised, if there is room for it.
+    fn has_room_for(&mut self, now: Instant, wanted: Waiting) -> bool {
+        self.fits(now, wanted, self.cushion() / 2)
     }
 
     /// Queues a request of real time if every such deadline then holds, also those to come, with so many nanoseconds to
@@ -266,7 +254,7 @@ impl Scheduler {
         self.streams.settle(self.device.busy_since(now));
         let view = self.view(now);
         let Some((slot, reason)) = choose(&self.queue, &view) else { return false };
-        if self.is_others_turn(now, slot, reason, &view) || self.comes_early(now, slot) {
+        if self.is_others_turn(now, slot, reason, &view) {
             return false;
         }
         let blocking = self.blocking(now);
@@ -311,18 +299,6 @@ impl Scheduler {
             }
             Direction::Flush => false,
         }
-    }
-
-    /// While a client searches, a long command does not wait at the device behind another one: a picture would wait for
-    /// both.
-    fn comes_early(&self, now: Instant, slot: Slot) -> bool {
-        self.queue.get(slot).request.length > PICTURE && now < self.may_join_at(now)
-    }
-
-    /// When a long command may join those at the device.
-    fn may_join_at(&self, now: Instant) -> Instant {
-        let until = self.searched.filter(|_| self.device.in_flight() > 0).map(|at| at + SEARCH);
-        until.map_or(now, |until| self.device.free_at(now).saturating_before(JOINS).min(until))
     }
 
     fn view(&self, now: Instant) -> View {
@@ -677,8 +653,7 @@ impl Scheduler {
             let due = waiting.deadline + held.map_or(Duration::ZERO, |held| held.spec.grace);
             waiting.deadline = due.max(now + Duration::from_nanos(self.cushion()));
         }
-        let gives_way = before.budget == Budget::Unreserved && !otherwise.is_picture;
-        if !self.has_room_for(now, waiting, gives_way) {
+        if !self.has_room_for(now, waiting) {
             if otherwise.request.class != Class::RealTime {
                 self.journal.counters.excess += 1;
             }
@@ -842,7 +817,6 @@ impl Scheduler {
             .chain(overdue)
             .chain(soon)
             .chain(settled)
-            .chain([self.may_join_at(now)])
             .filter(|at| *at > now)
             .min()
     }

@@ -139,12 +139,8 @@ impl Core {
         if self.data.files.get(&ino).is_none_or(|file| file.exclusive > 0) {
             return;
         }
-        let begun = self.clients.streams.ahead_of(&self.facts(), now.monotonic, handle);
+        let begun = self.clients.streams.ahead_of(&self.facts(), handle);
         let Some(mut ahead) = begun else { return };
-        if ahead.is_sooner {
-            self.hasten_ahead(now, ino, handle);
-        }
-        ahead.came = ahead.begins.then(|| self.came_ahead(handle));
         while let Some(next) = self.clients.streams.next_ahead(&self.facts(), now.monotonic, handle, &ahead) {
             let ReadAhead { range, need, is_promised } = next;
             let wanted = self.data.cache.wanted_bytes() + range.end - range.start;
@@ -152,7 +148,7 @@ impl Core {
             if is_short || !self.load(ino, range.clone(), false, need) {
                 break;
             }
-            self.clients.streams.asked_ahead(now.monotonic, handle, &mut ahead, &range);
+            ahead.is_read(&range);
             self.want(ino, handle, range, ahead.way);
         }
         self.clients.streams.ended_ahead(handle, &ahead);
@@ -216,11 +212,6 @@ impl Core {
             }
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
             self.hasten(ino, front.saturating_sub(NEAR)..front, need);
-        }
-        for place in self.clients.streams.player_mut(handle).into_iter().flat_map(Player::places_mut) {
-            if place.pattern.way() == ScanDirection::Forward {
-                place.reckoned = Some((now.monotonic, place.pattern.front()));
-            }
         }
     }
 
