@@ -54,13 +54,13 @@ pub struct Config {
     /// Thousandths of the device's time that admitted streams may take together, 10..=999.
     pub streams_max_permille: u32,
     /// The same, 10..=999, while no stream writes and next to nothing without a guarantee uses the device
-    /// ([`Beside::Nobody`](crate::Beside::Nobody)). Reads take what they are reckoned to take, and less when they are
+    /// ([`BackgroundLoad::Nothing`](crate::BackgroundLoad::Nothing)). Reads take what they are reckoned to take, and less when they are
     /// served in sweeps; what a write takes, a cache may have to be paid later. What is left has only to outweigh that
     /// some accesses take longer than others, and that a measurement is off by some thousandths. Streams that were
     /// admitted so stay admitted beside others.
     pub readers_max_permille: u32,
     /// The same, 10..=999, while a client searches, as with random reads or jumps
-    /// ([`Beside::Searches`](crate::Beside::Searches)): each place that it looks at is a seek before whatever players
+    /// ([`BackgroundLoad::Searches`](crate::BackgroundLoad::Searches)): each place that it looks at is a seek before whatever players
     /// that begin wait for. Streams that were admitted without a search stay admitted.
     pub searched_max_permille: u32,
     /// Thousandths of the device's time that the streams of one [`Account`](crate::Account) may take together, 0..=1000.

@@ -57,4 +57,4 @@ pub use stream::{
     flush_deadline,
 };
 pub use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
-pub use unpromised::Beside;
+pub use unpromised::BackgroundLoad;

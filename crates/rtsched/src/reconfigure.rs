@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::floors::Floors;
 use crate::scheduler::Scheduler;
 use crate::stream::Why;
-use crate::unpromised::Beside;
+use crate::unpromised::BackgroundLoad;
 use units::{Bytes, Instant};
 
 impl Scheduler {
@@ -36,7 +36,7 @@ impl Scheduler {
         let before = core::mem::replace(&mut self.config, wanted);
         if is_less && self.streams.held().next().is_some() {
             // Shorter requests may do with less.
-            match self.try_with(None, None, Beside::Nobody) {
+            match self.try_with(None, None, BackgroundLoad::Nothing) {
                 Ok(sizing) => self.resize(now, sizing),
                 Err(Why::NoMemory { .. }) => {
                     let promised = self.promised_memory();

@@ -12,7 +12,7 @@ use crate::request::{Direction, StreamId};
 use crate::scheduler::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
 use crate::streams::{Held, SHARE_SHIFT};
-use crate::unpromised::Beside;
+use crate::unpromised::BackgroundLoad;
 use units::{Bitrate, Bytes, Duration, Instant};
 
 impl Scheduler {
@@ -37,11 +37,11 @@ impl Scheduler {
         if let Some(why) = self.health.congestion() {
             return Err(self.rejected(now, stream, why, None));
         }
-        let beside = self.beside(now);
-        let sizing = match self.try_with(Some(spec), None, beside) {
+        let background = self.background_load(now);
+        let sizing = match self.try_with(Some(spec), None, background) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(spec, None, beside);
+                let fits = self.rate_that_fits(spec, None, background);
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -114,8 +114,8 @@ impl Scheduler {
     }
 
     /// What uses the device without a guarantee. What was promised beside fewer stays promised.
-    pub fn beside(&self, now: Instant) -> Beside {
-        self.unpromised.beside(now, self.queue.has_unpromised())
+    pub fn background_load(&self, now: Instant) -> BackgroundLoad {
+        self.unpromised.background_load(now, self.queue.has_unpromised())
     }
 
     /// The sizing with which the active streams fit, without the one in `but`, and with `new`. The demoted ones come
@@ -124,10 +124,10 @@ impl Scheduler {
         &mut self,
         new: Option<&StreamSpec>,
         but: Option<StreamSlot>,
-        beside: Beside,
+        background: BackgroundLoad,
     ) -> Result<Sizing, Why> {
         self.collect(new, but);
-        let others = self.others(0, beside);
+        let others = self.others(0, background);
         let may_grow = new.is_some() && self.may_grow();
         self.admission.choose(&self.specs, new.is_some(), may_grow, &self.service, &self.config, others)
     }
@@ -154,13 +154,13 @@ impl Scheduler {
         &mut self,
         spec: &StreamSpec,
         but: Option<StreamSlot>,
-        beside: Beside,
+        background: BackgroundLoad,
     ) -> Option<Bitrate> {
         let (mut low, mut high) = (0, 128);
         while high - low > 1 {
             let middle = (low + high) / 2;
             let rate = Bitrate(u64::try_from(u128::from(spec.rate.0) * middle / 128).unwrap_or(u64::MAX));
-            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, beside) {
+            match self.try_with(Some(&StreamSpec { rate, ..*spec }), but, background) {
                 Ok(_) => low = middle,
                 Err(_) => high = middle,
             }
@@ -191,11 +191,11 @@ impl Scheduler {
         if let Some(why) = self.health.congestion().filter(|_| more) {
             return Err(self.rejected(now, stream, why, None));
         }
-        let beside = if more { self.beside(now) } else { Beside::Nobody };
-        let sizing = match self.try_with(Some(&spec), Some(slot), beside) {
+        let background = if more { self.background_load(now) } else { BackgroundLoad::Nothing };
+        let sizing = match self.try_with(Some(&spec), Some(slot), background) {
             Ok(sizing) => sizing,
             Err(why) => {
-                let fits = self.rate_that_fits(&spec, Some(slot), self.beside(now));
+                let fits = self.rate_that_fits(&spec, Some(slot), self.background_load(now));
                 return Err(self.rejected(now, stream, why, fits));
             }
         };
@@ -271,17 +271,17 @@ impl Scheduler {
         u32::try_from(self.streams.millionths().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
-    /// Whether the active streams would be admitted, were they all to ask only now, `beside` these. O(streams) for each instant and
+    /// Whether the active streams would be admitted, were they all to ask only now, `background` these. O(streams) for each instant and
     /// each length that has to be looked at.
     ///
     /// # Errors
     /// [`Why`] says what is lacking: not even requests of other lengths would do.
-    pub fn admitted_fit(&mut self, beside: Beside) -> Result<(), Why> {
-        self.try_with(None, None, beside).map(|_| ())
+    pub fn admitted_fit(&mut self, background: BackgroundLoad) -> Result<(), Why> {
+        self.try_with(None, None, background).map(|_| ())
     }
 
     /// Beside the streams that were [collected](Self::collect).
-    fn others(&self, margin_percent: u32, beside: Beside) -> Others {
+    fn others(&self, margin_percent: u32, background: BackgroundLoad) -> Others {
         let longest = [Direction::Read, Direction::Write]
             .map(|direction| self.service.nanos_anywhere(direction, self.config.largest_request))
             .into_iter()
@@ -296,10 +296,10 @@ impl Scheduler {
         Others {
             floor_base: self.config.floor_base,
             floors_percent: self.floors.total_percent(),
-            streams_max_permille: match beside {
-                Beside::Nobody if is_read_only => self.config.readers_max_permille,
-                Beside::Nobody | Beside::Others => self.config.streams_max_permille,
-                Beside::Searches => self.config.searched_max_permille,
+            streams_max_permille: match background {
+                BackgroundLoad::Nothing if is_read_only => self.config.readers_max_permille,
+                BackgroundLoad::Nothing | BackgroundLoad::Others => self.config.streams_max_permille,
+                BackgroundLoad::Searches => self.config.searched_max_permille,
             },
             margin_percent,
             longest,
@@ -394,7 +394,7 @@ impl Scheduler {
     fn resume(&mut self, now: Instant, slot: StreamSlot) {
         let Some(held) = self.streams.held_of(slot).copied() else { return };
         let stream = self.streams.get(slot).id;
-        match self.try_with(Some(&held.spec), Some(slot), Beside::Nobody) {
+        match self.try_with(Some(&held.spec), Some(slot), BackgroundLoad::Nothing) {
             Ok(sizing) => {
                 self.resize(now, sizing);
                 self.activate(now, slot);
@@ -540,7 +540,7 @@ impl Scheduler {
             }
             self.collect(None, None);
             self.specs.push(spec);
-            let others = self.others(self.config.restore_margin_percent.min(50), self.beside(now));
+            let others = self.others(self.config.restore_margin_percent.min(50), self.background_load(now));
             let chosen = self.admission.choose(&self.specs, true, false, &self.service, &self.config, others);
             let Ok(sizing) = chosen else { return };
             self.resize(now, sizing);

@@ -31,9 +31,9 @@ const fn permille(of: u64) -> u64 {
 
 /// What uses the device beside streams, to speak of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum BackgroundLoad {
     /// Less than two hundredths of the time were asked for lately.
-    Nobody,
+    Nothing,
     /// Something.
     Others,
     /// Among it a search.
@@ -83,14 +83,14 @@ impl Unpromised {
     }
 
     /// What is noticed; some of metadata and best effort may still `wait`.
-    pub(crate) fn beside(&self, now: Instant, wait: bool) -> Beside {
+    pub(crate) fn background_load(&self, now: Instant, wait: bool) -> BackgroundLoad {
         let others = self.others.wanted(now, wait).max(self.accepted.wanted(now, false));
         if self.searches.wanted(now, false) > permille(UNNOTICED_PERMILLE) {
-            Beside::Searches
+            BackgroundLoad::Searches
         } else if others > permille(UNNOTICED_PERMILLE) {
-            Beside::Others
+            BackgroundLoad::Others
         } else {
-            Beside::Nobody
+            BackgroundLoad::Nothing
         }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn is_noticed(unpromised: &Unpromised, now: Instant, wait: bool) -> bool {
-        unpromised.beside(now, wait) == Beside::Others
+        unpromised.background_load(now, wait) == BackgroundLoad::Others
     }
 
     /// The boundary pair.
@@ -185,12 +185,16 @@ mod tests {
         for (waited, searches) in [(0, false), (19_999_999, false), (20_000_001, true), (u64::MAX, true)] {
             let mut unpromised = Unpromised::default();
             for place in 0..4 {
-                let noticed = unpromised.beside(at(0), false);
-                assert_eq!(noticed, Beside::Nobody, "before place {place}, {waited}");
+                let noticed = unpromised.background_load(at(0), false);
+                assert_eq!(noticed, BackgroundLoad::Nothing, "before place {place}, {waited}");
                 unpromised.looked(at(0), StreamId(1), TAKES);
                 unpromised.waited(at(0), StreamId(1), Duration::from_nanos(waited), TAKES);
             }
-            assert_eq!(unpromised.beside(at(0), false) == Beside::Searches, searches, "{waited}");
+            assert_eq!(
+                unpromised.background_load(at(0), false) == BackgroundLoad::Searches,
+                searches,
+                "{waited}"
+            );
         }
     }
 
@@ -202,7 +206,11 @@ mod tests {
             let mut unpromised = Unpromised::default();
             let mut look = |look: u64| unpromised.looked(at(0), StreamId(look % searchers), 20_000_000);
             (0..4 * searchers).for_each(&mut look);
-            assert_eq!(unpromised.beside(at(0), false) == Beside::Searches, searches, "{searchers}");
+            assert_eq!(
+                unpromised.background_load(at(0), false) == BackgroundLoad::Searches,
+                searches,
+                "{searchers}"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ mod lab;
 use lab::{DISK, Lab, bare, request};
 use proptest::prelude::*;
 use rtsched::{
-    Beside, Class, Config, Direction, Dispatch, FloorBase, Request, RequestId, Scheduler, StreamId,
+    BackgroundLoad, Class, Config, Direction, Dispatch, FloorBase, Request, RequestId, Scheduler, StreamId,
     StreamSpec,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,7 +157,7 @@ proptest! {
             }
         }
         prop_assume!(!admitted.is_empty());
-        prop_assert_eq!(lab.scheduler.admitted_fit(Beside::Nobody), Ok(()));
+        prop_assert_eq!(lab.scheduler.admitted_fit(BackgroundLoad::Nothing), Ok(()));
         // Each completion brings another request without guarantees, so that some always wait.
         let mut kinds = others.iter().cycle();
         let mut other = |next: &mut u64| {

@@ -91,7 +91,7 @@ fn memory_that_is_promised_is_not_taken_away() {
     assert!(scheduler.promised_memory() <= promised);
     let least = scheduler.reconfigure(Instant::ZERO, &memory(1)).unwrap_err();
     assert_eq!(least, scheduler.promised_memory());
-    assert!(scheduler.admitted_fit(rtsched::Beside::Nobody).is_ok());
+    assert!(scheduler.admitted_fit(rtsched::BackgroundLoad::Nothing).is_ok());
     held.into_iter().for_each(|reservation| scheduler.release(Instant::ZERO, reservation));
     assert_eq!(scheduler.reconfigure(Instant::ZERO, &memory(1)), Ok(()));
 }

@@ -15,7 +15,7 @@
 
 use super::incidents::{Incident, Incidents};
 use rtsched::{
-    Beside, Confidence, Direction, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec,
+    BackgroundLoad, Confidence, Direction, Event, Rejected, Reservation, Scheduler, StreamId, StreamSpec,
     StreamState, StreamStatus, Terms, Why,
 };
 use std::collections::BTreeMap;
@@ -138,7 +138,9 @@ impl Streams {
         match scheduler.admit(now, stream, &spec) {
             Ok(reservation) => {
                 self.admitted.insert(stream, Admitted { reservation, wanted: spec, rejected: None });
-                if confidence == Confidence::Guessed && scheduler.admitted_fit(Beside::Others).is_err() {
+                if confidence == Confidence::Guessed
+                    && scheduler.admitted_fit(BackgroundLoad::Others).is_err()
+                {
                     self.guessed.push(stream);
                 }
                 Ok(())
@@ -195,10 +197,10 @@ impl Streams {
 
     /// Others have come, beside whom those that are only guessed to be streams would not have been admitted: nothing was promised.
     fn refuse_guessed(&mut self, scheduler: &mut Scheduler, now: Instant) {
-        let beside = scheduler.beside(now);
-        while beside != Beside::Nobody
+        let background = scheduler.background_load(now);
+        while background != BackgroundLoad::Nothing
             && let Some(&stream) = self.guessed.last()
-            && let Err(why) = scheduler.admitted_fit(beside)
+            && let Err(why) = scheduler.admitted_fit(background)
         {
             self.guessed.pop();
             let Some(Admitted { reservation, .. }) = self.admitted.remove(&stream) else { continue };
@@ -424,11 +426,11 @@ mod tests {
     }
 
     /// The highest rates of an eighth stream with which all are admitted, beside others and beside nobody.
-    fn highest(beside: Beside) -> Bitrate {
+    fn highest(background: BackgroundLoad) -> Bitrate {
         let fits = |megabits: u64| {
             let mut scheduler = Scheduler::new(Config::default());
             let declared = seven_and(&mut scheduler, Bitrate::from_megabits(megabits));
-            declared.admitted.contains_key(&StreamId(8)) && scheduler.admitted_fit(beside).is_ok()
+            declared.admitted.contains_key(&StreamId(8)) && scheduler.admitted_fit(background).is_ok()
         };
         Bitrate::from_megabits(
             (1..1000).take_while(|&megabits| fits(megabits)).last().expect("there is room"),
@@ -456,11 +458,12 @@ mod tests {
     /// others leave is promised at once, a megabit more only to who is known to be a stream.
     #[test]
     fn the_last_of_the_device_is_promised_only_to_who_is_known_to_be_a_stream() {
-        let (beside_others, beside_nobody) = (highest(Beside::Others), highest(Beside::Nobody));
-        assert!(beside_others < beside_nobody, "{beside_others:?} {beside_nobody:?}");
+        let (above_others, above_nothing) =
+            (highest(BackgroundLoad::Others), highest(BackgroundLoad::Nothing));
+        assert!(above_others < above_nothing, "{above_others:?} {above_nothing:?}");
         let stream = StreamId(8);
         for (rate, at_once) in
-            [(beside_others, true), (Bitrate(beside_others.0 + 1_000_000), false), (beside_nobody, false)]
+            [(above_others, true), (Bitrate(above_others.0 + 1_000_000), false), (above_nothing, false)]
         {
             let mut scheduler = Scheduler::new(Config::default());
             let mut declared = seven_and(&mut scheduler, rate);
@@ -482,13 +485,13 @@ mod tests {
     #[test]
     fn who_is_only_guessed_to_be_a_stream_is_refused_when_others_come() {
         let mut scheduler = Scheduler::new(Config::default());
-        let mut declared = seven_and(&mut scheduler, highest(Beside::Nobody));
+        let mut declared = seven_and(&mut scheduler, highest(BackgroundLoad::Nothing));
         assert!(!told(&mut declared, &mut scheduler).contains_key(&8));
         copy(&mut scheduler);
         assert_eq!(told(&mut declared, &mut scheduler), BTreeMap::from([(8, None)]));
         let report = declared.report(&scheduler);
         assert!(report.last().is_some_and(|one| one.admitted.is_none() && one.rejected.is_some()));
-        let most = highest(Beside::Nobody);
+        let most = highest(BackgroundLoad::Nothing);
         let known = Some((StreamSpec::reader(most), Confidence::Known));
         declared.declare(
             &mut scheduler,
@@ -509,7 +512,7 @@ mod tests {
     /// for five seconds. The boundary: half of what it wants, for a reader; a recorder waits.
     #[test]
     fn a_reader_is_promised_the_part_for_which_there_is_room() {
-        let most = highest(Beside::Nobody).0;
+        let most = highest(BackgroundLoad::Nothing).0;
         let reader = |rate| StreamSpec::reader(Bitrate(rate));
         let more = Bitrate(most * 3 / 2);
         let cases =
@@ -541,10 +544,10 @@ mod tests {
     #[test]
     fn who_leaves_before_he_is_known_to_be_a_stream_leaves_nothing() {
         let mut scheduler = Scheduler::new(Config::default());
-        let mut declared = seven_and(&mut scheduler, highest(Beside::Nobody));
+        let mut declared = seven_and(&mut scheduler, highest(BackgroundLoad::Nothing));
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);
         assert!(declared.guessed.is_empty() && scheduler.terms(StreamId(8)).is_none());
-        let known = Some((StreamSpec::reader(highest(Beside::Nobody)), Confidence::Known));
+        let known = Some((StreamSpec::reader(highest(BackgroundLoad::Nothing)), Confidence::Known));
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), known);
         assert_eq!(told(&mut declared, &mut scheduler).get(&8), Some(&scheduler.terms(StreamId(8))));
     }
