@@ -130,17 +130,17 @@ fn who_may_play_goes_before_what_a_stream_wants_more_than_a_second_later() {
     let second = due + Duration::from_secs(1);
     let later = second + Duration::from_nanos(1);
     for (wish, refused, first) in [(later, None, 2), (second, None, 3), (later, Some(StreamId(9)), 3)] {
-        for is_hastened in [false, true] {
+        for is_expedited in [false, true] {
             let mut lab = lab();
             let _reservation = admit_without_lead(&mut lab, 1);
             lab.enqueue(wanted(1, 3, 1 << 40, wish));
-            let deadline = Some(Instant::ZERO + due).filter(|_| !is_hastened);
+            let deadline = Some(Instant::ZERO + due).filter(|_| !is_expedited);
             lab.enqueue(Request { stream: refused, ..request(2, Class::BestEffort, 0, UNIT, deadline) });
-            if is_hastened {
+            if is_expedited {
                 lab.scheduler.promote(lab.now, RequestId(2), Class::BestEffort, Instant::ZERO + due);
             }
             let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
-            assert_eq!(dispatch.requests[0].0, first, "{wish:?} {refused:?} {is_hastened}");
+            assert_eq!(dispatch.requests[0].0, first, "{wish:?} {refused:?} {is_expedited}");
         }
     }
 }
@@ -519,10 +519,10 @@ fn real_time_without_a_reservation_is_given_nothing_before_what_streams_want() {
     }
 }
 
-/// Who empties a file hastens all of its writes whenever one has ended. Each time they would have taken their part of the time
+/// Who empties a file expedites all of its writes whenever one has ended. Each time they would have taken their part of the time
 /// again, and who searches would have waited for it.
 #[test]
-fn a_picture_that_is_hastened_again_does_not_take_its_part_again() {
+fn a_picture_that_is_expedited_again_does_not_take_its_part_again() {
     for times in [1, 100] {
         let mut lab = lab();
         let _reservation = admit_without_lead(&mut lab, 1);
@@ -537,7 +537,7 @@ fn a_picture_that_is_hastened_again_does_not_take_its_part_again() {
             lab.scheduler.complete(lab.now, dispatch.id);
             dispatch.requests[0].0
         });
-        assert_eq!(order, [2, 3, 1], "hastened {times} times");
+        assert_eq!(order, [2, 3, 1], "expedited {times} times");
     }
 }
 

@@ -18,12 +18,12 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 impl Core {
-    /// True when no request of the file is on its way; otherwise the operation is parked, and they are hastened: an office
+    /// True when no request of the file is on its way; otherwise the operation is parked, and they are expedited: an office
     /// that saved a file again waited for two seconds until what it had saved before was written beside players.
     fn is_quiet(&mut self, now: Now, ino: Ino, ticket: Ticket) -> bool {
         let idle = self.file_mut(ino).is_idle() && !self.is_filling(ino);
         if !idle {
-            self.hasten_all(now, ino);
+            self.expedite_all(now, ino);
             self.wait_for_file(ino, ticket);
         }
         idle

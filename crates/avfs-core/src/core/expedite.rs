@@ -25,9 +25,9 @@ fn to_be_written(now: Now, class: Class) -> RequestQos {
 
 impl Core {
     /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
-    pub(super) fn hasten(&mut self, ino: Ino, range: Range<u64>, need: RequestQos) {
+    pub(super) fn expedite(&mut self, ino: Ino, range: Range<u64>, need: RequestQos) {
         let tags = self.requests.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |cache, purpose| {
+        self.expedite_those(tags, |cache, purpose| {
             let &Purpose::Load { block, start, length, .. } = purpose else { return None };
             let from = cache.get(block)?.start + start;
             (from < range.end && range.start < from + length).then_some(need)
@@ -35,18 +35,18 @@ impl Core {
     }
 
     /// A client waits until nothing of the file is on its way any more.
-    pub(super) fn hasten_all(&mut self, now: Now, ino: Ino) {
+    pub(super) fn expedite_all(&mut self, now: Now, ino: Ino) {
         let need = to_be_written(now, Class::RealTime);
         let tags = self.requests.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |_, _| Some(need));
+        self.expedite_those(tags, |_, _| Some(need));
     }
 
     /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
     /// now, and no more: who flushes his file does not go before what others were promised.
-    pub(super) fn hasten_writes(&mut self, now: Now, ino: Ino) {
+    pub(super) fn expedite_writes(&mut self, now: Now, ino: Ino) {
         let need = to_be_written(now, Class::BestEffort);
         let tags = self.requests.in_flight.of_file(ino).collect();
-        self.hasten_those(tags, |cache, purpose| match purpose {
+        self.expedite_those(tags, |cache, purpose| match purpose {
             // It completes a page, which is written when that has ended.
             Purpose::Load { block, .. } => {
                 let completes = cache.get(*block).is_some_and(|block| !block.dirty.is_empty());
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// These requests are needed as is found now, if it is found.
-    pub(super) fn hasten_those(
+    pub(super) fn expedite_those(
         &mut self,
         tags: Vec<IoTag>,
         need: impl Fn(&Cache, &Purpose) -> Option<RequestQos>,

@@ -66,7 +66,7 @@ impl Core {
         let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
         let joined = self.clients.streams.settle_frame(&facts, now.monotonic, ino, taken);
         if let Some((joining, need)) = joined {
-            joining.into_iter().for_each(|ino| self.hasten(ino, 0..LONGEST_FRAME, need));
+            joining.into_iter().for_each(|ino| self.expedite(ino, 0..LONGEST_FRAME, need));
         }
         Some(taken)
     }

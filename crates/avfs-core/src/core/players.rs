@@ -184,12 +184,12 @@ impl Core {
             for place in player.places_mut() {
                 place.origin.0 = place.origin.0.min(now.monotonic.saturating_before(START));
             }
-            self.hasten_ahead(now, ino, handle);
+            self.expedite_ahead(now, ino, handle);
         }
     }
 
     /// What a client waits for, and what is asked for ahead of it, is needed as is known now.
-    pub(super) fn hasten_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
+    pub(super) fn expedite_ahead(&mut self, now: Now, ino: Ino, handle: HandleId) {
         let Some(player) = self.clients.streams.player(handle) else { return };
         let forward = player.runs().filter(|place| place.pattern.way() == ScanDirection::Forward);
         let ahead_of = |place: &ReadCursor| {
@@ -208,10 +208,10 @@ impl Core {
                     front,
                     range.start.max(front),
                 );
-                self.hasten(ino, range, need);
+                self.expedite(ino, range, need);
             }
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
-            self.hasten(ino, front.saturating_sub(NEAR)..front, need);
+            self.expedite(ino, front.saturating_sub(NEAR)..front, need);
         }
     }
 
@@ -265,7 +265,7 @@ impl Core {
         if is_there {
             let jumped_over = self.pass_played(handle);
             self.cancel_unwanted(&jumped_over);
-            self.hasten_ahead(now, ino, handle);
+            self.expedite_ahead(now, ino, handle);
         }
         is_there
     }

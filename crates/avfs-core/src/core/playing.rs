@@ -43,7 +43,7 @@ impl Core {
             for handle in file.who_plays().collect::<SmallVec<[_; 1]>>() {
                 if is_first {
                     // What it was read ahead of as nobody's is its stream's from now on.
-                    self.hasten_ahead(now, ino, handle);
+                    self.expedite_ahead(now, ino, handle);
                 }
                 self.read_ahead(now, ino, handle);
             }

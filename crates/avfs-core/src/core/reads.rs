@@ -100,7 +100,7 @@ impl Core {
             let goes_on = begins || is_frame || self.goes_on(handle, offset);
             let sequential = goes_on && self.clients.streams.policy(ino).prefetch_depth() > Bytes::ZERO;
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
-            self.hasten(ino, offset..end, need);
+            self.expedite(ino, offset..end, need);
             if !self.load(ino, offset..end, sequential, need) {
                 self.write_back_for_memory(now);
                 self.wait_for_memory(ticket);

@@ -5,7 +5,7 @@
 //! is one sequence, so that record, and all behind it, wait until those bytes are on the device, and become durable in one
 //! batch with the records of where they lie.
 //!
-//! The bytes are hastened as an fsync hastens them, but not before the commit needs them: what is saved again, or removed,
+//! The bytes are expedited as an fsync expedites them, but not before the commit needs them: what is saved again, or removed,
 //! before that is never written.
 //!
 //! **Invariants:** no batch ends between the first record of a [`Replacing`] and the records of its bytes. What an fsync of
@@ -164,7 +164,7 @@ impl Core {
                 if !self.take_steps(2) {
                     return;
                 }
-                self.hasten_file(now, ino);
+                self.expedite_file(now, ino);
             }
             self.log.replacements.begun += 1;
         }

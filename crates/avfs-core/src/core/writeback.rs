@@ -376,11 +376,11 @@ impl Core {
         }
     }
 
-    /// For fsync: ends the file's epoch, starts writing what is dirty, hastens what is on its way already, and says which
+    /// For fsync: ends the file's epoch, starts writing what is dirty, expedites what is on its way already, and says which
     /// epoch to wait for. `None` for an inode without data.
     pub(super) fn close_epoch(&mut self, now: Now, ino: Ino) -> Option<u64> {
         let epoch = self.end_epoch(ino)?;
-        self.hasten_file(now, ino);
+        self.expedite_file(now, ino);
         Some(epoch)
     }
 
@@ -392,10 +392,10 @@ impl Core {
         Some(file.epoch - 1)
     }
 
-    /// Starts to write what is dirty of the file, and hastens what is on its way.
-    pub(super) fn hasten_file(&mut self, now: Now, ino: Ino) {
+    /// Starts to write what is dirty of the file, and expedites what is on its way.
+    pub(super) fn expedite_file(&mut self, now: Now, ino: Ino) {
         self.write_back(now, ino, 0..u64::MAX, Some(WRITTEN_WITHIN), |_| true);
-        self.hasten_writes(now, ino);
+        self.expedite_writes(now, ino);
     }
 
     /// True when everything of the file that was dirty in `epoch` or before is on the device. What could not be

@@ -475,7 +475,7 @@ fn who_fills_his_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
     }
     volume.step();
     let rate = Bitrate::from_megabits(100);
-    let hastened = (3..8).filter_map(|mebibyte| {
+    let expedited = (3..8).filter_map(|mebibyte| {
         volume.with(|core, now| {
             assert!(core.read(now, handle, mebibyte * MIB, MIB as usize).is_some(), "MiB {mebibyte}");
             let dues: Vec<_> = core.take_outbox().promotions.iter().map(|one| one.deadline).collect();
@@ -486,10 +486,10 @@ fn who_fills_his_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
             (!dues.is_empty()).then(|| (mebibyte, dues.iter().filter(|due| is_when(due)).count()))
         })
     });
-    let hastened: Vec<_> = hastened.collect();
+    let expedited: Vec<_> = expedited.collect();
     // Each time it is a tenth of a second sooner: two MiB.
-    assert_eq!(hastened.iter().map(|(mebibyte, _)| *mebibyte).collect::<Vec<_>>(), [4, 6], "{hastened:?}");
-    assert!(hastened.iter().all(|(_, count)| *count > 1), "{hastened:?}");
+    assert_eq!(expedited.iter().map(|(mebibyte, _)| *mebibyte).collect::<Vec<_>>(), [4, 6], "{expedited:?}");
+    assert!(expedited.iter().all(|(_, count)| *count > 1), "{expedited:?}");
 }
 
 /// Who began to play a second before the end of his file went on at its begin, and was taken to play already: 64 MiB, which he would

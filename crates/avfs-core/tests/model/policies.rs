@@ -730,7 +730,7 @@ fn a_users_word_reserves_no_more_than_the_users_share() {
 
 /// What is on its way for somebody else has the deadline of the client that waits for it now.
 #[test]
-fn a_deadline_hastens_what_was_asked_for_before() {
+fn a_deadline_expedites_what_was_asked_for_before() {
     let (mut volume, handle) = player("");
     let read = |offset| Operation::Read { handle, offset, length: 4096 };
     let first = volume.begin(read(1 << 23));

@@ -9,10 +9,10 @@ use rtsched::Class;
 use std::collections::BTreeSet;
 use units::{Bitrate, Bytes, Duration, Ino};
 
-/// A flush hastened what it sent itself: what had been sent before, when a block was full, kept the deadline of a copy, or of a
+/// A flush expedited what it sent itself: what had been sent before, when a block was full, kept the deadline of a copy, or of a
 /// recorder's buffer, and behind a busy device the client waited for that. The boundary: what somebody else has written keeps it.
 #[test]
-fn a_flush_hastens_what_is_on_its_way() {
+fn a_flush_expedites_what_is_on_its_way() {
     let idle = "[[stream]]\npath = \"**\"\nclass = \"idle\"";
     for config in ["", POLICY, idle] {
         let (mut volume, _) = mounted(config, Bytes::from_mib(512), &[]);
@@ -38,8 +38,8 @@ fn a_flush_hastens_what_is_on_its_way() {
             core.start(now, ticket, Operation::Fsync { ino: flushed });
             let outbox = core.take_outbox();
             let due = now.monotonic + Duration::from_millis(200);
-            let hastened: BTreeSet<_> = outbox.promotions.iter().map(|promotion| promotion.tag).collect();
-            assert_eq!(hastened, sent, "{config:?}");
+            let expedited: BTreeSet<_> = outbox.promotions.iter().map(|promotion| promotion.tag).collect();
+            assert_eq!(expedited, sent, "{config:?}");
             for promotion in &outbox.promotions {
                 assert_eq!((promotion.class, promotion.deadline), (Class::BestEffort, due), "{config:?}");
             }
@@ -49,7 +49,7 @@ fn a_flush_hastens_what_is_on_its_way() {
 
 /// A page of which only a part was written over is read before it is written: for that, too, somebody waits.
 #[test]
-fn a_flush_hastens_what_completes_its_pages() {
+fn a_flush_expedites_what_completes_its_pages() {
     let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[16]);
     let handle = volume.open(inos[0]).unwrap();
     volume.write(handle, MIB + 100, &[9; 100]).unwrap();
