@@ -16,13 +16,13 @@ use units::{Bytes, Duration, Instant};
 const ADVANCES: u32 = 4;
 
 /// A picture that a person waits for is no longer than this, a request over a network,...
-pub(crate) const PICTURE: Bytes = Bytes::from_mib(1);
+pub(crate) const INTERACTIVE_READ: Bytes = Bytes::from_mib(1);
 /// ...and is wanted as soon as this.
-const PICTURE_WITHIN: Duration = Duration::from_millis(500);
+const INTERACTIVE_WITHIN: Duration = Duration::from_millis(500);
 /// Pictures have at most one of so many parts of the device's time before others,...
-const PICTURES_PART: u32 = 5;
+const INTERACTIVE_PART: u32 = 5;
 /// ...and at least one of so many.
-const PICTURES_LEAST: u32 = 50;
+const INTERACTIVE_LEAST: u32 = 50;
 
 impl Scheduler {
     /// Reckons a request's costs.
@@ -62,34 +62,34 @@ impl Scheduler {
 
     /// A request without a promise is a picture that a client waits for, if it is so short: it has its place among what
     /// is wanted.
-    pub(crate) fn picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) {
-        if waiting.budget != Budget::Unreserved || waiting.request.length > PICTURE {
+    pub(crate) fn interactive(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) {
+        if waiting.budget != Budget::Unreserved || waiting.request.length > INTERACTIVE_READ {
             return;
         }
-        waiting.is_picture = true;
-        waiting.deadline = wanted.max(self.turn_of_picture(now, waiting, wanted));
+        waiting.is_interactive = true;
+        waiting.deadline = wanted.max(self.turn_of_interactive(now, waiting, wanted));
     }
 
     /// A client searches. What it waits for goes before all that is wanted by players that begin: they have more time,
     /// and their commands are long. Many pictures are no search: so that they have no more than their part, their turn
     /// is later.
-    fn turn_of_picture(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
+    fn turn_of_interactive(&mut self, now: Instant, waiting: &mut Waiting, wanted: Instant) -> Instant {
         if let Some(stream) = waiting.request.stream {
             self.unpromised.looked(now, stream, waiting.cost);
         }
-        let part = self.pictures_part();
-        let turn = self.pictures;
-        self.pictures = self.pictures.max(now) + Duration::from_nanos(waiting.cost) * part;
-        waiting.is_at_once = turn <= now && wanted <= now + PICTURE_WITHIN;
+        let part = self.interactive_part();
+        let turn = self.interactive_clock;
+        self.interactive_clock = self.interactive_clock.max(now) + Duration::from_nanos(waiting.cost) * part;
+        waiting.is_at_once = turn <= now && wanted <= now + INTERACTIVE_WITHIN;
         turn
     }
 
     /// Pictures have one of so many parts of the device's time before others. That is no more than the streams leave,
     /// because a player that begins, or has little ahead, is served sooner than it is promised only as long as nothing
     /// goes before.
-    fn pictures_part(&self) -> u32 {
+    fn interactive_part(&self) -> u32 {
         let left = 1000_u32.saturating_sub(self.utilisation_permille());
-        1000_u32.div_ceil(left.max(1)).clamp(PICTURES_PART, PICTURES_LEAST)
+        1000_u32.div_ceil(left.max(1)).clamp(INTERACTIVE_PART, INTERACTIVE_LEAST)
     }
 
     /// Whether a stream is active and may ask for its next request now.
@@ -140,10 +140,10 @@ impl Scheduler {
         self.streams.place(owner, self.device.busy_since(now));
         self.price(&mut waiting);
         // A client that reads ahead, as of numbered frames, asks for several pictures at once, and looks at none of them yet.
-        let is_soon = |wish: &Instant| *wish <= now + PICTURE_WITHIN;
-        let is_looked_at = is_elsewhere && queued == 0 && request.length <= PICTURE;
+        let is_soon = |wish: &Instant| *wish <= now + INTERACTIVE_WITHIN;
+        let is_looked_at = is_elsewhere && queued == 0 && request.length <= INTERACTIVE_READ;
         if let Some(wish) = wish.filter(is_soon).filter(|_| is_looked_at && !waiting.is_at_once) {
-            self.turn_of_picture(now, &mut waiting, wish);
+            self.turn_of_interactive(now, &mut waiting, wish);
         }
         let by_terms = Waiting { deadline: earliest, ..waiting };
         match request.deadline {

@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
     /// It was asked for as real time, whatever it is served as.
     pub(crate) is_wanted_in_time: bool,
     /// A client that is no stream waits for it, and it is short: it has its place among what is wanted.
-    pub(crate) is_picture: bool,
+    pub(crate) is_interactive: bool,
     /// A client searches and waits for it: it is wanted before all that others want.
     pub(crate) is_at_once: bool,
     /// It has taken a turn of best effort.
@@ -80,7 +80,7 @@ impl Waiting {
             owner: None,
             budget: Budget::Unreserved,
             is_wanted_in_time: request.class == Class::RealTime,
-            is_picture: false,
+            is_interactive: false,
             is_at_once: false,
             has_turn: false,
             found_at_device: found_at_device.and_then(|DispatchId(id)| NonZeroU64::new(id)),
@@ -113,7 +113,7 @@ impl Waiting {
                 Some(self.arrived.saturating_before(HEAD_START))
             }
             Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
-            Class::BestEffort if self.is_picture => Some(self.deadline),
+            Class::BestEffort if self.is_interactive => Some(self.deadline),
             Class::BestEffort if self.owner.is_some() => None,
             Class::BestEffort => self.request.deadline.map(|_| self.deadline + UNKNOWN_HAS),
             _ => None,

@@ -271,7 +271,7 @@ impl Scheduler {
         u32::try_from(self.streams.millionths().div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
-    /// Whether the active streams would be admitted, were they all to ask only now, `background` these. O(streams) for each instant and
+    /// Whether the active streams would be admitted, were they all to ask only now, beside `background`. O(streams) for each instant and
     /// each length that has to be looked at.
     ///
     /// # Errors

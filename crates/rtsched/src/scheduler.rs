@@ -52,7 +52,7 @@ pub struct Scheduler {
     /// Where the last long write ended.
     written_to: DeviceOffset,
     /// When pictures would have had what they had, had they had no more than their part.
-    pub(crate) pictures: Instant,
+    pub(crate) interactive_clock: Instant,
     /// The next turn of best effort that belongs to no stream.
     turn: Instant,
     /// The shortest time a real-time request had until its deadline, and until when that counts.
@@ -87,7 +87,7 @@ impl Scheduler {
             history: History::new(),
             arm: DeviceOffset(0),
             written_to: DeviceOffset(0),
-            pictures: Instant::ZERO,
+            interactive_clock: Instant::ZERO,
             turn: Instant::ZERO,
             tightest: None,
             preferred: None,
@@ -131,11 +131,11 @@ impl Scheduler {
         }
         if request.class == Class::RealTime && self.shortest.is_some() {
             let mut demoted = self.demoted(waiting);
-            self.picture(now, &mut demoted, deadline);
+            self.interactive(now, &mut demoted, deadline);
             waiting.is_at_once = demoted.is_at_once;
             if !self.has_room_for(now, waiting) {
                 self.journal.counters.excess += 1;
-                if !demoted.is_picture {
+                if !demoted.is_interactive {
                     self.take_turn(now, &mut demoted);
                 }
                 self.insert(now, demoted);
@@ -409,7 +409,7 @@ impl Scheduler {
                 entry.in_flight += 1;
                 // A client with a reservation may only begin to play: it waits as well, and looks at more than two places where a file
                 // lies in pieces.
-                let may_search = (waiting.is_picture || waiting.is_at_once) && entry.held.is_none();
+                let may_search = (waiting.is_interactive || waiting.is_at_once) && entry.held.is_none();
                 if let Some(stream) = waiting.request.stream.filter(|_| may_search) {
                     let waited = start.saturating_since(waiting.arrived);
                     self.unpromised.waited(now, stream, waited, waiting.cost);
@@ -617,7 +617,7 @@ impl Scheduler {
         {
             self.give_turn_back(&before);
             waiting.request.deadline = Some(deadline);
-            (waiting.is_picture, waiting.is_at_once) = (false, false);
+            (waiting.is_interactive, waiting.is_at_once) = (false, false);
             self.police(now, owner, waiting);
             return true;
         }
@@ -627,14 +627,14 @@ impl Scheduler {
                 Waiting { request: Request { deadline: Some(sooner), ..before.request }, ..before }
             }
             // It has its turn, and its part of the time, already.
-            _ if before.is_picture => before,
+            _ if before.is_interactive => before,
             _ => {
                 let mut otherwise = Waiting { deadline, ..before };
                 if before.budget == Budget::OverLimit {
                     // It is wanted by then when it comes within its stream's rate.
                     otherwise.request.deadline = before.request.deadline.map(|wish| wish.min(deadline));
                 }
-                self.picture(now, &mut otherwise, deadline);
+                self.interactive(now, &mut otherwise, deadline);
                 otherwise.deadline = otherwise.deadline.min(before.deadline);
                 waiting.is_at_once = otherwise.is_at_once;
                 otherwise

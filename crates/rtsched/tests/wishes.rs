@@ -321,14 +321,14 @@ fn what_is_wanted_behind_another_piece_that_lies_elsewhere_is_not_promised_befor
 }
 
 /// A picture that somebody waits for, who is no stream: what it wants cannot be promised.
-fn picture(id: u64, length: Bytes, wanted: Instant) -> Request {
+fn interactive_read(id: u64, length: Bytes, wanted: Instant) -> Request {
     request(id, Class::RealTime, id << 41, length, Some(wanted))
 }
 
 /// Who searched beside ten players waited for five seconds for each picture: players filled their memory first, seconds
 /// before they came to it. Then for up to half a second: those who began to play wanted 32 MiB each a little earlier.
 #[test]
-fn a_picture_goes_before_what_others_want() {
+fn an_interactive_read_goes_before_what_others_want() {
     let (longest, within) = (Bytes::from_mib(1), Duration::from_millis(500));
     for (length, within, first) in [
         (longest, within, 2),
@@ -339,7 +339,7 @@ fn a_picture_goes_before_what_others_want() {
         let _reservation = admit_without_lead(&mut lab, 1);
         lab.now += Duration::from_secs(10);
         lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_secs(9)));
-        lab.enqueue(picture(2, length, lab.now + within));
+        lab.enqueue(interactive_read(2, length, lab.now + within));
         let dispatch = lab.scheduler.dispatch(lab.now).expect("both wait");
         assert_eq!(dispatch.requests[0].0, first, "{length} within {within:?}");
     }
@@ -347,7 +347,7 @@ fn a_picture_goes_before_what_others_want() {
 
 /// Who had played for a moment while he searched was a stream, and his pictures were wanted later than what others began with.
 #[test]
-fn a_stream_that_jumps_wants_a_picture_first_too() {
+fn a_stream_that_jumps_wants_an_interactive_read_first_too() {
     let picture = Bytes::from_kib(512);
     let goes_on = (102 << 40) + UNIT.0;
     for (offset, first) in [(goes_on + UNIT.0, 3), (goes_on, 2)] {
@@ -397,7 +397,7 @@ fn who_searches_waits_for_one_long_command_not_for_two() {
         let _reservation =
             admit(&mut lab, 1, StreamSpec { request: Some(UNIT), deadline, ..StreamSpec::reader(HD) });
         if has_searched {
-            lab.enqueue(picture(1, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
+            lab.enqueue(interactive_read(1, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
             let dispatch = lab.scheduler.dispatch(lab.now).expect("it waits");
             lab.scheduler.complete(lab.now, dispatch.id);
         }
@@ -411,7 +411,7 @@ fn who_searches_waits_for_one_long_command_not_for_two() {
         if !has_gone {
             // The search is over before the first command is.
             assert_eq!(lab.scheduler.next_wakeup(lab.now), Some(lab.now + Duration::from_nanos(1)));
-            lab.enqueue(picture(4, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
+            lab.enqueue(interactive_read(4, Bytes::from_kib(512), lab.now + Duration::from_millis(1)));
             let free = lab.now + lab::DISK.of(UNIT);
             let picture = lab.scheduler.dispatch(lab.now).expect("a short one may join");
             assert_eq!(picture.requests[0], RequestId(4));
@@ -439,7 +439,7 @@ fn served_before_the_first(lab: &mut Lab) -> usize {
 
 /// Random reads of a database would have had every second access.
 #[test]
-fn many_pictures_are_no_search_and_have_their_part() {
+fn many_interactive_reads_are_no_search_and_have_their_part() {
     // What a fifth of the time is in 300 ms they have at once, and each its turn after that.
     let (burst, access) = (Duration::from_millis(300), lab::DISK.of(Bytes::from_kib(64)));
     for wish in [Duration::ZERO, Duration::from_millis(500)] {
@@ -448,7 +448,7 @@ fn many_pictures_are_no_search_and_have_their_part() {
         lab.now += Duration::from_secs(10);
         lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_secs(10) + wish));
         for id in 2..100 {
-            lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+            lab.enqueue(interactive_read(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
         }
         let before = served_before_the_first(&mut lab);
         let part = (burst + wish).as_nanos() / access.as_nanos() / 5 + 1;
@@ -460,7 +460,7 @@ fn many_pictures_are_no_search_and_have_their_part() {
 /// begins to play is served sooner than he is promised, and of thirteen that began at once each had late units. And twelve who had
 /// just begun when somebody came who searches, beside whom ten are admitted, lost up to four units, because he had all that they left.
 #[test]
-fn pictures_have_no_more_than_the_streams_leave() {
+fn interactive_reads_have_no_more_than_the_streams_leave() {
     // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863, and a fifteenth while somebody wants what is promised later.
     for (others, is_wanted, most) in
         [(0, true, 10), (0, false, 10), (8, true, 10), (8, false, 10), (10, true, 4), (10, false, 7)]
@@ -475,7 +475,7 @@ fn pictures_have_no_more_than_the_streams_leave() {
             lab.enqueue(wish);
         }
         for id in 2..100 {
-            lab.enqueue(picture(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+            lab.enqueue(interactive_read(id, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
         }
         if !is_wanted {
             lab.enqueue(wish);
@@ -522,7 +522,7 @@ fn real_time_without_a_reservation_is_given_nothing_before_what_streams_want() {
 /// Who empties a file expedites all of its writes whenever one has ended. Each time they would have taken their part of the time
 /// again, and who searches would have waited for it.
 #[test]
-fn a_picture_that_is_expedited_again_does_not_take_its_part_again() {
+fn an_interactive_read_that_is_expedited_again_does_not_take_its_part_again() {
     for times in [1, 100] {
         let mut lab = lab();
         let _reservation = admit_without_lead(&mut lab, 1);
@@ -531,7 +531,7 @@ fn a_picture_that_is_expedited_again_does_not_take_its_part_again() {
         for _ in 0..times {
             lab.scheduler.promote(lab.now, RequestId(2), Class::RealTime, lab.now + Duration::from_millis(1));
         }
-        lab.enqueue(picture(3, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
+        lab.enqueue(interactive_read(3, Bytes::from_kib(64), lab.now + Duration::from_millis(1)));
         let order = [0; 3].map(|_| {
             let dispatch = lab.scheduler.dispatch(lab.now).expect("they wait");
             lab.scheduler.complete(lab.now, dispatch.id);
