@@ -104,7 +104,7 @@ impl FileStreams {
     }
 
     /// Clients that play it.
-    pub fn who_plays(&self) -> impl Iterator<Item = HandleId> {
+    pub fn players(&self) -> impl Iterator<Item = HandleId> {
         self.playing.iter().map(|playing| playing.handle)
     }
 

@@ -269,7 +269,7 @@ impl Core {
         }
         self.write_aged(now);
         self.stop_idle_sequences(now);
-        self.read_ahead_of_who_began(now);
+        self.read_ahead_after_first_burst(now);
         self.pump(now);
     }
 

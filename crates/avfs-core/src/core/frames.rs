@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Asks for what comes behind what clients began with, once all of that has been asked for.
-    pub(super) fn read_ahead_of_who_began(&mut self, now: Now) {
+    pub(super) fn read_ahead_after_first_burst(&mut self, now: Now) {
         if now.monotonic < self.clients.streams.next_ahead {
             return;
         }

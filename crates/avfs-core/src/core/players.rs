@@ -176,7 +176,7 @@ impl Core {
         let begins = |handle: &HandleId| {
             self.clients.streams.player(*handle).is_some_and(|player| player.starts_by.is_some())
         };
-        let beginning: Vec<HandleId> = file.who_plays().filter(begins).collect();
+        let beginning: Vec<HandleId> = file.players().filter(begins).collect();
         for handle in beginning {
             let Some(player) = self.clients.streams.player_mut(handle) else { continue };
             player.starts_by = None;

@@ -40,7 +40,7 @@ impl Core {
         let is_first = file.terms(direction).is_none() && promise.terms.is_some();
         file.set_terms(direction, promise.terms);
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
-            for handle in file.who_plays().collect::<SmallVec<[_; 1]>>() {
+            for handle in file.players().collect::<SmallVec<[_; 1]>>() {
                 if is_first {
                     // What it was read ahead of as nobody's is its stream's from now on.
                     self.expedite_ahead(now, ino, handle);
