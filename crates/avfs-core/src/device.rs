@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_suits_the_device_unless_somebody_chose_one() {
+    fn the_depth_suits_the_device_unless_one_was_chosen() {
         assert_eq!(told("", true).queue_depth, 2);
         assert_eq!(told("", false).queue_depth, 32);
         for rotational in [false, true] {

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_a_rate_means_real_time_unless_somebody_says_otherwise() {
+    fn a_rate_that_is_named_means_real_time_unless_a_level_says_otherwise() {
         let rate = Settings { rate: Some(Rate::Bitrate(Bitrate::from_megabits(1))), ..Settings::default() };
         let idle = Settings { class: Some(Class::Idle), ..Settings::default() };
         let policy = |all: &[Settings]| {

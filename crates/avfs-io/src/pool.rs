@@ -570,7 +570,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "somebody else has the buffer")]
-    fn nothing_is_read_into_what_somebody_else_has() {
+    fn nothing_is_read_into_what_is_held_elsewhere() {
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         let mut buffer = pool.allocate(4096).unwrap();
         let _reader = buffer.clone();

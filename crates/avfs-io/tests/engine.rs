@@ -270,7 +270,7 @@ fn the_largest_buffer_moves_whole() {
 }
 
 #[test]
-fn failures_are_reported_and_harm_nobody_else() {
+fn failures_are_reported_and_harm_no_other_request() {
     let image = image(1 << 20);
     let bench = Bench::on(image.path(), 8);
     let buffer = filled(&bench.pool, 65536, 1);

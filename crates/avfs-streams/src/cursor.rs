@@ -477,7 +477,7 @@ mod tests {
 
     /// The boundary pair.
     #[test]
-    fn who_takes_more_than_a_second_for_a_frame_does_not_play() {
+    fn a_client_that_takes_more_than_a_second_for_a_frame_does_not_play() {
         let mut head = SequenceCursor::<()>::new(Instant::ZERO, 1, 1, 1);
         head.note(Instant::ZERO + SLOWEST, 2, 1, 1);
         assert_eq!(head.continued(), 1);
@@ -489,7 +489,7 @@ mod tests {
     /// counted as its rest, so with the first frame that it played it was no player any more, and its reservation went to a
     /// seventh that had none.
     #[test]
-    fn who_waits_for_a_frame_does_not_rest() {
+    fn a_client_that_waits_for_a_frame_does_not_rest() {
         let rests = |given: Option<Duration>| {
             let mut head = after(&[1, 2, 3]);
             let asked = head.last_used;

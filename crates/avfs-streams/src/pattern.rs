@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_header_and_index_or_scrubs_is_no_run() {
+    fn a_client_that_looks_at_header_and_index_or_scrubs_is_no_run() {
         let mut pattern = Pattern::default();
         let places = [0, 1 << 30, 4096, (1 << 30) - MIB, 300 * MIB, 700 * MIB, 100 * MIB];
         for offset in places {
@@ -549,7 +549,7 @@ mod tests {
 
     /// On a full device a copy is no faster than a player: it kept its reservation, and the twelfth player found no room.
     #[test]
-    fn who_asks_as_soon_as_it_is_answered_copies_however_long_it_waits() {
+    fn a_client_that_asks_as_soon_as_it_is_answered_copies_however_long_it_waits() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
         let least = plays / RESTING_PART;
@@ -606,7 +606,7 @@ mod tests {
     /// Beside a copy two players of unknown rate were late: everybody's requests went in the order of their places, and those
     /// of the copy lay in front of the arm.
     #[test]
-    fn who_has_taken_little_is_served_at_once_and_a_copy_after_all_others() {
+    fn a_client_that_has_taken_little_is_served_at_once_and_a_copy_after_all_others() {
         let (piece, ahead) = (Bytes::from_mib(1), Bytes::from_mib(16));
         let (mut player, mut copy, mut now) =
             (VirtualClock::default(), VirtualClock::default(), Instant::ZERO);
@@ -624,7 +624,7 @@ mod tests {
 
     /// Players have several requests on their way: what counts is that they ask by the clock, not that nothing is on its way.
     #[test]
-    fn who_asks_by_the_clock_plays_however_late_the_answers() {
+    fn a_client_that_asks_by_the_clock_plays_however_late_the_answers() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
         let mut rest = CopyDetector::default();
@@ -643,7 +643,7 @@ mod tests {
     /// full devices: nearly all late units of the golden set with named rates were theirs. The boundary pair is the largest such
     /// memory, and one megabyte more.
     #[test]
-    fn who_fills_a_memory_of_six_seconds_is_no_copy() {
+    fn a_client_that_fills_a_memory_of_six_seconds_is_no_copy() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
         let judged = (JUDGED.as_nanos() / plays.as_nanos()) as u32 + 1;
@@ -667,7 +667,7 @@ mod tests {
 
     /// A player that fills a memory of ten seconds at once looks like a copy; it is a stream again long before that is empty.
     #[test]
-    fn who_fills_a_large_memory_plays_as_soon_as_it_asks_by_the_clock() {
+    fn a_client_that_fills_a_large_memory_plays_as_soon_as_it_asks_by_the_clock() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
         let plays = file.time_for(piece);
         let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
@@ -727,7 +727,7 @@ mod tests {
 
     /// On a full device everybody waits. Nobody's rate was found out then, and who had none was left to what others leave.
     #[test]
-    fn who_asks_by_the_clock_has_a_rate_however_long_it_waits_and_a_copy_has_none() {
+    fn a_client_that_asks_by_the_clock_has_a_rate_however_long_it_waits_and_a_copy_has_none() {
         let unit = Bytes::from_mib(1);
         let period = Bitrate::from_megabits(100).time_for(unit);
         // Sixteen answers come together, after all sixteen were asked for.
@@ -753,7 +753,7 @@ mod tests {
 
     /// A copy held the last of the device until it was known for one, because it reads on as a player does. The boundary pairs.
     #[test]
-    fn who_rests_is_known_to_have_a_clock_and_a_copy_that_is_held_up_is_not() {
+    fn a_client_that_rests_is_known_to_have_a_clock_and_a_copy_that_is_held_up_is_not() {
         let nanosecond = Duration::from_nanos(1);
         let rests = |each: Duration, count: u32| {
             let (mut rest, mut now) = (CopyDetector::default(), Instant::ZERO);
@@ -773,7 +773,7 @@ mod tests {
 
     /// Until a player's rate is known nothing else tells it from a copy, which on a full device takes no more than a player.
     #[test]
-    fn who_rests_may_have_a_clock_long_before_its_rate_is_known() {
+    fn a_client_that_rests_may_have_a_clock_long_before_its_rate_is_known() {
         let unit = Bytes::from_mib(1);
         let period = Bitrate::from_megabits(100).time_for(unit);
         let (mut player, mut now) = (RateEstimator::default(), Instant::ZERO);
@@ -801,7 +801,7 @@ mod tests {
     /// A client that searches was not seen to have a clock, because each of its requests is a jump, and the time before a jump was not
     /// counted. As it comes, beside nine players, one of a hundred pictures came after four seconds.
     #[test]
-    fn who_looks_at_pictures_here_and_there_rests_between_them() {
+    fn a_client_that_looks_at_pictures_here_and_there_rests_between_them() {
         let (mut client, mut now) = (RateEstimator::default(), Instant::ZERO);
         for picture in 0..20 {
             client.seek();

@@ -443,7 +443,7 @@ mod tests {
     /// what it had asked for at the other, which was taken for rest: it was no player any more, and another one got its
     /// reservation.
     #[test]
-    fn who_begins_again_at_the_end_is_one_player_and_stays_it() {
+    fn a_player_that_begins_again_at_the_end_stays_one_player() {
         let mut client = Client::new();
         let ask = |client: &mut Client, number: u32| {
             client
@@ -464,7 +464,7 @@ mod tests {
 
     /// Beside another one, who is new counts when he has lasted: the boundary pair.
     #[test]
-    fn two_who_go_on_are_two_players() {
+    fn two_clients_that_go_on_are_two_players() {
         let mut client = Client::new();
         let ask = |client: &mut Client, gap, number: u32| {
             client.take_after(gap, HERE, false, &format!("f.{number:04}.dpx")).map(|noted| noted.id)
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_frames_slowly_does_not_play_them() {
+    fn a_client_that_looks_at_frames_slowly_does_not_play_them() {
         let mut client = Client::new();
         for number in 0..20 {
             client.take_after(Duration::from_millis(1001), HERE, false, &format!("f{number}"));
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_is_forgotten_and_known_again() {
+    fn a_client_that_stops_is_forgotten_and_known_again() {
         let mut client = Client::new();
         for number in 0..10 {
             client.take(&format!("f{number}"));

@@ -115,7 +115,7 @@ mod tests {
 
     /// The boundary pairs: a second after he came, unless he rests; and 64 MiB at once, of 400 Mbit/s.
     #[test]
-    fn who_may_record_has_just_come_or_rests_and_gives_no_more_than_is_recorded() {
+    fn a_possible_recorder_has_just_come_or_rests_and_gives_no_more_than_is_recorded() {
         let one = Opener::process(1);
         let after = |milliseconds: u64| {
             let mut openers = Writers::default();
@@ -148,7 +148,7 @@ mod tests {
 
     /// After ten seconds he is somebody else, of whom nothing is known.
     #[test]
-    fn who_has_given_nothing_for_long_comes_anew() {
+    fn a_writer_that_has_given_nothing_for_long_comes_anew() {
         for (pause, is_anew) in [(9_999, false), (10_000, true)] {
             let (mut openers, one) = (Writers::default(), Opener::process(1));
             openers.gives(at(0), one, Bytes::from_kib(4));

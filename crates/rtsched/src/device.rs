@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_commands_adds_up_to_that_in_which_the_device_worked_whoever_overtakes() {
+    fn the_time_of_commands_adds_up_to_that_in_which_the_device_worked_whichever_overtakes() {
         // A read of 400 ms, a write that a cache takes meanwhile, a pause, another read.
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mut device = Device::default();

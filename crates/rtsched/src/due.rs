@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_is_the_first_of_those_who_wait(
+        fn the_first_is_the_first_of_those_that_wait(
             steps in prop::collection::vec((0_u8..6, 0_u64..200, any::<prop::sample::Index>()), 1..600),
         ) {
             const CLASS: Class = Class::BestEffort;

@@ -360,7 +360,7 @@ mod tests {
 
     /// It was answered later than its client's clock bears, and no promise was broken.
     #[test]
-    fn who_wants_more_than_it_was_promised_waits_for_what_others_were_promised() {
+    fn a_stream_that_wants_more_than_it_was_promised_waits_for_what_others_were_promised() {
         let mut history = History::new();
         history.record(served(1200, 200, OTHER));
         history.record(served(1300, 100, LATE));

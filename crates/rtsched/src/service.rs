@@ -506,7 +506,7 @@ mod tests {
     /// A copy had the device alone, whose cache wrote between its reads: each of both took half as long again. The reads' price
     /// had not come down when a player asked, and it was refused what there was room for.
     #[test]
-    fn what_a_copy_takes_beside_nobody_is_no_promises_price() {
+    fn what_a_copy_takes_alone_is_no_promises_price() {
         for (in_turn, is_learned) in [(false, false), (true, true)] {
             let mut model = ServiceModel::of(&Config { calibrated: Calibrated::All, ..config(DISK) });
             let (start, cost) = (prices(&model), DISK.of(SIZES[2]));

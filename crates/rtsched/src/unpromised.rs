@@ -180,7 +180,7 @@ mod tests {
     /// The boundary pair: the third place that a client looks at counts for the 20 ms that it takes, and for twice as
     /// much if the client waited so long for it, the fourth for what is left.
     #[test]
-    fn that_somebody_waited_counts_up_to_twice_what_he_waited_for() {
+    fn waiting_counts_up_to_twice_what_the_picture_takes() {
         const TAKES: u64 = 20_000_000;
         for (waited, searches) in [(0, false), (19_999_999, false), (20_000_001, true), (u64::MAX, true)] {
             let mut unpromised = Unpromised::default();

@@ -458,7 +458,7 @@ fn a_miss_names_the_command_that_was_in_the_way() {
 }
 
 #[test]
-fn too_much_real_time_has_nobody_to_blame() {
+fn too_much_real_time_blames_no_request() {
     let service = DISK.of(Bytes::from_mib(8));
     let mut scheduler = Scheduler::new(bare());
     for id in 1..=2 {
@@ -480,7 +480,7 @@ fn too_much_real_time_has_nobody_to_blame() {
 /// Two gigabytes that had been copied into memory went to the device before whatever was read without a promise after it: beside
 /// ten players, who leave little, a copy and the eleventh player waited for half a minute for each request.
 #[test]
-fn nobody_waits_behind_all_that_another_has_asked_for() {
+fn no_client_waits_behind_all_that_another_has_asked_for() {
     let unit = Bytes::from_mib(8);
     let mut lab = Lab::new(bare());
     let write = |id: u64| Request {
@@ -510,7 +510,7 @@ fn nobody_waits_behind_all_that_another_has_asked_for() {
 
 /// While all of it is served in time nobody's deadline is later for it.
 #[test]
-fn turns_are_no_later_than_best_effort_bears_to_wait_while_nobody_is_late() {
+fn turns_are_no_later_than_best_effort_bears_to_wait_while_nothing_is_late() {
     let mut lab = Lab::new(bare());
     for id in 0..40 {
         lab.enqueue(request(id, Class::BestEffort, id << 30, Bytes::from_mib(8), None));

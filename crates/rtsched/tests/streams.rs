@@ -185,7 +185,7 @@ fn what_was_best_effort_before_its_stream_was_admitted_draws_on_the_reservation(
 }
 
 #[test]
-fn a_greedy_stream_harms_nobody_and_still_gets_what_it_was_promised() {
+fn a_greedy_stream_harms_no_other_and_still_gets_what_it_was_promised() {
     let mut lab = Lab::new(known());
     let mut reservations: Vec<Reservation> =
         (0..7).map(|stream| admit(&mut lab, stream, fixed(HD))).collect();
@@ -332,7 +332,7 @@ fn a_player_that_began_early_keeps_its_lead_while_there_is_room() {
 /// Of twelve players who began on an aged volume, the last was served as best effort from then on, and never began: what others had
 /// been given half a second before their terms say would have been 40 ms late.
 #[test]
-fn what_was_given_early_is_taken_back_before_anybody_gives_way() {
+fn what_was_given_early_is_taken_back_before_any_stream_gives_way() {
     for (early, demoted) in [(true, 0), (false, 1)] {
         let mut lab = Lab::new(Config { learning: false, ..known() });
         let millis = |millis| Some(Duration::from_millis(millis));
@@ -448,7 +448,7 @@ fn a_reservation_is_given_back_when_unused_and_regained_if_there_is_room() {
 }
 
 #[test]
-fn who_asks_seldom_is_not_away_until_two_periods_are_over() {
+fn a_stream_that_asks_seldom_is_not_away_until_two_periods_are_over() {
     // 32 MiB play for 21.5 s, longer than the time after which others are taken for away.
     let request = Bytes::from_mib(32);
     let rate = Bitrate(12_500_000);
@@ -468,7 +468,7 @@ fn who_asks_seldom_is_not_away_until_two_periods_are_over() {
 /// A player that jumped twice had taken three requests in two seconds. It was taken for away while it played them, and when it
 /// asked again, somebody else had its place.
 #[test]
-fn who_has_taken_ahead_is_not_away_until_two_periods_after_its_turn() {
+fn a_stream_that_has_taken_ahead_is_not_away_until_two_periods_after_its_turn() {
     let request = Bytes::from_mib(32);
     let rate = Bitrate(12_500_000);
     let period = rate.time_for(request);
@@ -539,7 +539,7 @@ fn what_was_admitted_is_rejected_and_released_is_told() {
 /// Where one more had room because requests became shorter, a stream that had to read further ahead as well kept its long ones until
 /// it asked for something: one whose file is in memory does not, and more was promised than there is.
 #[test]
-fn who_reads_further_ahead_in_shorter_requests_leaves_others_their_memory_at_once() {
+fn a_stream_that_reads_further_ahead_in_shorter_requests_leaves_others_their_memory_at_once() {
     let memory = Bytes::from_mib(88);
     let mut lab = Lab::new(Config { buffer_memory: memory, ..Config::default() });
     let mut reservations = Vec::new();
@@ -650,7 +650,7 @@ fn refusal_after(hiccups: u64) -> Option<Why> {
 /// who came in the eight seconds after that were turned away: they played without a reservation, and lost units though
 /// six tenths of the device were free.
 #[test]
-fn a_device_that_holds_its_breath_once_turns_nobody_away() {
+fn a_device_that_holds_its_breath_once_turns_no_stream_away() {
     for hiccups in 0..=2 {
         assert_eq!(refusal_after(hiccups), None, "{hiccups}");
     }
@@ -658,7 +658,7 @@ fn a_device_that_holds_its_breath_once_turns_nobody_away() {
 }
 
 #[test]
-fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
+fn no_stream_gives_way_for_a_deadline_that_would_be_as_late_without_it() {
     // A copy holds the device for longer than expected, and a frame of an important stream is lost. The frames of the
     // others are due later. A stream that lost its guarantee for that was late itself, and helped nobody.
     for (second_due, demoted) in [(Duration::from_secs(2), false), (Duration::from_millis(280), true)] {
@@ -680,7 +680,7 @@ fn nobody_gives_way_for_a_deadline_that_would_be_as_late_without_him() {
 }
 
 #[test]
-fn nobody_gives_way_because_a_small_write_is_answered_while_a_long_read_goes_on() {
+fn no_stream_gives_way_because_a_small_write_is_answered_while_a_long_read_goes_on() {
     // A controller answers a write of the log at once. What it had read by then was reckoned as still to be read, and by that
     // alone a deadline was in danger.
     // Three such streams fit beside floors of 16 %.
@@ -781,7 +781,7 @@ fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_se
 /// that had just begun was late, and thirteen beside two copies lost 203 units in twelve. Beside an office, of which all was in memory
 /// for five seconds, thirteen lost ten. Who was promised something before the copy came keeps it, also when he has paused.
 #[test]
-fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
+fn beside_best_effort_readers_are_not_promised_all() {
     // Thirteen take 990 thousandths of it.
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     let admitted = |is_copied: bool, documents: u32| {
@@ -832,7 +832,7 @@ fn beside_somebody_without_a_guarantee_readers_are_not_promised_all() {
 /// in its first seconds: each random read was a seek before what they waited for. Whoever begins to play looks at two places
 /// himself, and does not search.
 #[test]
-fn beside_somebody_who_searches_readers_are_promised_less() {
+fn beside_a_search_readers_are_promised_less() {
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     // How many streams look at how many places each, before the others are admitted.
     for (searchers, places, expected) in [(1, 2, 13), (13, 2, 13), (1, 10, 10)] {
@@ -856,7 +856,7 @@ fn beside_somebody_who_searches_readers_are_promised_less() {
 /// and random reads, and 4 and 24 of their units were late. That he waits is no reason not to see him; but who jumps once, and
 /// waits, does not search.
 #[test]
-fn who_is_made_to_wait_for_his_pictures_searches_all_the_same() {
+fn a_client_that_is_made_to_wait_for_its_pictures_searches_all_the_same() {
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
     // How many places are looked at, each behind a long command or after it.
     for (places, is_behind, expected) in [(3, true, 12), (5, false, 12), (5, true, 10)] {

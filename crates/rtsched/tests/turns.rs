@@ -119,7 +119,7 @@ fn a_write_joins_no_reads_on_such_a_device_and_other_writes_at_once() {
 /// end of its file meanwhile and began again, wanted that sooner than its terms promise it, and waited six seconds: what it
 /// wants breaks no promise.
 #[test]
-fn what_nobody_waits_for_is_lent_a_fifth_of_a_second_at_most() {
+fn what_no_client_waits_for_is_lent_a_fifth_of_a_second_at_most() {
     const MOST: Duration = Duration::from_millis(200);
     for is_promised in [false, true] {
         let mut scheduler = scheduler(Calibrated::All);

@@ -68,7 +68,7 @@ fn what_is_wanted_before_it_is_due_goes_before_a_copy_where_deadlines_bear_it() 
 /// A player that began to play before it had read ahead was given its lead whole or not at all: 4 beside a copy had late
 /// frames, because all wanted a little more than there is to give.
 #[test]
-fn who_wants_more_of_a_lead_than_its_terms_are_long_is_given_that_much() {
+fn a_stream_that_wants_more_of_an_advance_than_its_terms_are_long_is_given_that_much() {
     let period = HD.time_for(UNIT);
     for (after, missed) in [(Duration::ZERO, 0), (Duration::from_nanos(1), 2)] {
         let mut lab = lab();
@@ -125,7 +125,7 @@ fn what_is_wanted_only_after_best_effort_may_have_waited_does_not_go_before_it()
 /// seconds ahead before what the others waited for. Who was refused, and has a stream, has no part in it: of fourteen players thirteen
 /// lost units to the fourteenth.
 #[test]
-fn who_may_play_goes_before_what_a_stream_wants_more_than_a_second_later() {
+fn a_possible_player_goes_before_what_a_stream_wants_more_than_a_second_later() {
     let due = Duration::from_millis(100);
     let second = due + Duration::from_secs(1);
     let later = second + Duration::from_nanos(1);
@@ -148,7 +148,7 @@ fn who_may_play_goes_before_what_a_stream_wants_more_than_a_second_later() {
 /// A player's rate was found out while it played. What it had been read ahead of until then stayed best effort, behind what
 /// its own stream asked for afterwards: it waited for 8 MiB while 32 behind them were read.
 #[test]
-fn what_was_nobodys_is_the_streams_that_comes_of_it() {
+fn what_had_no_stream_is_that_of_the_stream_that_comes_of_it() {
     for (is_assigned, first) in [(true, [1, 2].as_slice()), (false, [2].as_slice())] {
         let mut lab = lab();
         let spec = StreamSpec { request: Some(Bytes::from_mib(24)), ..StreamSpec::reader(HD) };
@@ -366,7 +366,7 @@ fn a_stream_that_jumps_wants_an_interactive_read_first_too() {
 /// Numbered frames of a mebibyte each, which lie here and there, were pictures of somebody who jumps, one after the other: of six
 /// films, which the device just carries, one and three units were late.
 #[test]
-fn who_reads_several_pictures_ahead_does_not_jump() {
+fn a_client_that_reads_several_pictures_ahead_does_not_jump() {
     let picture = Bytes::from_kib(512);
     let goes_on = (102 << 40) + UNIT.0;
     for (waits, within, first) in [(false, 500, 4), (true, 500, 2), (false, 501, 2)] {
@@ -387,7 +387,7 @@ fn who_reads_several_pictures_ahead_does_not_jump() {
 
 /// Who searched beside ten players waited for two commands of 32 MiB, which were at the device together: 372 ms.
 #[test]
-fn who_searches_waits_for_one_long_command_not_for_two() {
+fn a_search_waits_for_one_long_command_not_for_two() {
     const JOINS: Duration = Duration::from_millis(30);
     const SEARCH: Duration = Duration::from_secs(2);
     let still = SEARCH.saturating_sub(Duration::from_nanos(1));
@@ -544,7 +544,7 @@ fn an_interactive_read_that_is_expedited_again_does_not_take_its_part_again() {
 /// Films that had begun were given what they wanted next for good, by when their clients would ask for it, a second before they
 /// show it. The last of six to begin waited for 1.9 s behind that, and had a frame late in one of sixteen runs.
 #[test]
-fn what_is_given_within_its_streams_grace_leaves_room_for_who_wants_something_sooner() {
+fn what_is_given_within_its_streams_grace_leaves_room_for_a_stream_that_wants_something_sooner() {
     // It takes 65 ms, and so does what another one wants sooner. By the millisecond, beside floors of 16 %.
     let wish = Duration::from_millis(160);
     for (grace, first) in

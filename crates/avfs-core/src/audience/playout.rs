@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_by_the_clock_and_is_answered_is_never_late() {
+    fn a_client_that_asks_by_the_clock_and_is_answered_is_never_late() {
         let mut client = Client::playing(20);
         (0..1000).for_each(|_| assert_eq!(client.plays(), None));
     }
 
     /// The boundary pair.
     #[test]
-    fn who_waits_longer_than_its_window_is_late_by_storage() {
+    fn a_client_that_waits_longer_than_its_window_is_late_by_storage() {
         for (waits, is_late) in [(WINDOW, false), (WINDOW + Duration::from_nanos(1), true)] {
             let mut client = Client::playing(20);
             client.now += PERIOD;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_late_is_late_by_itself() {
+    fn a_client_that_asks_late_is_late_by_itself() {
         let mut client = Client::playing(20);
         client.now += Duration::from_secs(3);
         let overdue = client.plays().unwrap();
@@ -218,7 +218,7 @@ mod tests {
 
     /// Each answer comes a little later than the client plays: no single one is late, and in the end all are.
     #[test]
-    fn who_is_kept_waiting_a_little_each_time_falls_behind() {
+    fn a_client_that_is_kept_waiting_a_little_each_time_falls_behind() {
         let mut client = Client::playing(20);
         let late: Vec<Overdue> = (0..12).filter_map(|_| client.takes(PERIOD + PERIOD / 2)).collect();
         assert_eq!(late.len(), 1, "{late:?}");
@@ -227,7 +227,7 @@ mod tests {
 
     /// The boundary pair.
     #[test]
-    fn who_has_stopped_is_not_late() {
+    fn a_client_that_has_stopped_is_not_late() {
         for (silence, is_late) in [(STOPPED - Duration::from_nanos(1), true), (STOPPED, false)] {
             let mut client = Client::playing(20);
             client.now += silence;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_may_take_its_time() {
+    fn a_client_that_begins_may_take_its_time() {
         let now = Instant::from_nanos(1_000_000_000);
         let mut client = Client { playout: Playout::new(now, 0), piece: 0, now };
         assert_eq!(client.takes(BEGINS_WITHIN - Duration::from_nanos(1)), None);

@@ -29,7 +29,7 @@ fn assert_cause(events: &[&EventReport], cause: Cause) {
 }
 
 #[test]
-fn who_is_served_in_time_has_no_events() {
+fn a_stream_that_is_served_in_time_has_no_events() {
     let mut stage = Stage::new(&[96, 96, 96]);
     let mut players: Vec<Player> = (0..3).map(|clip| stage.player(clip)).collect();
     stage.play(&mut players, SECOND * 5);
@@ -66,7 +66,7 @@ fn a_slow_disk_is_named() {
 
 /// The device takes what is written into its cache; who flushes it waits for that, and everybody else behind it.
 #[test]
-fn best_effort_is_named_with_whose_it_is() {
+fn best_effort_is_named_with_its_client() {
     let mut stage = Stage::new(&[128, 128]);
     let mut players: Vec<Player> = (0..2).map(|clip| stage.player(clip)).collect();
     stage.play(&mut players, SECOND * 3);
@@ -156,7 +156,7 @@ fn the_client_itself_is_named() {
 
 /// The device becomes slower for good: that is told, and who loses its promise.
 #[test]
-fn a_device_that_stays_slow_is_told_and_who_has_to_give_way() {
+fn a_device_that_stays_slow_is_told_and_the_streams_that_have_to_give_way() {
     let mut stage = Stage::new(&[200, 200, 200, 200]);
     let mut players: Vec<Player> = (0..4).map(|clip| stage.player(clip)).collect();
     stage.play(&mut players, SECOND * 3);

@@ -23,7 +23,7 @@ proptest! {
     /// Whoever follows a recorder closely finds in memory what was recorded: the device reads nothing. At the end of what
     /// there is, a reader gets what there is, asks again and gets the rest.
     #[test]
-    fn who_chases_a_recorder_reads_from_memory(
+    fn a_reader_that_chases_a_recorder_reads_from_memory(
         takes in 1usize..=4,
         behind_mib in prop::collection::vec(0u64..=24, 2),
         seed in any::<u64>(),

@@ -229,7 +229,7 @@ fn work(config: Config, clients: Vec<Client>, memory: Bytes) -> Result<usize, Te
 
 /// Players that begin together asked for 24 MiB each before the scheduler had said that there is memory for a third of it.
 #[test]
-fn who_begins_reads_no_further_ahead_than_is_promised() {
+fn a_player_that_begins_reads_no_further_ahead_than_is_promised() {
     let client = |number: u64| player(25, number % 4, 60);
     work(config(""), (0..14).map(client).collect(), Bytes::from_mib(256)).unwrap();
 }
@@ -241,7 +241,7 @@ fn player(megabits: u64, after: u64, jumps_after: u64) -> Client {
 /// A player without a reservation came to where he had been four seconds before, while all that he may have lay ahead of where he
 /// had just been: as he might read on at both places he was read ahead of at both, and held 38 MiB of 32.
 #[test]
-fn who_comes_back_without_a_promise_holds_no_more_than_at_one_place() {
+fn a_player_that_comes_back_without_a_promise_holds_no_more_than_at_one_place() {
     let clients = vec![
         player(100, 0, 5),
         player(100, 0, 38),
@@ -255,7 +255,7 @@ fn who_comes_back_without_a_promise_holds_no_more_than_at_one_place() {
 /// A player whose file was in memory asked for nothing any more, and kept the promise of long requests though what he would have
 /// had less of was promised to others.
 #[test]
-fn who_asks_for_nothing_holds_no_promise_that_others_got() {
+fn a_client_that_asks_for_nothing_holds_no_promise_that_others_got() {
     let recorder = Client { records: true, ..player(25, 7, 5) };
     let clients =
         vec![player(200, 0, 17), player(200, 2, 47), player(100, 0, 13), player(25, 4, 6), recorder];

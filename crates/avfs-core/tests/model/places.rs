@@ -40,7 +40,7 @@ fn rate_of(volume: &SimVolume) -> u64 {
 /// Each request at the one place was a jump from the other: nothing was read ahead, every request was a seek and taken for a
 /// search, and nobody was promised anything.
 #[test]
-fn who_reads_on_at_two_places_is_read_ahead_of_at_both_and_holds_no_more() {
+fn a_player_at_two_places_is_read_ahead_of_at_both_and_holds_no_more() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[500]);
     let handle = open(&mut volume, inos[0]);
     let mut places = [0, 250];
@@ -69,7 +69,7 @@ fn who_reads_on_at_two_places_is_read_ahead_of_at_both_and_holds_no_more() {
 
 /// Who is promised nothing was read ahead of at both places without a bound for both together.
 #[test]
-fn who_reads_on_at_two_places_without_a_promise_is_read_ahead_of_at_both_and_holds_no_more() {
+fn a_player_at_two_places_without_a_promise_is_read_ahead_of_at_both_and_holds_no_more() {
     let no_stream = "[[stream]]\npath = \"**\"\nclass = \"best-effort\"";
     let (mut volume, inos) = mounted(no_stream, Bytes::from_mib(512), &[500]);
     let handle = open(&mut volume, inos[0]);
@@ -89,7 +89,7 @@ fn who_reads_on_at_two_places_without_a_promise_is_read_ahead_of_at_both_and_hol
 
 /// Two clips of one file that dissolve into each other were one stream, and half of what they needed was beyond its rate.
 #[test]
-fn who_plays_two_places_of_a_file_is_two_streams_as_long_as_he_does() {
+fn a_player_of_two_places_of_a_file_is_two_streams_as_long_as_it_plays_both() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(1024), &[500]);
     let handle = open(&mut volume, inos[0]);
     let each = RATE.time_for(Bytes(MIB / 2));
@@ -111,7 +111,7 @@ fn who_plays_two_places_of_a_file_is_two_streams_as_long_as_he_does() {
 /// other, each was a jump, and eleven of them were taken for a search. In a trial of something else three others were refused beside
 /// one for four to fifteen seconds, for whom there was room.
 #[test]
-fn who_begins_at_the_end_and_goes_on_at_the_begin_plays_and_does_not_search() {
+fn a_player_that_begins_at_the_end_and_goes_on_at_the_begin_does_not_search() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let handle = open(&mut volume, inos[0]);
     // As they came once.
@@ -145,7 +145,7 @@ fn what_comes_late_from_where_a_client_was_does_not_take_it_back() {
 /// Who plays twice as fast is the stream that he was; who plays four times as fast cannot be told from a copy, and is not promised
 /// anything, but on a free device neither waits.
 #[test]
-fn who_plays_fast_does_not_wait_on_a_free_device() {
+fn a_fast_player_does_not_wait_on_a_free_device() {
     for (factor, streams) in [(2, 1), (4, 0)] {
         let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(1024), &[500]);
         let handle = open(&mut volume, inos[0]);
@@ -159,7 +159,7 @@ fn who_plays_fast_does_not_wait_on_a_free_device() {
 /// A look at the index, which lies at the end of the file, was a jump: what was on its way for the player was taken back, and he
 /// waited for it when he went on.
 #[test]
-fn who_looks_at_the_index_or_the_header_plays_on() {
+fn a_player_that_looks_at_the_index_or_the_header_plays_on() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let handle = open(&mut volume, inos[0]);
     let each = RATE.time_for(Bytes(MIB));
@@ -193,7 +193,7 @@ fn who_looks_at_the_index_or_the_header_plays_on() {
 
 /// The other side of it: a player that begins again with short requests is there from the second one on.
 #[test]
-fn who_goes_on_behind_what_he_looked_at_is_there() {
+fn a_player_that_goes_on_behind_what_it_looked_at_is_there() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let handle = open(&mut volume, inos[0]);
     let each = RATE.time_for(Bytes(MIB));

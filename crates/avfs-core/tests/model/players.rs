@@ -210,7 +210,7 @@ fn a_jump_to_what_is_on_its_way_keeps_it() {
 /// Eleven who began in one moment wanted their third requests, of 24 to 32 MiB, at the same time, though nothing of what they had
 /// asked for before had come: beside one who played 15 units of theirs were late in twelve rehearsals.
 #[test]
-fn who_begins_asks_for_half_a_request_at_a_time_until_something_has_come() {
+fn a_player_that_begins_asks_for_half_a_request_at_a_time_until_something_has_come() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let (handle, stream) = (open(&mut volume, inos[0]), StreamId(inos[0].0 << 1));
     let (request, rate) = (Bytes::from_mib(32), Bitrate::from_megabits(100));
@@ -235,7 +235,7 @@ fn who_begins_asks_for_half_a_request_at_a_time_until_something_has_come() {
 /// As long as nothing told a copy from a player, it was promised the last of the device. A player is known for one as soon as it rests
 /// between what it asks for, and a copy is not before it is known for a copy.
 #[test]
-fn who_reads_on_is_known_to_play_when_he_has_rested() {
+fn a_reader_is_known_to_play_when_it_has_rested() {
     for (rest_ms, known) in [(100, true), (99, false)] {
         let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[500]);
         let (handle, stream) = (open(&mut volume, inos[0]), StreamId(inos[0].0 << 1));
@@ -415,7 +415,7 @@ fn what_a_player_was_read_ahead_of_is_its_streams_as_soon_as_it_is_one() {
 /// Of thirteen players those who had begun at once were late, because they were taken to begin after as long as a start may
 /// take: others, who had begun later, had the more in their own memory for it.
 #[test]
-fn who_begins_at_once_comes_to_everything_so_much_sooner() {
+fn a_player_that_begins_at_once_comes_to_everything_so_much_sooner() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let handle = open(&mut volume, inos[0]);
     // A second, for its own memory.
@@ -440,7 +440,7 @@ fn who_begins_at_once_comes_to_everything_so_much_sooner() {
 /// Whose first request was answered from memory was taken to have begun to play when the daemon did, at the file's begin: what it
 /// came to in a second, in the middle of the file, it was reckoned not to need for a quarter of a minute.
 #[test]
-fn who_finds_its_first_piece_in_memory_begins_there_and_then() {
+fn a_player_that_finds_its_first_piece_in_memory_begins_there_and_then() {
     let policy = format!("{POLICY}\nprefetch_depth = \"16 MiB\"");
     let (mut volume, inos) = mounted(&policy, Bytes::from_mib(512), &[256]);
     let rate = Bitrate::from_megabits(100);
@@ -466,7 +466,7 @@ fn who_finds_its_first_piece_in_memory_begins_there_and_then() {
 /// Who filled his own buffer of a second came to what he was read ahead of a second sooner than was reckoned when it was asked for,
 /// and it stood behind what others wanted later: of eleven players one was late.
 #[test]
-fn who_fills_his_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
+fn a_player_that_fills_its_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     volume.pass(Duration::from_secs(10));
     let handle = open(&mut volume, inos[0]);
@@ -495,7 +495,7 @@ fn who_fills_his_own_buffer_comes_so_much_sooner_to_what_is_on_its_way() {
 /// Who began to play a second before the end of his file went on at its begin, and was taken to play already: 64 MiB, which he would
 /// come to in half a second at the earliest, went before the 40 with which he began, and he began after 2.8 s.
 #[test]
-fn who_comes_to_the_end_before_he_has_begun_still_begins() {
+fn a_player_that_comes_to_the_end_before_it_has_begun_still_begins() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let before = open(&mut volume, inos[0]);
     volume.read(before, 0, 6 * MIB as usize).unwrap();
@@ -540,7 +540,7 @@ fn who_comes_to_the_end_before_he_has_begun_still_begins() {
 
 /// What is cancelled is no error, and whoever wants it after all gets it.
 #[test]
-fn what_was_cancelled_is_read_when_somebody_wants_it() {
+fn what_was_cancelled_is_read_when_a_client_wants_it() {
     let (mut volume, inos) = mounted(POLICY, Bytes::from_mib(512), &[256]);
     let handle = open(&mut volume, inos[0]);
     for round in 0..10 {

@@ -74,7 +74,7 @@ fn with_little_memory() -> (SimVolume, Ino) {
 /// Which way he goes is known when the means of some groups of sixteen requests are. What lies before what he began with is read in
 /// the order in which he comes to it, and once.
 #[test]
-fn who_plays_backward_finds_it_in_memory() {
+fn a_player_that_goes_backward_finds_it_in_memory() {
     for frames in [0..125, 20..100] {
         let (mut volume, ino) = with_little_memory();
         let handle = open(&mut volume, ino);
@@ -94,7 +94,7 @@ fn who_plays_backward_finds_it_in_memory() {
 
 /// What he comes from is in memory as far as it goes, and by the end of that it is known which way he goes.
 #[test]
-fn who_turns_finds_it_in_memory_both_ways() {
+fn a_player_that_turns_finds_it_in_memory_both_ways() {
     let (mut volume, ino) = with_little_memory();
     let handle = open(&mut volume, ino);
     let waited = play(&mut volume, handle, 0..300);
@@ -139,7 +139,7 @@ fn two_editors_on_one_file_have_it_read_once() {
 /// Who pauses for longer than his reservation's time is kept for him finds what was ahead of him, however much others have read
 /// meanwhile, and it is his again when he goes on.
 #[test]
-fn who_pauses_goes_on_from_memory_as_the_stream_that_he_was() {
+fn a_player_that_pauses_goes_on_from_memory_as_the_stream_that_it_was() {
     let policy = "[[stream]]\npath = \"0.mov\"\nbitrate = \"100 Mbit/s\"";
     let (disk, inos) = laid(policy, &[200, 300], |_, mebibyte| byte(mebibyte));
     let mut volume = on_line(disk, LINE, Bytes::from_mib(160), Config::parse(policy).unwrap());

@@ -319,7 +319,7 @@ fn of_bitrate_and_frames_per_second_each_takes_the_place_of_the_other() {
 
 /// Of a clip that nobody played it was said that its rate is unknown, and it was not.
 #[test]
-fn who_asks_what_holds_for_a_file_hears_what_it_says_itself() {
+fn a_client_that_asks_what_holds_for_a_file_hears_what_it_says_itself() {
     let mut volume = mount("");
     let mut make = |name: &[u8], contents: &[u8]| {
         let (ino, handle) = volume.create(Ino::ROOT, name).unwrap();

@@ -280,7 +280,7 @@ fn books_that_are_kept_by_the_clock_are_no_recording() {
 /// A copy has filled the half of the memory that it may, before a device that stands. Who may record at a rate that nobody knows is
 /// answered all the same, up to four seconds of 400 Mbit/s; who opened the copy's next file is not.
 #[test]
-fn a_recorder_of_whom_nothing_is_known_does_not_wait_for_a_copy() {
+fn a_recorder_of_unknown_rate_does_not_wait_for_a_copy() {
     let mut volume = volume("", Bytes::from_mib(1024));
     let [copy, next, take] = [&b"copy"[..], b"next", b"take"].map(|name| {
         let handle = volume.create(Ino::ROOT, name).unwrap().1;
@@ -309,7 +309,7 @@ fn a_recorder_of_whom_nothing_is_known_does_not_wait_for_a_copy() {
 /// Of a device on which all is late each who opened files has his turn, however many files he writes: twelve files of a copy went before
 /// each of a recorder's, and what belonged to nobody stood in one line.
 #[test]
-fn what_is_written_takes_turns_by_who_opened_it() {
+fn what_is_written_takes_turns_by_opener() {
     let mut volume = volume("", Bytes::from_mib(512));
     let handles = [1, 1, 2].map(|process| {
         let name = format!("{}", volume.clock().as_nanos());

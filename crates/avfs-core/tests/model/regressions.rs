@@ -202,7 +202,7 @@ fn a_shard_larger_than_memory_is_checkpointed() {
 /// `ls -l` asks each file for its SELinux label, a request to the daemon each time, unless it hears that there are no
 /// labels here: half the time of listing a large directory.
 #[test]
-fn labels_are_unsupported_until_somebody_sets_one() {
+fn labels_are_unsupported_until_one_is_set() {
     const LABEL: &[u8] = b"security.selinux";
     let mut volume = volume(192);
     let (one, _) = volume.create(Ino::ROOT, b"one").unwrap();

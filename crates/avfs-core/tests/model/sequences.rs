@@ -298,7 +298,7 @@ fn the_first_frames_belong_to_the_sequence_that_they_turn_out_to_be() {
 /// had a late unit in every fourth rehearsal. Who begins has time. Who had his first frames from memory has begun, and wants at once
 /// what comes next: half a second later others went before, and one of six films lost a unit where it began again at its end.
 #[test]
-fn who_begins_can_wait_for_what_others_need_before() {
+fn a_film_that_begins_can_wait_for_what_others_need_before() {
     let mut volume = recorded("", 1..=200);
     let began = volume.clock();
     let outbox = ask_at_once(&mut volume, 1..=12);
@@ -357,7 +357,7 @@ fn what_a_client_begins_with_is_asked_for_before_what_is_behind_it() {
 
 /// Who takes frame after frame as quickly as they come begins once: what is behind is asked for while he goes on.
 #[test]
-fn who_goes_on_as_quickly_as_he_can_is_read_ahead_of() {
+fn a_client_that_goes_on_as_quickly_as_it_can_is_read_ahead_of() {
     let pause = Duration::from_millis(4);
     let mut volume = recorded("", 1..=200);
     let asked = asks(&mut volume, &(1..=24).collect::<Vec<_>>(), pause);
@@ -478,7 +478,7 @@ fn frames_of_half_a_request_are_wanted_together() {
 /// A player asks for a second of frames at once. What it comes to behind them was wanted as if it asked for frames at its rate
 /// from the third one on, so a second too late: others were served who came to theirs later, and units were late.
 #[test]
-fn who_fills_a_buffer_needs_sooner_what_is_behind_it() {
+fn a_client_that_fills_a_buffer_needs_sooner_what_is_behind_it() {
     let mut volume = recorded("", 1..=200);
     load(&mut volume, 1..=19);
     let asked = take_at_once(&mut volume, 1..=3, Some(TERMS)).requests;
@@ -506,7 +506,7 @@ fn who_fills_a_buffer_needs_sooner_what_is_behind_it() {
 
 /// Whoever stops gives his memory and his reservation back.
 #[test]
-fn who_stops_holds_nothing() {
+fn a_client_that_stops_holds_nothing() {
     let mut volume = recorded("", 1..=60);
     play(&mut volume, 1..=20);
     assert_eq!(volume.streams().len(), 1);
@@ -596,7 +596,7 @@ fn a_sequence_for_which_there_is_no_room_waits_as_one() {
 
 /// Who looks at the beginning of many numbered files plays none of them.
 #[test]
-fn who_looks_at_headers_plays_nothing() {
+fn a_client_that_looks_at_headers_plays_nothing() {
     let mut volume = recorded("", 1..=60);
     for number in 1..=60 {
         let handle = open(&mut volume, number);

@@ -66,7 +66,7 @@ fn a_flush_expedites_what_completes_its_pages() {
 /// An application that writes pieces of odd lengths over a file that lies on the device has none of its pages read, though each
 /// but the last is written in two parts. The other side of it: of a piece that is alone both edges are.
 #[test]
-fn who_writes_over_a_file_in_odd_pieces_has_nothing_read() {
+fn a_writer_over_a_file_in_odd_pieces_has_nothing_read() {
     for piece in [4097, 9123] {
         for (length, pages_read) in [(16 * MIB, 0), (piece, 1)] {
             let (mut volume, inos) = mounted("", Bytes::from_mib(512), &[16]);

@@ -210,7 +210,7 @@ fn a_single_byte_far_away_reserves_nothing() {
 
 /// What is reserved for bytes that may not come is no reason to refuse bytes that are here.
 #[test]
-fn what_is_only_reserved_yields_to_who_needs_it() {
+fn what_is_only_reserved_yields_to_a_write_that_needs_it() {
     let mut studio = Studio::new(256 * MIB, 64 * MIB);
     let clip = studio.create("capture.avi");
     mark(&mut studio, clip, 0, AHEAD);
@@ -334,7 +334,7 @@ fn a_length_or_an_allocation_that_is_told_first_gives_long_runs() {
 
 /// Half of the memory waits for a device that is given nothing to do before: what is on its way comes in order all the same.
 #[test]
-fn who_is_ahead_of_the_device_is_written_in_order_all_the_same() {
+fn a_writer_ahead_of_the_device_is_written_in_order_all_the_same() {
     for (count, memory) in [(1, GIB), (8, GIB), (8, 2 * GIB)] {
         let mut studio = Studio::new(16 * GIB, memory);
         let clips: Vec<Clip> = (0..count).map(|number| studio.create(&format!("copy {number}"))).collect();
@@ -376,7 +376,7 @@ fn clips_with_numbers_that_are_copied_at_once_lie_apart() {
 /// With little memory, whoever wrote faster than the device had blocks written that he was still filling: of eight copies with 512 MiB
 /// four of five requests were shorter than 8 MiB, because the full ones were on their way already.
 #[test]
-fn who_is_ahead_of_the_device_is_written_in_large_requests_with_little_memory() {
+fn a_writer_ahead_of_the_device_is_written_in_large_requests_with_little_memory() {
     for (count, memory_mib) in [(1, 256), (8, 256), (8, 512)] {
         let mut studio = Studio::new(16 * GIB, memory_mib * MIB);
         let clips: Vec<Clip> = (0..count).map(|number| studio.create(&format!("copy {number}"))).collect();

@@ -349,7 +349,7 @@ mod tests {
     /// The thirteenth of thirteen players was refused for a hundredth of the device, and was never asked for again until
     /// somebody left.
     #[test]
-    fn who_finds_no_room_is_asked_for_again_though_nobody_leaves() {
+    fn a_stream_without_room_is_asked_for_again_though_no_other_leaves() {
         let config = Config::default();
         let (timeout, nanosecond) = (config.reservation_timeout, Duration::from_nanos(1));
         for (after, admitted) in [(timeout - nanosecond, false), (timeout, true)] {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_room_is_admitted_when_somebody_leaves() {
+    fn a_stream_without_room_is_admitted_when_another_leaves() {
         let mut scheduler = Scheduler::new(Config::default());
         let mut declared = Streams::default();
         let now = Instant::ZERO;
@@ -457,7 +457,7 @@ mod tests {
     /// it for two to four seconds, and of twelve who had just begun some were late in 24 of 72 rehearsals. The boundary pair: what
     /// others leave is promised at once, a megabit more only to who is known to be a stream.
     #[test]
-    fn the_last_of_the_device_is_promised_only_to_who_is_known_to_be_a_stream() {
+    fn the_last_of_the_device_is_promised_only_to_confirmed_streams() {
         let (above_others, above_nothing) =
             (highest(BackgroundLoad::Others), highest(BackgroundLoad::Nothing));
         assert!(above_others < above_nothing, "{above_others:?} {above_nothing:?}");
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_only_guessed_to_be_a_stream_is_refused_when_others_come() {
+    fn a_guessed_stream_is_refused_when_others_come() {
         let mut scheduler = Scheduler::new(Config::default());
         let mut declared = seven_and(&mut scheduler, highest(BackgroundLoad::Nothing));
         assert!(!told(&mut declared, &mut scheduler).contains_key(&8));
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_before_he_is_known_to_be_a_stream_leaves_nothing() {
+    fn a_guessed_stream_that_leaves_leaves_nothing() {
         let mut scheduler = Scheduler::new(Config::default());
         let mut declared = seven_and(&mut scheduler, highest(BackgroundLoad::Nothing));
         declared.declare(&mut scheduler, Instant::ZERO, StreamId(8), None);

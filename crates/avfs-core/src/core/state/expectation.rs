@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_more_holes_than_anybody_fills_means_them() {
+    fn a_writer_that_leaves_more_holes_than_windows_fills_means_them() {
         let hole = 128 * KIB - BLOCK;
         let count = MOST_PAGES * BLOCK / hole;
         assert_eq!(bytes(&after(marks(128 * KIB, count))), count * hole);
