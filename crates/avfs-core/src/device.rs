@@ -9,11 +9,11 @@ use avfs_io::pool::MAX_BUFFER;
 use rtsched::{Calibrated, ServiceTime};
 use units::{Bytes, nanos};
 
-/// Heads do one thing at a time: one command that they work on, and one that is there when they are through. What waits
-/// in the scheduler can still be put in order and merged; what waits at the device cannot, and a request that
-/// somebody needs now waits behind it.
+/// Heads have one command in work, and one that is there when they are through. What waits in the scheduler can still be put in
+/// order and merged. What waits at the device cannot, and an urgent request waits behind it. Two is an argument, and no
+/// measurement. Fitted.
 const DEPTH_OF_HEADS: u32 = 2;
-/// Flash needs many commands for its channels.
+/// Commands that flash has at once for its channels. It was chosen by hand: no flash device was measured for it. Fitted.
 const DEPTH_OF_FLASH: u32 = 32;
 
 /// The scheduler's configuration for a device of `size`, which has heads if it is `rotational`, with `memory` for everything that is cached.

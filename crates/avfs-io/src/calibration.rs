@@ -19,10 +19,10 @@ use rand::{Rng, SeedableRng};
 use rtsched::{Direction, ServiceTime, WRITE_LENGTHS};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
-/// Lengths of the reads that the line is fitted through.
+/// Lengths of the reads that the line is fitted through. An estimator's window.
 const READS: [Bytes; 4] = [Bytes::from_mib(64), Bytes::from_mib(16), Bytes::from_mib(4), Bytes::from_mib(1)];
-/// Lengths of the writes, and the parts of the time that they have, percent: short ones fill a cache more slowly. Arrays keep
-/// to no line there, so those that recorders make are measured each.
+/// Lengths of the writes, and the parts of the time that they have, percent. Short ones fill a cache more slowly. Arrays keep to no
+/// line there, so the lengths that recorders make are measured each. An estimator's window.
 const WRITES: [(Bytes, u32); 6] = [
     (Bytes::from_mib(64), 10),
     (Bytes::from_mib(32), 8),
@@ -31,31 +31,37 @@ const WRITES: [(Bytes, u32); 6] = [
     (Bytes::from_mib(4), 10),
     (Bytes::from_mib(1), 16),
 ];
-/// The longest command: what the caller needs memory for.
+/// The longest command: what the caller needs memory for. An estimator's window.
 pub const LONGEST: Bytes = READS[0];
-/// Commands of sequential reading.
+/// Length of the commands of sequential reading. An estimator's window.
 const SEQUENTIAL: Bytes = Bytes::from_mib(16);
-/// What is written before each flush.
+/// What is written before each flush. An estimator's window.
 const FLUSHED: Bytes = Bytes::from_kib(4);
-/// Zones in which is read sequentially: those of the scheduler's service model.
+/// Zones in which is read sequentially: those of the scheduler's service model. An estimator's window.
 pub const ZONES: usize = 8;
-/// Commands of these at the device at once, at least: when one ends, the next one is there.
+/// So many sequential reads are at the device at once, at least: when one ends, the next one is there. An estimator's window.
 const SEQUENTIAL_DEPTH: u32 = 2;
-/// Bytes at the device at once, but for one command.
+/// Bytes at the device at once, but for one command. It bounds memory. An operator's target.
 const IN_FLIGHT: Bytes = Bytes::from_mib(128);
-/// A stage counts as many commands at least, however long they take.
+/// A stage counts as many commands at least, however long they take. An estimator's window.
 const COUNTED_MIN: u32 = 3;
-/// One of so many single reads is left out at either end.
+/// One of so many single reads is left out at either end. An estimator's window.
 const TRIMMED: usize = 10;
-/// A device whose ends differ by fewer thousandths is as fast everywhere: as much lies between two measurements of one place.
+/// A device is as fast everywhere if its ends differ by fewer thousandths. As much lies between two measurements of one place. An
+/// estimator's window.
 const FLAT_PERMILLE: f64 = 20.0;
-/// As many thousandths may the longest reads at random differ from what the rate of sequential ones says of them.
+/// As many thousandths may the longest reads at random differ from what the rate of sequential ones says of them. An estimator's
+/// window.
 const AGREEING_PERMILLE: f64 = 20.0;
-/// Parts of the time, percent: of the reads of each length, of a zone, where there are no writes and where there are; of flushes.
+/// Part of the time for the reads of each length, where there are no writes, percent. An estimator's window.
 const READ_ALONE: u32 = 20;
+/// Part of the time for each zone, where there are no writes, percent. An estimator's window.
 const ZONE_ALONE: u32 = 2;
+/// Part of the time for the reads of each length, where there are writes, percent. An estimator's window.
 const READ: u32 = 7;
+/// Part of the time for each zone, where there are writes, percent. An estimator's window.
 const ZONE: u32 = 1;
+/// Part of the time for flushes, percent. An estimator's window.
 const FLUSH: u32 = 4;
 
 /// What is to be measured.
@@ -71,7 +77,7 @@ pub struct Plan {
     pub duration: Duration,
 }
 
-/// The smallest device that is measured.
+/// The smallest device that is measured. An estimator's window.
 pub const SMALLEST: Bytes = Bytes::from_mib(512);
 
 /// A command for the device.

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use units::{Bytes, Duration, Instant};
 
-/// Commands that keep all of a flash device's channels busy.
+/// Commands at a flash device while it is measured: enough for all of its channels. An estimator's window.
 const FLASH_DEPTH: u32 = 32;
 
 /// Why a device was not measured.

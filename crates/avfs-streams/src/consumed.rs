@@ -6,9 +6,9 @@
 use crate::cursor::SLOWEST;
 use units::Instant;
 
-/// A file that is shorter is no frame: 24 of them a second are less than 13 Mbit/s.
+/// A file that is shorter is no frame: 24 of them a second are less than 13 Mbit/s. An estimator's window.
 pub const SHORTEST_FRAME: u64 = 64 << 10;
-/// A file that is longer is no frame: one of 8192 by 4320 pixels with four channels of 16 bits has 270 MiB.
+/// A file that is longer is no frame. A frame of 8192 by 4320 pixels with four channels of 16 bits has 270 MiB. A protocol fact.
 pub const LONGEST_FRAME: u64 = 512 << 20;
 /// How much a client has taken of a file, or given.
 #[derive(Clone, Copy, Debug, Default)]

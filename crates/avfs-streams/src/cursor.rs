@@ -14,23 +14,25 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use units::{Bytes, Duration, Instant};
 
-/// Frames by which direction and step are told at least, ...
+/// Direction and step are told by so many frames at least. An estimator's window.
 const WINDOW: usize = 8;
-/// ... and at most: those that are asked for at once are told by together, and a buffer is a second of them.
+/// Direction and step are told by so many frames at most. Frames that are asked for at once count together, and a buffer is a
+/// second of them. An estimator's window.
 const LONGEST_WINDOW: usize = 32;
-/// Who asks for a frame so soon after another one asks for both at once.
+/// Frames that are asked for so soon after one another are asked for at once. An estimator's window.
 const AT_ONCE_WITHIN: Duration = Duration::from_millis(5);
-/// What a client begins with it asks for at once, which takes no longer than this.
+/// A client's first burst takes no longer than this. It was chosen by begin times on the modelled array
+/// (`doc/experiments/frames-ahead.md`). Fitted.
 const BEGINNING: Duration = Duration::from_millis(50);
-/// A frame this many numbers from where a client is still belongs to what it does.
+/// A frame this many numbers from where a client is still belongs to what it does. An estimator's window.
 const NEAR: u64 = 32;
-/// Who takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name.
+/// A client that takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name. A protocol fact.
 pub const SLOWEST: Duration = Duration::from_secs(1);
-/// Who begins may have to wait so long for its first frames. It is less than what other players may take, because films take more
-/// of the device: what is at it then and what others want sooner, of which each command may take a third of a second, and the half of
-/// a request in which the last of them come, are four fifths of a second together.
+/// A film that begins may wait so long for its first frames. It is less than [`START`](crate::due::START), because a film takes
+/// more of the device. What is at the device, what others want sooner, and half of the film's own request are 0.8 s together. That
+/// holds of six films on the modelled array (`doc/experiments/films-begin.md`). Fitted.
 const FIRST: Duration = Duration::from_millis(1150);
-/// Frames that a client may have open at once: what is behind them is passed.
+/// Frames that a client may have open at once: what is behind them is passed. An estimator's window.
 const AT_ONCE: usize = 8;
 
 /// A frame in memory, or on its way there.

@@ -13,12 +13,14 @@ use crate::{Facts, HandleId, Wish};
 use rtsched::Direction;
 use units::{Bitrate, Bytes, Duration, Ino, Instant};
 
-/// A rate that was observed is taken to be this part higher: it varies, and what is reserved and not used is not lost.
+/// An observed rate is taken to be this part higher. It varies, and what is reserved and not used is not lost. An estimator's
+/// window.
 const OBSERVED_MARGIN: u64 = 20;
-/// What is written more slowly is no recording: sound in two channels is more.
+/// What is written more slowly is no recording: sound in two channels is more. A protocol fact.
 const LEAST_RECORDED: Bitrate = Bitrate::from_megabits(1);
-/// A file that is recorded and becomes longer than this has a place of its own, whatever its name: clips have numbers, too, and several
-/// at once in one place would take turns in it. A frame of 4096 by 3112 pixels with three channels of 10 bits has 50 MiB.
+/// A recorded file that becomes longer than this has a place of its own, whatever its name. Clips have numbers, too, and several at
+/// once in one place would take turns in it. A frame of 4096 by 3112 pixels with three channels of 10 bits has 50 MiB. A protocol
+/// fact.
 pub const LONGEST_RECORDED: u64 = 64 << 20;
 
 /// A request that was noted: where the client was before, and whether it is elsewhere now.

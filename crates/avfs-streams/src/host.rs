@@ -6,9 +6,10 @@ use rtsched::StreamId;
 use std::ops::Range;
 use units::{Bitrate, DeviceOffset, Ino};
 
-/// What a host reads and keeps at least: 4 KiB.
+/// What a host reads and keeps at least: a page of 4 KiB. A protocol fact.
 pub const PAGE: u64 = 4096;
-/// What everybody gets, and of what requests are multiples: the longest buffer of a host.
+/// A reader without a promise gets so much, and requests are multiples of it. It is a unit of the volume's data area. A protocol
+/// fact.
 pub const REQUEST: u64 = 8 << 20;
 
 /// Whether a host asks anything of this crate. What it asks for is advice: a filesystem is as correct without.

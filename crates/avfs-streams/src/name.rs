@@ -3,7 +3,7 @@
 //! A name may have several numbers (`A001_C002.000123.dpx`); which of them counts shows in the next name. How many digits
 //! stand before a number is no part of what names have in common, because both `9, 10` and `0999, 1000` go on.
 
-/// Runs of digits of one name that are looked at, from its end.
+/// Runs of digits of one name that are looked at, from its end. It bounds memory. An operator's target.
 const MOST_RUNS: usize = 8;
 
 /// A name as what stands before one of its numbers, the number, and what stands behind it.

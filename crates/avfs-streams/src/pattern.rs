@@ -11,12 +11,13 @@
 use rtsched::Direction;
 use units::{Bitrate, Bytes, Duration, Instant};
 
-/// A request this far from the one before still belongs to its run: twice what clients have on their way, ten times
-/// 1 MiB, because the last of some may come before the first of the next; and what a fast player leaves out.
+/// A request this far from the one before still belongs to its run. It is twice the ten or so requests of 1 MiB that Windows'
+/// client was seen to keep on their way: the last of some may come before the first of the next. What a fast player leaves out fits
+/// as well. Measured.
 pub const NEAR: u64 = 24 << 20;
-/// A request so many of its lengths from the one before may come with it.
+/// A request so many of its lengths from the one before may come with it. An estimator's window.
 const CLOSE: u64 = 4;
-/// So many requests together have a place.
+/// So many requests together have a place. An estimator's window.
 const GROUP: u32 = 16;
 
 /// Which way a run goes.
@@ -148,15 +149,16 @@ impl Pattern {
     }
 }
 
-/// The estimators' window: what is taken in so long a time of the film tells a player from a copy. A player fills its own memory first,
-/// without a rest, and then rests as long as what it takes plays: for a quarter of this window, if that memory holds three quarters of
-/// it at most, which is six seconds.
+/// What a client takes in so long a time of the film tells a player from a copy. A player fills its own memory first, without a
+/// rest. Then it rests as long as what it takes plays. That is a quarter of this window if the memory holds three quarters of it,
+/// six seconds. An estimator's window.
 const JUDGED: Duration = Duration::from_secs(8);
-/// A client that takes so many times the file's rate for longer than [`JUDGED`] does not play it.
+/// A client that takes so many times the file's rate for longer than [`JUDGED`] does not play it. It was chosen by hand: editors
+/// play at twice the speed, and hardly at more. Fitted.
 const COPY_FACTOR: u64 = 2;
-/// The same, in time of that rate.
+/// [`JUDGED`] in time of the rate at which a copy is told. An estimator's window.
 const BURST: Duration = Duration::from_secs(JUDGED.as_secs() / COPY_FACTOR);
-/// However slow the file: a client's first requests are no copy yet.
+/// A client's first bytes are no copy yet, however slow the file is. An estimator's window.
 const BURST_BYTES: Bytes = Bytes::from_mib(32);
 
 /// How fast a client takes what a file's rate says it needs: a token bucket in the form of virtual scheduling (ITU-T
@@ -188,13 +190,15 @@ impl LeakyBucket {
     }
 }
 
-/// What a client may take of a file without a rate before others come first. A player of most of what is edited takes less,
-/// and a copy takes what it gets.
+/// A client of a file without a rate may take so much before others come first. A player of most of what is edited takes less, and
+/// a copy takes what it gets. Eight players beside a copy on the modelled array decided it (`doc/experiments/unknown-rate.md`).
+/// Fitted.
 const ALLOWED: Bitrate = Bitrate::from_megabits(200);
-/// An access that a client had to wait for counts as much beside its bytes: a disk transfers that in 10 ms at this rate, and
-/// who reads here and there has its time, not its bytes.
+/// An access that a client had to wait for counts as much beside its bytes. At [`ALLOWED`] it is 10 ms, about an access of the
+/// modelled array: a client that reads here and there takes the device's time, not its bytes. Fitted.
 const ACCESS: Bytes = Bytes::from_kib(256);
-/// Who has taken so much more is a copy, and waits like any best effort; and so long it may remember that.
+/// A client that has taken so much more is a copy, and waits as best effort does. No more is remembered of it. An operator's
+/// target.
 const LATEST: Duration = Duration::from_secs(2);
 
 /// By when a client of a file without a rate comes to its turn, among others without one: who has taken no more than [`ALLOWED`]
@@ -220,18 +224,20 @@ impl VirtualClock {
     }
 }
 
-/// A client rests for at least one part in so many of the time that what it takes plays, or it has no clock: a copy over 1 Gbit/s
-/// of a file of 100 Mbit/s rests for a tenth, while the network carries what it was answered.
+/// A client with a clock rests for at least one in so many parts of what it takes plays. A copy over 1 Gbit/s of a file of 100
+/// Mbit/s rests for a tenth, while the network carries its answers. The laboratory's clients and network decided it
+/// (`doc/experiments/recorders-memory.md`). Fitted.
 const RESTING_PART: u32 = 4;
-/// Of a writer, which has no memory to fill, this much: its answers come at once, so it rests nearly all the time, and who rests for
-/// less than three quarters writes faster than 4/3 of its rate. A folder that is copied here is many files at once, none of them
-/// much faster than a recorder's, and each rests while the others have their turn. Until they are known for copies they hold the
-/// place of as many recorders.
+/// What a writer gives in so long a time of its file tells a recorder from a copy. A writer has no memory to fill, and its answers
+/// come at once. So it rests nearly all the time. Resting for less than three quarters means that it writes faster than 4/3 of its
+/// rate. A folder that is copied is many files at once, none of them much faster than a recorder's. Until they are known for copies
+/// they hold the place of as many recorders. An estimator's window.
 const WRITER_JUDGED: Duration = Duration::from_secs(2);
-/// So much of a pause a recorder may make up for.
+/// A recorder may make up for a pause that is no longer than this. An estimator's window.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// Who has rested for so long in all, each time for [`IDLE`] or longer, has a clock: a copy is held up by its own machine now and then.
+/// A client has a clock if it has rested for so long in all, each time for [`IDLE`] or longer. A copy is held up by its own machine
+/// now and then. An estimator's window.
 const RESTED: Duration = Duration::from_millis(100);
 
 /// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
@@ -299,17 +305,19 @@ impl CopyDetector {
     }
 }
 
-/// A rate is measured over as long as this.
+/// A rate is measured over as long as this. An estimator's window.
 const MEASURED: Duration = Duration::from_secs(2);
-/// A client that asks for nothing for so long, though all it asked for is there, waits for its own clock: frames come 40 ms
-/// apart, while the next megabyte of a copy comes as soon as a network of 1 Gbit/s has carried the last one, in 9 ms.
+/// A client waits for its own clock if it asks for nothing for so long, though all it asked for is there. Frames come 40 ms apart.
+/// The next megabyte of a copy comes after 9 ms, when a network of 1 Gbit/s has carried the last one. An estimator's window.
 const IDLE: Duration = Duration::from_millis(25);
-/// Who rests for one of so many parts of the time may have a clock: each rest counts for so many times its length, and together they
-/// count for no longer than [`MEASURED`].
+/// A client that rests for one in so many parts of the time may have a clock. Each rest counts for so many times its length, and
+/// together they count for no longer than [`MEASURED`]. Rehearsals of the modelled array decided it
+/// (`doc/experiments/unknown-rate.md`). Fitted.
 const RESTS_PART: u32 = 8;
-/// Of whom nothing is known yet may rest, for so long after he came: a player fills his memory, and whether somebody rests is seen only then.
+/// A client of which nothing is known yet may have a clock for so long after it came. A player fills its memory first, and its
+/// rests show only then. Rehearsals of the modelled array decided it (`doc/experiments/unknown-rate.md`). Fitted.
 const JUST_CAME: Duration = Duration::from_secs(1);
-/// Two measurements that differ by less than this part are the same rate.
+/// Two measurements that differ by less than this part are the same rate. An estimator's window.
 const TOLERANCE: u64 = 10;
 
 /// For how long a client idles: from when it last asked for something, or was given it, until it asks for the next. Who has to wait for

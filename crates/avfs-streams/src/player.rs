@@ -10,21 +10,23 @@ use crate::{PAGE, REQUEST};
 use std::ops::Range;
 use units::{Bitrate, Bytes, Duration, Instant};
 
-/// A client reads on at no more places of a file at once: a picture and its sound that lie apart, both sides of a dissolve.
+/// A client reads on at no more places of a file at once: a picture and its sound that lie apart, both sides of a dissolve. It
+/// bounds memory. An operator's target.
 const MOST_PLACES: usize = 4;
-/// Where a client has read nothing for so long, while it read elsewhere, it does not read on;...
+/// A client does not read on where it has read nothing for so long, while it read elsewhere. An estimator's window.
 const LEFT_AFTER: Duration = Duration::from_secs(5);
-/// ...between two of its requests no more than this counts, because who pauses has left nothing.
+/// Between two of its requests no more than this counts, because a client that pauses has left nothing. An estimator's window.
 const LONGEST_GAP: Duration = Duration::from_secs(1);
-/// Who takes three quarters of the file's rate for so long at a place plays there, whatever else he plays: two clips that
-/// dissolve into each other are two streams, a picture and its sound are one.
+/// A client plays at a place if it takes three quarters of the file's rate there for so long, whatever else it plays. Two clips
+/// that dissolve into each other are two streams. A picture and its sound are one. An estimator's window.
 const OWN_PACE: Duration = Duration::from_secs(2);
 
-/// A read no longer than this, no farther than [`EDGE`] from the begin or the end of its file, looks at a header or an index:
-/// Windows' Explorer, and players themselves, do so while they play on. Longer ones, and those elsewhere, are pictures.
+/// A read no longer than this, no farther than [`EDGE`] from an end of its file, looks at a header or an index. Windows' Explorer
+/// and players were seen to do so while they play on. Longer ones, and those elsewhere, are pictures. Measured.
 const LOOK: u64 = 64 << 10;
+/// A look is no farther than this from the begin or the end of its file. Explorer and players were seen to look there. Measured.
 const EDGE: u64 = 1 << 20;
-/// Who looks more often than so many times without reading on where he was is not there any more.
+/// A client that looks more often without reading on is no longer where it was. An estimator's window.
 const MOST_LOOKS: u32 = 4;
 
 /// Where a client reads on and on, and what was read ahead of it there.

@@ -6,9 +6,9 @@
 use rtsched::{Account, Class};
 use units::{Bitrate, Bytes, Duration};
 
-/// A real-time request without a window of its own completes within this.
+/// A real-time request without a window of its own completes within this. An operator's target.
 pub const DEADLINE_WINDOW: Duration = Duration::from_millis(500);
-/// How far is read ahead of a reader that goes on where it was.
+/// How far is read ahead of a reader that goes on where it was. An operator's target.
 pub const PREFETCH_DEPTH: Bytes = Bytes::from_mib(16);
 
 /// How fast a stream is read or written.

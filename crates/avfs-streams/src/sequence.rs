@@ -16,22 +16,22 @@ use rtsched::{StreamId, StreamSpec, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use units::{Bitrate, Bytes, Duration, Ino, Instant};
 
-/// Sequences that are known at once.
+/// Sequences that are known at once. It bounds memory. An operator's target.
 const MOST_SEQUENCES: usize = 64;
-/// Clients of one of them, and places where it was looked at of late.
+/// Clients of one of them, and places where it was looked at of late. It bounds memory. An operator's target.
 const MOST_HEADS: usize = 8;
-/// Files of which it may turn out that they were the first of a sequence.
+/// Files that are remembered because they may be the first of a sequence. It bounds memory. An operator's target.
 const MOST_RECENT: usize = 64;
-/// A file whose number is further from the one before is none of its neighbours.
+/// A file whose number is further from the one before is none of its neighbours. An estimator's window.
 const NEIGHBOURS: u64 = 32;
-/// Who takes no frame for so long has stopped.
+/// A client that takes no frame for so long has stopped. An estimator's window.
 const IDLE: Duration = Duration::from_secs(5);
-/// Who takes no frame for so long, while somebody takes some elsewhere, is the one who has gone there, if no rate says how
-/// long a frame takes.
+/// A client that takes no frame for so long may have gone to where frames are taken now. It counts where no rate says how long a
+/// frame takes. An estimator's window.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Of who plays frames of which nobody says how many a second: what films have.
+/// How long a frame is shown where no rate is known: films have 24 a second. A protocol fact.
 const USUAL_PERIOD: Duration = Duration::from_nanos(1_000_000_000 / 24);
-/// What sequences are called among streams and owners of space: inodes have no such numbers.
+/// What sequences are called among streams and owners of space: inodes have no such numbers. Representation.
 const NAMES: u64 = 1 << 63;
 
 /// Names a sequence; not used again for another one.

@@ -47,18 +47,21 @@ impl StreamKey {
     }
 }
 
-/// So many numbers may be missing between two frames.
+/// So many numbers may be missing between two frames. An estimator's window.
 const LONGEST_GAP: usize = 256;
-/// What is asked for ahead of who plays is wanted by when he asks for it, which is when he shows what is a second before; half of
-/// that second others may need more, who begin.
+/// A frame that is given early is due so much later than it is wanted. A player shows it a second after it asks for it, and half of
+/// that second is left to players that begin. Begin times of six films on the modelled array decided it
+/// (`doc/experiments/frames-grace.md`). Fitted.
 const GRACE: Duration = Duration::from_millis(500);
-/// So long plays what a request brings on a device full of streams: 32 MiB at 100 Mbit/s,...
+/// A request of a device full of streams plays for so long: 32 MiB at 100 Mbit/s. These are the terms on the modelled array.
+/// Fitted.
 const LONG_REQUEST: Duration = Duration::from_millis(2684);
-/// ...in whole extents of 8 MiB, no more than this.
+/// No such request is longer than this, in whole extents of 8 MiB. It bounds the length of a request. An operator's target.
 const LONGEST_REQUEST: u64 = 64 << 20;
-/// Frames in shorter pieces than this are read in requests as long as they are on average.
+/// Frames in shorter pieces than this are read in requests as long as the pieces are on average. It is the longest request. An
+/// operator's target.
 pub const LONG_PIECE: u64 = 64 << 20;
-/// Pieces count for no shorter than this.
+/// Pieces count for no shorter than this. It is the shortest request. An operator's target.
 pub const SHORT_PIECE: u64 = 256 << 10;
 
 /// What is known of the client that has opened a file.

@@ -12,16 +12,18 @@ use hashbrown::HashMap;
 use rtsched::StreamId;
 use units::{Bitrate, Bytes, Duration, Instant};
 
-/// Who has given nothing for so long comes anew.
+/// A writer that has given nothing for so long comes anew. An estimator's window.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// So many are no burden.
+/// So many writers are no burden. It bounds memory. An operator's target.
 const FEW: usize = 256;
-/// Who has given more for longer than fills a client's buffers copies. Where a megabyte comes each 25 ms, which is the
-/// shortest rest there is, it is 335 Mbit/s.
+/// A writer that gives more for longer than fills a client's buffers copies. A megabyte each 25 ms, the shortest rest there is, is
+/// 335 Mbit/s. An estimator's window.
 pub const RECORDED: Bitrate = Bitrate::from_megabits(400);
-/// What may come at once, of a memory that is large enough: a clip's first frames, or what was kept back while a network paused.
+/// What may come at once, of a memory that is large enough: a clip's first frames, or what was kept back while a network paused. It
+/// bounds memory. An operator's target.
 const AT_ONCE: Bytes = Bytes::from_mib(64);
-/// No more than one of so many parts of the memory: of 256 MiB eight copies that had just come left nothing in which to fill blocks.
+/// No more than one in so many parts of the memory may come at once. Of 256 MiB eight copies left nothing in which to fill blocks.
+/// It bounds memory. An operator's target.
 const AT_ONCE_PART: u64 = 64;
 
 /// Who gives data.
@@ -33,7 +35,7 @@ struct WriterState {
     virtual_time: Instant,
 }
 
-/// What openers are called among streams: inodes and sequences have no such numbers.
+/// What openers are called among streams: inodes and sequences have no such numbers. Representation.
 const NAMES: u64 = 1 << 62;
 
 /// The stream whose turn it is when best effort of who opened a file is served: who writes many at once has one.

@@ -74,6 +74,7 @@ pub(crate) struct Task {
     share: u64,
 }
 
+/// Shares of the device's time are in parts of this. Representation.
 const BILLION: u128 = 1_000_000_000;
 
 impl Task {

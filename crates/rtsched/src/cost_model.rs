@@ -49,31 +49,36 @@ impl Figures {
     }
 }
 
-/// Completions that an estimate remembers, by exponential decay.
+/// Completions that an estimate remembers, by exponential decay. An estimator's window.
 const MEMORY: f64 = 128.0;
-/// Completions that values count for which were guessed, at each of the two anchors.
+/// A guessed value counts for so many completions, at each of the two anchors. An estimator's window.
 pub(crate) const CONFIDENCE_GUESSED: f64 = 4.0;
-/// The same of values that were measured.
+/// A measured value counts for so many completions, at each of the two anchors. An estimator's window.
 pub(crate) const CONFIDENCE_MEASURED: f64 = 64.0;
-/// Where a line is held, and with how many times its confidence.
+/// Where a line is held, and with how many times its confidence. An estimator's window.
 const ANCHORS: &[(Bytes, f64)] = &[(Bytes::from_kib(4), 1.0), (Bytes::from_mib(8), 1.0)];
-/// The same of a line whose rate was measured: how far commands seek depends on which clients ask for what, and how
-/// long a byte takes does not, which a long command shows. So commands of one length that take less than was measured
-/// seek less.
+/// Where a line is held whose rate was measured, and with how many times its confidence. How far commands seek depends
+/// on which clients ask for what. How long a byte takes does not, and a long command shows it. So commands of one
+/// length that take less than was measured seek less. An estimator's window.
 const ANCHORS_OF_RATE: &[(Bytes, f64)] =
     &[(Bytes::from_kib(4), 1.0 / 16.0), (Bytes::from_mib(8), 1.0), (Bytes::from_mib(1 << 10), 4.0)];
-/// Of two parts as long, one of access and one of transfer at a rate that was measured, access is so many times less certain.
+/// Access is so many times less certain than transfer at a measured rate. That holds of two parts of the same length.
+/// An estimator's window.
 const ACCESS_VARIES: f64 = 10.0;
-/// A completion counts for at most this multiple of what was expected, and at least its inverse.
+/// A completion counts for at most this multiple of what was expected, and at least its inverse. An estimator's window.
 const CLIP: f64 = 4.0;
-/// One completion changes either part of the line by at most this factor.
+/// One completion changes either part of the line by at most this factor. An estimator's window.
 const PACE: f64 = 1.25;
-/// Completions that took more than this multiple of the line, or less than its inverse, are drift when so many come in a
-/// row: it is another device then, an array that rebuilds, a cache that is gone. Outliers do not come in rows.
+/// A completion is drift if it took more than this multiple of the line, or less than its inverse. An estimator's
+/// window.
 const DRIFT: f64 = 1.25;
+/// So many drifting completions in a row mean another device: an array that rebuilds, a cache that is gone. Outliers do
+/// not come in rows. An estimator's window.
 const DRIFTING: u32 = 6;
-/// The figures in use follow when the learned ones are off by more than this part of them, at one of these lengths.
+/// The figures in use follow when the learned ones are off by more than this part of them, at one of the [`PROBES`]. An
+/// estimator's window.
 const STEP: f64 = 1.0 / 64.0;
+/// Lengths at which learned figures are compared with those in use. An estimator's window.
 const PROBES: [Bytes; 3] = [Bytes::from_kib(4), Bytes::from_mib(1), Bytes::from_mib(64)];
 
 /// See the module.

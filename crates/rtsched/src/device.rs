@@ -13,7 +13,8 @@ use crate::zones::Distance;
 use alloc::vec::Vec;
 use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
 
-/// So much is left for a cache to write, at most, when it is given what no client waits for: a jump waits for it.
+/// What no client waits for may leave a cache with so much to write, at most: a jump waits for it. An operator's
+/// target.
 const DEBT_MAX_UNWAITED: Duration = Duration::from_millis(200);
 
 /// One request of a command in flight.

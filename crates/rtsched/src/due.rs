@@ -15,7 +15,8 @@ use crate::request::Class;
 use crate::slack::Key;
 use alloc::vec::Vec;
 
-/// While so many stay for each that waits, a request that goes is taken out at once.
+/// While so many entries stay in the order for each request that waits, a request that goes is taken out at once.
+/// Representation.
 const GONE_FOR_EACH: usize = 2;
 
 /// See the module.

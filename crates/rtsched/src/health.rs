@@ -9,11 +9,11 @@
 use crate::stream::Why;
 use units::{Duration, Instant};
 
-/// Length of a window.
+/// Length of a window. An estimator's window.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Windows kept.
+/// Windows kept. An estimator's window.
 const WINDOWS: usize = 8;
-/// So many of the last windows with misses are no accident.
+/// Misses in so many of the last windows are no accident. One trace is the reason for three. An estimator's window.
 const PERSISTENT: usize = 3;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,10 +14,10 @@ use crate::request::StreamId;
 use alloc::collections::VecDeque;
 use units::{Duration, Instant, nanos};
 
-/// Commands that are kept: a device with heads does some fifty a second, so ten seconds of it, and of flash as much as a deadline
-/// spans. An estimator's window.
+/// Commands that are kept. A device with heads does some fifty a second, so it is ten seconds of it. Of flash it is as
+/// much as a deadline spans. An estimator's window.
 const KEPT: usize = 512;
-/// What was late and not asked for; the oldest gives way.
+/// Late requests that are kept until they are asked for; the oldest gives way. It bounds memory. An operator's target.
 const UNREAD: usize = 64;
 
 /// What a late request waited for.
@@ -128,9 +128,11 @@ pub(crate) struct Late {
     pub(crate) tardiness: Duration,
 }
 
-/// Clients that are told apart in one look back; where so many have a part, none that comes later has a large one.
+/// Clients that are told apart in one look back. Where so many have a part, none that comes later has a large one. It
+/// bounds memory. An operator's target.
 const MOST_PARTS: usize = 16;
-/// Of what commands took too long at least so many quarters are one client's, or it is the device's.
+/// One client is named if at least so many quarters of the excess time are its own. Otherwise the device is. An
+/// estimator's window.
 const CONCENTRATED: u64 = 3;
 
 /// What the device did for one client, in nanoseconds.

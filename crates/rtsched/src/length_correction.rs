@@ -9,7 +9,7 @@
 use crate::cost_model::{Figures, ServiceTime};
 use units::{Bytes, Duration};
 
-/// Lengths of writes that are measured: 256 KiB and its doubles up to 64 MiB.
+/// Lengths of writes that are measured: 256 KiB and its doubles up to 64 MiB. An estimator's window.
 pub const WRITE_LENGTHS: [Bytes; 9] = {
     let mut lengths = [Bytes::from_kib(256); 9];
     let mut octave = 1;
@@ -19,6 +19,7 @@ pub const WRITE_LENGTHS: [Bytes; 9] = {
     }
     lengths
 };
+/// How many lengths are measured. Representation.
 const MEASURED: usize = WRITE_LENGTHS.len();
 
 /// See the module.
@@ -29,7 +30,9 @@ pub(crate) struct LengthCorrection {
 }
 
 impl LengthCorrection {
+    /// Corrections are in parts of two to this power. Representation.
     const SHIFT: u32 = 16;
+    /// The shortest length that is measured. Representation.
     const SHORTEST: Bytes = WRITE_LENGTHS[0];
 
     /// Commands of these lengths took these `times`, and through them goes this line.

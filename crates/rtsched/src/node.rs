@@ -21,14 +21,14 @@ impl Summary for () {
 /// A key and its link.
 pub(crate) type Entry = (u128, u32);
 
-/// No node.
+/// No node. Representation.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Keys of a node.
+/// Keys of a node. Representation.
 const KEYS: usize = 16;
-/// Entries of a node: one less, so that behind the last of them there always is a [`VACANT`] key.
+/// Entries of a node: one less, so that a [`VACANT`] key always follows the last of them. Representation.
 pub(crate) const FANOUT: usize = KEYS - 1;
-/// Greater than every key.
+/// Greater than every key. Representation.
 pub(crate) const VACANT: u128 = u128::MAX;
 
 const fn halves(key: u128) -> (u64, u64) {
@@ -83,6 +83,7 @@ impl<S: Summary> Node<S> {
     /// not searched, because no predictor knows which way a search turns, and no caller asks how many entries there
     /// are.
     fn count(&self, low: impl Fn(u64) -> bool) -> usize {
+        /// Keys are counted in parts of so many. Representation.
         const PART: usize = 4;
         let (parts, _) = self.high.as_chunks::<PART>();
         let count = |keys: &[u64]| keys.iter().map(|key| usize::from(low(*key))).sum::<usize>();

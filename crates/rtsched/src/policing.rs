@@ -12,16 +12,20 @@ use crate::stream::StreamState;
 use crate::streams::{Run as StreamRun, Streams};
 use units::{Bytes, Duration, Instant};
 
-/// How often a stream that cannot have a request as early as it wants is tried with half of that.
+/// A request that cannot come as early as it is wanted is tried so often, each time with half of the advance. A fifth
+/// try would give less than an eighth. No experiment decided it: it was chosen by hand. Fitted.
 const ADVANCES: u32 = 4;
 
-/// A picture that a person waits for is no longer than this, a request over a network,...
+/// An interactive read is no longer than this. It is FUSE's longest request, 256 pages, unless the host allows more. A
+/// protocol fact.
 pub(crate) const INTERACTIVE_READ: Bytes = Bytes::from_mib(1);
-/// ...and is wanted as soon as this.
+/// An interactive read is wanted as soon as this. An operator's target.
 const INTERACTIVE_WITHIN: Duration = Duration::from_millis(500);
-/// Pictures have at most one of so many parts of the device's time before others,...
+/// Interactive reads have at most one of so many parts of the device's time before others. A tenth made jumps slower on
+/// the modelled array (`doc/experiments/interactive-reads.md`). Fitted.
 const INTERACTIVE_PART: u32 = 5;
-/// ...and at least one of so many.
+/// Interactive reads have at least one of so many parts of the time. It was chosen by hand on the modelled array.
+/// Fitted.
 const INTERACTIVE_LEAST: u32 = 50;
 
 impl Scheduler {

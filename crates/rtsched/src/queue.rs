@@ -18,10 +18,12 @@ use core::num::NonZeroU64;
 use hashbrown::{HashMap, HashTable};
 use units::{DeviceOffset, Duration, Instant};
 
-/// A search comes so long before others in what is wanted: as long as they may take to begin to play, and more.
+/// An interactive read is ranked as if it was wanted so much sooner: longer than a player may take to begin. On the
+/// modelled array a search beside filled buffers waited for five seconds without it
+/// (`doc/experiments/interactive-reads.md`). Fitted.
 const HEAD_START: Duration = Duration::from_secs(2);
-/// A player of an unknown rate is supposed to have so much in memory of its own: what streams want sooner goes before
-/// what it asks for.
+/// A player of unknown rate is taken to hold so much in memory of its own. Streams that want something sooner go first.
+/// It was chosen in rehearsals of the modelled array (`doc/experiments/unknown-rate.md`). Fitted.
 const UNKNOWN_HAS: Duration = Duration::from_secs(1);
 
 /// One waiting request and what the scheduler knows of it.
@@ -153,6 +155,7 @@ impl Hasher for Scatter {
     }
 
     fn write_u64(&mut self, number: u64) {
+        /// Two to this power neighbouring numbers share a place in the table. Representation.
         const BLOCK_BITS: u32 = 6;
         let mut z = (self.0 ^ (number >> BLOCK_BITS)).wrapping_add(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -453,6 +456,8 @@ impl Queue {
         })
     }
 
+    /// A search for a neighbour looks at no more than so many requests. It bounds the length of a turn. An operator's
+    /// target.
     const CROWD: usize = 4;
 
     /// A request that went on where another one ended begins a command of its own, at these costs. O(log n).

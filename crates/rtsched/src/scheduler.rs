@@ -788,10 +788,11 @@ impl Scheduler {
         if self.device.in_flight() >= depth {
             return None;
         }
+        /// The shortest step of time. Representation.
+        const MOMENT: Duration = Duration::from_nanos(1);
         // The chosen request waits because the commands in flight are as many as real time bears. That ends when
         // real time is no longer remembered, or when another request is chosen: because this one has lost its
         // slack, or comes late enough for a floor's claim or turn to go first, or an overdue one goes before it.
-        const MOMENT: Duration = Duration::from_nanos(1);
         let view = self.view(now);
         let (slot, _) = choose(&self.queue, &view)?;
         let forgotten = self.tightest.map(|(_, until)| until);

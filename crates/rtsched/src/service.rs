@@ -19,13 +19,14 @@ use crate::writeback_debt::WritebackDebt;
 use crate::zones::{CostModels, Distance, Neighbours, Seen, neighbours, zone};
 use units::{Bytes, DeviceOffset, Duration, Instant};
 
-/// Completions that are looked at together. A device that has several commands works on all of them, and what it did for
-/// one shows in the completion of another: only sums tell the truth. So a span lasts until the device has nothing more,
-/// or for so many completions.
+/// Completions that are looked at together. A device that has several commands works on all of them. What it did for
+/// one shows in the completion of another, so only sums tell the truth. A span ends when the device has nothing more,
+/// or after so many completions. An estimator's window.
 const SPAN: usize = 8;
-/// The same while a write-back cache may have something to write: so many, or as many as take so many nanoseconds, beside
-/// which it is little what the cache puts off and makes up for.
+/// The same while a write-back cache may have something to write. Beside so many, what the cache puts off and makes up
+/// for is little. An estimator's window.
 const SPAN_OF_CACHE: usize = 64;
+/// Such a span also ends after so many nanoseconds of service. An estimator's window.
 const SPAN_OF_CACHE_NANOS: f64 = 5e9;
 
 /// The completions of one span.

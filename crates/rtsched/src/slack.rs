@@ -11,9 +11,9 @@ use units::Instant;
 /// Position in the order: deadline, then arrival.
 pub(crate) type Key = (Instant, u64);
 
-/// Deadlines beyond this (73 years) count as this, which keeps all sums within an `i64`.
+/// Deadlines beyond this (73 years) count as this, which keeps all sums within an `i64`. Representation.
 const HORIZON_NANOS: u64 = 1 << 61;
-/// No entry costs more (18 minutes), for the same reason.
+/// No entry costs more (18 minutes), for the same reason. Representation.
 const COST_MAX: u64 = 1 << 40;
 
 /// What part of the time until a deadline may be planned with, in parts of 2^20: all but what is held back for others.
@@ -21,6 +21,7 @@ const COST_MAX: u64 = 1 << 40;
 pub(crate) struct Usable(u64);
 
 impl Usable {
+    /// Usable time is in parts of two to this power. Representation.
     const SHIFT: u32 = 20;
 
     /// Holds back this many millionths of the time, at most all of it.

@@ -53,7 +53,7 @@ pub struct StreamSpec {
 }
 
 impl StreamSpec {
-    /// The priority of a stream that was not ranked.
+    /// The priority of a stream that was not ranked: the middle. An operator's target.
     pub const DEFAULT_PRIORITY: u8 = 128;
 
     /// A player at `rate` that leaves everything else to the admission.

@@ -115,7 +115,7 @@ pub(crate) struct Stream {
     eligible: Option<Instant>,
 }
 
-/// Shares of the device's time are in parts of 2^30.
+/// Shares of the device's time are in parts of 2^30. Representation.
 pub(crate) const SHARE_SHIFT: u32 = 30;
 
 /// Of some streams: what is needed for Σ U_i·(t − x_i) over those with x_i < t, where x_i is a period before the next

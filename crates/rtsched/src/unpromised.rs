@@ -10,19 +10,21 @@
 use crate::request::StreamId;
 use units::{Duration, Instant, nanos};
 
-/// Of what was asked for so long ago about a third still counts.
+/// Of what was asked for so long ago about a third still counts. An estimator's window.
 const LATELY: Duration = Duration::from_secs(4);
-/// So many thousandths of the time go unnoticed: the filesystem's own books take a few.
+/// So many thousandths of the time go unnoticed: the filesystem's own books take a few. An estimator's window.
 const UNNOTICED_PERMILLE: u64 = 20;
-/// No more is remembered, so that it fades in ten seconds.
+/// No more thousandths of that time are remembered, so that a flood fades in ten seconds. An estimator's window.
 const REMEMBERED_PERMILLE: u64 = 250;
 
-/// A player that begins looks at so many places, such as a header or an index, and does not search,...
+/// A player that begins looks at so many places, such as a header or an index, and does not search. An estimator's
+/// window.
 const GLANCES: usize = 2;
-/// ...of so many that all have looked at.
+/// The last so many looks, of all clients together, are remembered. An estimator's window.
 const LOOKS: usize = 32;
-/// A client that waited for a picture asks for the next one so much later. The time that it waited counts as well, up
-/// to so often what the picture takes: a client that jumps once does not search, however long it waits.
+/// A client that waited for a picture asks for the next one so much later. So its waiting counts as well, up to so many
+/// times what the picture takes. A client that jumps once does not search, however long it waits. Five searches on the
+/// modelled array decided it (`doc/experiments/searches-noticed.md`). Fitted.
 const WAITED: u64 = 2;
 
 const fn permille(of: u64) -> u64 {

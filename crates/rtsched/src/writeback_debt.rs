@@ -7,7 +7,8 @@
 
 use units::Instant;
 
-/// The largest debt, nanoseconds: it is what writing a gigabyte takes arrays that have one.
+/// The largest debt that is followed, in nanoseconds: what a gigabyte takes an array that has such a cache. An
+/// estimator's window.
 pub(crate) const DEBT_MAX: u32 = 4_000_000_000;
 
 /// Time that the device needs for what it has accepted and not written. Known only where start values were measured under sustained load.
@@ -22,7 +23,8 @@ pub(crate) struct WritebackDebt {
 }
 
 impl WritebackDebt {
-    /// For so long, in nanoseconds, a cache may keep what was written: twice the gigabyte that large controllers have.
+    /// A cache may keep what was written for so long, in nanoseconds. It is twice what the gigabyte of a large
+    /// controller takes. An estimator's window.
     const LATELY: f64 = 20e9;
 
     /// There is no debt, and nothing was written lately that could be one.

@@ -23,7 +23,8 @@ pub(crate) enum Distance {
 }
 
 impl Distance {
-    /// A hundredth of a disk of some TB, where seeks are mostly settling.
+    /// A seek up to this is a short one: a hundredth of a disk of some TB, where seeks are mostly settling. An
+    /// estimator's window.
     const NEAR: Bytes = Bytes::from_mib(16 << 10);
 
     /// A device of no size takes the same everywhere: on flash neighbours are no nearer than others.
@@ -45,14 +46,14 @@ pub(crate) struct Seen {
     pub(crate) length: Bytes,
 }
 
-/// Zones of a device whose size is known.
+/// Zones of a device whose size is known. An estimator's window.
 const ZONES: usize = 8;
-/// Completions after which a zone speaks for itself, and for those around it that do not yet.
+/// After so many completions a zone speaks for itself, and for those around it that do not yet. An estimator's window.
 const KNOWN: u32 = 32;
-/// Completions after which it changes only if the device does.
+/// After so many completions a zone changes only if the device does. An estimator's window.
 const ESTABLISHED: u32 = 64;
-/// Commands up to this have a line of their own: on flash they keep one channel of many busy, so they say nothing about
-/// transfers.
+/// Commands up to this have a line of their own. On flash they keep one channel of many busy, so they say nothing about
+/// transfers. An estimator's window.
 const SHORT: Bytes = Bytes::from_kib(256);
 
 /// Two zones that lie side by side, and how far an offset is on the way from the middle of the first to that of the second:

@@ -14,10 +14,13 @@ use crate::record::Record;
 use crate::types::*;
 use units::{Ino, Now, Timestamp};
 
+/// `S_ISUID` of a mode. A protocol fact.
 pub(super) const SETUID: u16 = 0o4000;
+/// `S_ISGID` of a mode. A protocol fact.
 pub(super) const SETGID: u16 = 0o2000;
+/// `S_IXGRP` of a mode. A protocol fact.
 pub(super) const GROUP_EXECUTE: u16 = 0o010;
-/// relatime: a file's access time is renewed when it is older than this.
+/// relatime: a file's access time is renewed when it is older than this. A protocol fact.
 pub(super) const ATIME_AGE_SECONDS: i64 = 24 * 3600;
 
 impl Core {

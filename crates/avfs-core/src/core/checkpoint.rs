@@ -17,13 +17,14 @@ use rtsched::Class;
 use smallvec::SmallVec;
 use units::{DeviceOffset, Instant, Now};
 
-/// Bytes of images at the device at once.
+/// Bytes of images at the device at once. It bounds memory, and what a stream may find at the device. An operator's target.
 const IN_FLIGHT_LIMIT: u64 = 4 << 20;
-/// Bytes of an image that are written at once.
+/// Bytes of an image that are written at once. It bounds the length of a request. An operator's target.
 const IMAGE_PIECE: u64 = 2 << 20;
-/// Bytes of an image that are made at once.
+/// Bytes of an image that are made at once. It bounds the length of a turn. An operator's target.
 const IMAGE_PART: usize = 1 << 20;
-/// What an image counts for in a turn: 256 inodes, and the copy of a piece.
+/// An image counts for so many steps of a turn: 256 inodes, and the copy of a piece. It bounds the length of a turn. An operator's
+/// target.
 const SHARD_STEPS: u32 = 64;
 
 /// What became of one step.

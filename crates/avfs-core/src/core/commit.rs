@@ -14,7 +14,7 @@ use rtsched::Class;
 use smallvec::SmallVec;
 use units::{DeviceOffset, Duration, Instant, Now};
 
-/// So much pending is committed without anybody waiting for it.
+/// So much pending is committed although no client waits for it. It bounds memory. An operator's target.
 const LARGE_BATCH: u64 = 1 << 20;
 
 impl Core {

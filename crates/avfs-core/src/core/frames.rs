@@ -25,7 +25,7 @@ use rtsched::Direction;
 use smallvec::SmallVec;
 use units::{Bytes, Ino, Instant, Now};
 
-/// However short they are, no more frames are read ahead.
+/// No more frames are read ahead, however short they are. It bounds memory. An operator's target.
 const MOST_AHEAD: usize = 512;
 
 /// What a request of a client says of sequences.

@@ -15,7 +15,7 @@ use avfs_streams::sequence::SequenceId;
 use rtsched::Direction;
 use units::{Ino, Instant, Now};
 
-/// What is gathered of recorded frames before it is written, where nothing is promised.
+/// So much of recorded frames is gathered before it is written, where nothing is promised. It bounds memory. An operator's target.
 const GATHERED: u64 = MAX_BUFFER as u64;
 
 impl Core {

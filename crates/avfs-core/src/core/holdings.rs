@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use units::{Bytes, Ino};
 
-/// Of the block that is played nothing is given back before all of it has been; the admission has set aside as much for each
-/// stream ([`buffer_piece`](rtsched::Config::buffer_piece)).
+/// Of the block that is played nothing is given back before all of it has been. The admission has set aside as much for each stream
+/// ([`buffer_piece`](rtsched::Config::buffer_piece)). Representation.
 const PLAYED: u64 = MAX_BUFFER as u64;
 
 /// What the readers of a file hold together, or its writers, or those of a sequence. Whole buffers, whatever part of them is

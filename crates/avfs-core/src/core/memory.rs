@@ -10,9 +10,10 @@ use avfs_io::pool::{Buffer, MAX_BUFFER, MIN_BUFFER};
 use smallvec::{SmallVec, smallvec};
 use units::Bytes;
 
-/// Memory that file data may not take: the log, checkpoints and superblocks need some when everything is dirty.
+/// Memory that file data may not take. The log, checkpoints and superblocks need some when everything is dirty. An operator's
+/// target.
 const SYSTEM_RESERVE: u64 = 16 << 20;
-/// A piece of memory may cost the eviction of so many times its size.
+/// A piece of memory may cost the eviction of so many times its size. It bounds what is lost of the cache. An operator's target.
 const SCATTERED_LIMIT: usize = 4;
 
 impl Core {

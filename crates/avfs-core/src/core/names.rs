@@ -19,10 +19,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use units::{Ino, Now};
 
+/// Samba asks for the spelling of a name with this attribute. A protocol fact.
 const REAL_NAME: &[u8] = b"glusterfs.get_real_filename:";
-/// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable.
+/// Most bytes of extended attributes of one inode, names and values: a shard's image must stay writable. It bounds memory. An
+/// operator's target.
 pub(crate) const MAX_XATTR_BYTES: usize = 4 << 20;
-/// Most bytes of their names: XATTR_LIST_MAX of Linux.
+/// Most bytes of their names: XATTR_LIST_MAX of Linux. A protocol fact.
 const MAX_XATTR_LIST: usize = 65536;
 
 /// What a new inode is to be.
@@ -709,6 +711,7 @@ impl Core {
     }
 }
 
+/// Namespaces of the attributes that are kept. A protocol fact.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 fn is_bare_namespace(name: &[u8]) -> bool {

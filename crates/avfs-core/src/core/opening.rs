@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::types::*;
 use units::{Ino, Now};
 
-/// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache.
+/// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache. No experiment decided
+/// it: it was chosen by hand. Fitted.
 const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
 impl Core {

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::Ino;
 
-/// Windows of who records frames: 512 MiB, some seconds of them.
+/// The window of a recorder of frames: 512 MiB, some seconds of film. No experiment decided it: it was chosen by hand. Fitted.
 const WINDOW_UNITS: u64 = 64;
 /// Space for a frame.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +130,7 @@ impl Core {
 
 /// A file in at most three parts that need no block much longer than themselves, and its longest blocks.
 pub(super) fn pieces(size: u64) -> SmallVec<[Range<u64>; 4]> {
+    /// The longest block. Representation.
     const LONGEST: u64 = MAX_BUFFER as u64;
     let (mut pieces, mut at, mut cuts) = (SmallVec::new(), 0, 0);
     let whole = size / LONGEST * LONGEST;

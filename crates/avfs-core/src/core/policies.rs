@@ -19,7 +19,7 @@ pub enum Informant {
     Observation,
 }
 
-/// Mistakes that are named when a volume is mounted; a log is not to be filled with them.
+/// Mistakes that are named when a volume is mounted. It bounds the log. An operator's target.
 const NAMED_MISTAKES: usize = 10;
 
 impl Core {

@@ -19,7 +19,7 @@ use rtsched::Class;
 use std::ops::Range;
 use units::{Bytes, Ino};
 
-/// Tickets from here on are the core's own: no caller waits for these operations.
+/// Tickets from here on are the core's own: no caller waits for these operations. Representation.
 const OWN_TICKETS: u64 = 1 << 63;
 const BEST_EFFORT: RequestQos = RequestQos { class: Class::BestEffort, stream: None, deadline: None };
 

@@ -21,9 +21,10 @@ use rtsched::Direction;
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
 
-/// A device that refuses a block at so many places has no good one for it.
+/// A device that refuses a block at so many places has no good one for it. It bounds the tries. An operator's target.
 const PLACES: u32 = 4;
-/// What could not be read is read again in parts of so many: of the largest request a page is found in three steps.
+/// What could not be read is read again in so many parts. Of the largest request a page is found in three steps. It bounds the
+/// length of a request. An operator's target.
 const PARTS: u64 = 16;
 
 impl Core {

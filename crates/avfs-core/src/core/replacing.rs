@@ -20,8 +20,8 @@ use crate::types::FileKind;
 use avfs_io::pool::MAX_BUFFER;
 use units::{Duration, Ino, Instant, Now};
 
-/// So many requests of the largest size keep any device busy; more than their bytes never stand between another file's
-/// fsync and its answer.
+/// So many requests of the largest size keep any device busy. No more bytes ever stand between another file's fsync and its answer.
+/// An operator's target.
 pub(super) const SAVED_AT_ONCE: u64 = 4 * MAX_BUFFER as u64;
 
 impl Core {

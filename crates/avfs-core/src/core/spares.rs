@@ -10,9 +10,11 @@ use crate::error::Error;
 use crate::format::{BLOCK, Piece, UNIT, UNIT_BLOCKS};
 use std::collections::BTreeSet;
 
-/// What the metadata of a volume without whole free units may grow by beyond what its log tells of.
+/// A volume without whole free units may grow by so much metadata beyond what its log tells of. It bounds space. An operator's
+/// target.
 const SLACK_BLOCKS: u64 = UNIT_BLOCKS;
-/// Bytes of live images that one checkpoint moves to empty sparse metadata units.
+/// Bytes of live images that one checkpoint moves to empty sparse metadata units. It bounds the length of a checkpoint. An
+/// operator's target.
 const CLEANING_LIMIT: u64 = 16 << 20;
 
 impl Core {

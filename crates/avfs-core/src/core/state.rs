@@ -52,22 +52,24 @@ pub(super) type PrefetchedFrame = avfs_streams::cursor::PrefetchedFrame<Frames>;
 pub(super) type SequenceCursor = avfs_streams::cursor::SequenceCursor<Frames>;
 pub(super) type Sequence = avfs_streams::sequence::Sequence<Frames>;
 
-/// Dirty bytes go to the device when they are this old.
+/// Dirty bytes go to the device when they are this old. An operator's target.
 pub(super) const DIRTY_AGE: Duration = Duration::from_secs(5);
-/// Files from this length on take their space from a window of their own.
+/// Files from this length on take their space from a window of their own. It was chosen by hand: shorter files cost no seek worth a
+/// unit. Fitted.
 pub(super) const STREAM_SIZE: u64 = 1 << 20;
-/// A client that waits until its data are written should not wait longer than this for the device's turn.
+/// A client that waits until its data are written should not wait longer than this for the device's turn. An operator's target.
 pub(super) const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
-/// Records of one transaction, at most: a batch of the journal must hold them.
+/// Records of one transaction, at most: a batch of the journal must hold them. A protocol fact.
 pub(super) const TRANSACTION_RECORDS: usize = 10_000;
 
-/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came.
+/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came. It is FUSE's longest write,
+/// 256 pages, unless the host allows more. A protocol fact.
 pub const HANDED_OVER_BYTES: usize = 1 << 20;
 
 /// What is done in one turn, while all other clients wait: so many files, blocks, runs of space or clients are looked at, a few
-/// microseconds each. An operator's target: no client waits for 5 ms because of another's turn.
+/// microseconds each. No client waits for 5 ms because of another's turn. An operator's target.
 pub(super) const STEPS: u32 = 256;
-/// What a client has begun is done at once up to here, so that what is small needs no turn of its own.
+/// What a client has begun is done at once up to here, so that what is small needs no turn of its own. An operator's target.
 pub(super) const LEAST_STEPS: u32 = 16;
 
 /// Where the search for what has been dirty for long goes on.

@@ -19,11 +19,12 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Instant, Now};
 
-/// With fewer requests on their way, writing for the sake of memory or of a waiting client goes on...
+/// With fewer requests on their way, writing for the sake of memory or of a waiting client goes on. It keeps any device busy. An
+/// operator's target.
 const FEW_REQUESTS: usize = 32;
-/// ...until there are so many.
+/// Such writing goes on until so many requests are on their way. It bounds the length of a turn. An operator's target.
 const MANY_REQUESTS: usize = 128;
-/// Aged blocks are looked for at most this often.
+/// Aged blocks are looked for at most this often. It bounds the work beside clients. An operator's target.
 const AGING_STEP: Duration = Duration::from_millis(250);
 
 impl Core {

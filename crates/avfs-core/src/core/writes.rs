@@ -16,13 +16,14 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Duration, Ino, Now};
 
-/// What a program may do that runs from the file, beyond what its user may.
+/// What a program may do that runs from the file, beyond what its user may. A protocol fact.
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
-/// From this length on a file is written in blocks of the largest size.
+/// From this length on a file is written in blocks of the largest size. It was chosen by hand: half of such a block. Fitted.
 const LARGE_FILE: u64 = 4 << 20;
-/// Whoever hands over so much at once has more.
+/// A recorder that hands over so much at once has more. It is FUSE's longest write, 256 pages, unless the host allows more. A
+/// protocol fact.
 const RECORDERS_WRITE: u64 = 1 << 20;
-/// A recorder of which more waits for the device records faster than it said.
+/// A recorder of which more waits for the device records faster than it said. It bounds memory. An operator's target.
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
 /// Where the bytes of an accepted write go. The caller copies them or hands them over, then calls [`Core::write_end`].

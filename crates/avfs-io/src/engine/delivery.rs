@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Enough that one can wait for the filesystem's lock while the other copies.
+/// Completion threads: one can wait for the filesystem's lock while the other copies. An operator's target.
 const THREADS: usize = 2;
 
 pub(super) struct Delivery {

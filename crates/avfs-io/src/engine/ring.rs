@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names the read of the eventfd among the answers; commands are named by their place in the table.
+/// Names the read of the eventfd among the answers; commands are named by their place in the table. Representation.
 const WAKE: u64 = u64::MAX;
 
 pub(super) struct Ring {

@@ -5,9 +5,9 @@
 use crate::engine_core::Move;
 use smallvec::SmallVec;
 
-/// `IOV_MAX`: runs that one system call may name.
+/// `IOV_MAX`: runs that one system call may name. A protocol fact.
 const MAX_RUNS: usize = 1024;
-/// One call moves at most this many bytes; the kernel's own bound is just below 2 GiB.
+/// One call moves at most this many bytes; the kernel's own bound is just below 2 GiB. A protocol fact.
 const MAX_LENGTH: usize = 1 << 30;
 
 /// Pieces of memory; neighbours are one run.

@@ -9,12 +9,12 @@ use rtsched::{
     Why,
 };
 
-/// So many wait to be taken: more happen only while nobody takes any.
+/// So many incidents wait to be taken. It bounds memory. An operator's target.
 const MOST: usize = 256;
-/// A device that takes so much longer than it was last said to is slower: a quarter. An operator's target: less is within what streams
-/// are promised.
+/// A device that takes so much longer than it was last said to is slower: a quarter. Less is within what streams are promised. An
+/// operator's target.
 const SLOWER: u32 = 4;
-/// What is looked at: a long request, as players have them.
+/// Speeds are compared at this length: a long request, as players have them. An estimator's window.
 const LOOKED_AT: Bytes = Bytes::from_mib(8);
 
 /// Why was a client kept waiting?

@@ -21,7 +21,8 @@ use rtsched::{
 use std::collections::BTreeMap;
 use units::{Duration, Instant};
 
-/// Who waits is asked for again so often: what the device takes is learned, and streams without requests are away.
+/// A stream that waits for room is asked for again so often. What the device takes is learned, and streams without requests are
+/// away. An operator's target.
 const ASKED_AGAIN: Duration = Duration::from_secs(2);
 
 /// What is known of a declared stream.

@@ -17,7 +17,7 @@ pub const KINDS: [(bool, Class); 8] = [
     (true, Class::Idle),
 ];
 
-/// Longest command of each size class but the last, which has the rest.
+/// Longest command of each size class but the last, which has the rest. Representation.
 pub const SIZE_BOUNDS: [Bytes; 5] =
     [Bytes::from_kib(4), Bytes::from_kib(64), Bytes::from_kib(512), Bytes::from_mib(4), Bytes::from_mib(8)];
 

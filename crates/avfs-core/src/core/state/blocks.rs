@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// So many blocks are kept in a list. More are written at random, and one more in the middle of a long list moves half of it.
+/// Representation.
 const LISTED: usize = 64;
 
 /// Names a block; not used again for another one.
