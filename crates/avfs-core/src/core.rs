@@ -115,7 +115,7 @@ impl Core {
         self.space.turn
     }
 
-    /// From now on nothing is written: somebody who may has asked for it (FS_IOC_SHUTDOWN).
+    /// From now on nothing is written: a caller with the right to has asked for it (FS_IOC_SHUTDOWN).
     pub fn stop_writing(&mut self, now: Now) {
         self.fail("somebody asked for that (FS_IOC_SHUTDOWN)");
         self.pump(now);

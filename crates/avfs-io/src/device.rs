@@ -95,9 +95,9 @@ pub trait Device: Send + Sync {
 /// What the device is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Looking at it, also while somebody else writes to it.
+    /// Looking at it, also while another process writes to it.
     ReadOnly,
-    /// Reading and writing, with everybody else who asks for the same kept out.
+    /// Reading and writing, with every other process that asks for the same kept out.
     Exclusive,
     /// Reading and writing a block device that the kernel holds for a filesystem of the caller: it keeps all others out, and would
     /// refuse the caller, too. Of an image file the same as [`Self::Exclusive`].

@@ -1,4 +1,4 @@
-//! The engine of a mounted volume: one thread between everybody's requests and the device.
+//! The engine of a mounted volume: one thread between the requests of all clients and the device.
 //!
 //! **For:** accepting requests from any thread, moving the bytes of the commands that [`EngineCore`] has for the device, and
 //! reporting the ends of requests. **Excludes:** the books, which are the core's, the order, which is `rtsched`'s, and filesystem
@@ -69,7 +69,7 @@ enum Message {
 }
 
 impl Engine {
-    /// Starts the engine of a device that nobody else writes to, see [`start_behind`](Self::start_behind).
+    /// Starts the engine of a device that no other process writes to, see [`start_behind`](Self::start_behind).
     ///
     /// # Errors
     /// By cause, see [`StartError`].
@@ -152,7 +152,7 @@ impl Engine {
         if is_told { Vec::new() } else { refused }
     }
 
-    /// Somebody now waits for a request.
+    /// A client now waits for a request.
     pub fn promote(&self, promotion: Promotion) {
         self.shared.post(std::iter::once(Message::Promote(promotion)));
     }
@@ -162,7 +162,7 @@ impl Engine {
         self.shared.post(std::iter::once(Message::Cancel(tag)));
     }
 
-    /// Takes back all requests of a stream that are not at the device already: whoever plays it is elsewhere.
+    /// Takes back all requests of a stream that are not at the device already: its player is elsewhere.
     pub fn cancel_stream(&self, stream: StreamId) {
         self.shared.post(std::iter::once(Message::CancelStream(stream)));
     }
@@ -174,7 +174,8 @@ impl Engine {
         self.shared.post(std::iter::once(Message::Declare(stream, wanted)));
     }
 
-    /// So much was accepted without a promise, and will be submitted later: who is declared from now on has to share the device with it.
+    /// So much was accepted without a promise, and will be submitted later: a stream that is declared from now on has to share the
+    /// device with it.
     pub fn note_accepted(&self, accepted: Accepted) {
         self.shared.post(std::iter::once(Message::Accepted(accepted)));
     }
@@ -356,7 +357,7 @@ impl Worker {
             Message::CancelStream(stream) => self.core.cancel_stream(now, stream),
             Message::Declare(stream, wanted) => self.core.declare(now, stream, wanted),
             Message::Accepted(accepted) => self.core.note_accepted(now, accepted),
-            // Whoever asked may have gone.
+            // The caller may have gone.
             Message::Report(sender) => drop(sender.send(self.core.streams())),
             Message::ReportService(sender) => drop(sender.send(self.core.service_times())),
             Message::Explain(inquiry) => self.core.explain(inquiry),
@@ -385,7 +386,7 @@ impl Worker {
         if !std::mem::replace(&mut self.is_recalled, true) && self.ring.is_busy() {
             self.ring.recall();
         }
-        // Whoever opens it wakes this thread.
+        // The caller that opens it wakes this thread.
         None
     }
 

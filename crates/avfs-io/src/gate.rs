@@ -1,7 +1,7 @@
 //! Until when the device may be given commands.
 //!
-//! **For:** a lease on the volume. Who holds it says how long it lasts; the engine asks immediately before it hands commands to
-//! the kernel. **Excludes:** whose lease it is, and how it is renewed. **State:** one moment, and whether it is over for good.
+//! **For:** a lease on the volume. Its holder says how long it lasts; the engine asks immediately before it hands commands to the
+//! kernel. **Excludes:** whose lease it is, and how it is renewed. **State:** one moment, and whether it is over for good.
 //! **Invariants:** what was revoked never opens again.
 
 use parking_lot::Mutex;

@@ -44,7 +44,7 @@ fn kib(meminfo: &str, name: &str) -> Option<Bytes> {
     line.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
 }
 
-/// The memory and who has it. Cloning makes another handle to the same pool.
+/// The memory and its holders. Cloning makes another handle to the same pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
     shared: Arc<Shared>,
@@ -411,7 +411,7 @@ impl Buffer {
     /// What readv(2) says.
     ///
     /// # Panics
-    /// When somebody else has the buffer.
+    /// When the buffer is held elsewhere, too.
     pub fn receive(&mut self, from: impl AsFd, head: &mut [u8], tail: &mut [u8]) -> io::Result<usize> {
         assert!(!self.is_shared(), "somebody else has the buffer that is to be read into");
         self.piece.shared.memory.receive(self.piece.offset, self.len(), from.as_fd(), head, tail)

@@ -58,7 +58,7 @@ pub struct IoRequest {
     pub deadline: Option<Instant>,
 }
 
-/// Somebody now waits for a request, or has become a stream since it was asked for.
+/// A client now waits for a request, or has become a stream since it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promotion {
     /// Which one. Nothing happens if it is at the device already.
@@ -200,14 +200,14 @@ pub struct Completion {
     pub result: Result<(), IoError>,
 }
 
-/// Who learns of completions. Called from the engine's completion threads, never with an engine lock held; may
-/// submit. Each call carries the completions that were ready together.
+/// Learns of completions. Called from the engine's completion threads, never with an engine lock held; may submit. Each call
+/// carries the completions that were ready together.
 pub trait CompletionSink: Send + Sync + 'static {
     /// `completions` have ended by `now`.
     fn completed(&self, now: Instant, completions: &[Completion]);
 
-    /// What declared streams are promised has changed. Never called by two threads at once, so that the last change
-    /// told is the last that happened. Who declares no streams need not listen.
+    /// What declared streams are promised has changed. Never called by two threads at once, so that the last change told is the
+    /// last that happened. A sink that declares no streams need not listen.
     fn promised(&self, now: Instant, promises: &[Promise]) {
         let _ = (now, promises);
     }

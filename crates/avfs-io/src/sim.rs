@@ -1,12 +1,11 @@
 //! A device that forgets, and an engine that is stepped.
 //!
-//! **For:** crash tests and deterministic simulation: [`SimDisk`] is a sparse device in memory with a volatile write
-//! cache, [`SimEngine`] serves requests to it in an order drawn from a seed, [`CrashImages`] are the disks that a
-//! loss of power could leave behind. **Excludes:** threads, clocks, and how long a device takes: who wants that brings a
-//! [`Timing`]. **State:** the disk owns what is
-//! visible and the history of what was durable when. **Invariants:** the same calls with the
-//! same seeds give the same bytes; what was flushed is in every image; an image differs from the durable state only
-//! where a write was in flight or unflushed.
+//! **For:** crash tests and deterministic simulation: [`SimDisk`] is a sparse device in memory with a volatile write cache,
+//! [`SimEngine`] serves requests to it in an order drawn from a seed, [`CrashImages`] are the disks that a loss of power could
+//! leave behind. **Excludes:** threads, clocks, and how long a device takes: a test that wants that brings a [`Timing`]. **State:**
+//! the disk owns what is visible and the history of what was durable when. **Invariants:** the same calls with the same seeds give
+//! the same bytes; what was flushed is in every image; an image differs from the durable state only where a write was in flight or
+//! unflushed.
 //!
 //! The model of the device is the one the block layer promises and no more (Linux,
 //! `Documentation/block/writeback_cache_control.rst`): a completed write may be lost, reordered and torn until a

@@ -149,7 +149,7 @@ fn a_device_that_is_set_read_only_says_so() {
     FileDevice::open(&attached.device, OpenMode::ReadOnly).unwrap();
 }
 
-/// The size is taken when the image is opened. Whoever cuts it short then must not make a reader wait or believe.
+/// The size is taken when the image is opened. A process that cuts it short then must not make a reader wait or believe.
 #[test]
 fn an_image_that_was_cut_short_ends() {
     let image = tempfile::NamedTempFile::new().unwrap();

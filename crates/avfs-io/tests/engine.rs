@@ -282,7 +282,7 @@ fn failures_are_reported_and_harm_no_other_request() {
     assert_eq!(bench.run(request(4, WRITE, 0, smallvec![])), invalid);
     assert_eq!(bench.run(request(5, IoOperation::Flush, 0, whole(&buffer))), invalid);
     assert_eq!(std::fs::metadata(image.path()).unwrap().len(), 1 << 20, "nothing grows");
-    // Somebody cuts the image short below the engine: the ring's own answers are judged too.
+    // The image is cut short below the engine: the ring's own answers are judged too.
     image.as_file().set_len(3 * 4096 + 700).unwrap();
     assert_eq!(bench.run(request(6, IoOperation::Read, 65536, whole(&buffer))), past_end);
     assert_eq!(bench.run(request(7, IoOperation::Read, 0, whole(&buffer))), past_end);

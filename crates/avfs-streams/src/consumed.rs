@@ -1,4 +1,4 @@
-//! How much of a file a client has taken, or given: who takes half of it soon takes a frame.
+//! How much of a file a client has taken, or given: a client that takes half of it soon takes a frame.
 //!
 //! **For:** telling frames from files that are only looked at. **State:** one [`ConsumedFraction`] for each open file, until it has
 //! told. **Invariants:** a function of the calls.

@@ -131,7 +131,7 @@ impl<K> SequenceCursor<K> {
         self.last_used.saturating_since(self.since)
     }
 
-    /// It is given a frame. Who did not have to wait for it plays.
+    /// It is given a frame. A client that did not have to wait for it plays.
     pub fn give(&mut self, now: Instant, has_waited: bool) {
         self.last_given = now;
         if !has_waited {
@@ -139,7 +139,7 @@ impl<K> SequenceCursor<K> {
         }
     }
 
-    /// Until when something was between it and the server: who waits does not rest.
+    /// Until when something was between it and the server: a client that waits does not rest.
     pub fn active(&self) -> Instant {
         self.last_used.max(self.last_given)
     }
@@ -173,7 +173,7 @@ impl<K> SequenceCursor<K> {
         is_elsewhere
     }
 
-    /// Nobody has played the sequence before: what it begins with need not be there before [`FIRST`] is over.
+    /// The sequence has not been played before: what it begins with need not be there before [`FIRST`] is over.
     pub fn begin(&mut self) {
         self.starts_by = Some(self.origin.0 + FIRST);
     }
@@ -351,8 +351,8 @@ fn mean(numbers: impl Iterator<Item = u64>) -> u128 {
     (sum << 8) / count.max(1)
 }
 
-/// The way of most frames that were asked for at once, if they have one: where they are in order, the means of their halves are half of
-/// what they span apart; where nobody can tell, hardly at all.
+/// The way of most frames that were asked for at once, if they have one. Where they are in order, the means of their halves are
+/// half of what they span apart. Where there is no order, they are hardly apart at all.
 fn way_of_burst(numbers: impl Iterator<Item = u64>) -> Option<ScanDirection> {
     let numbers: SmallVec<[u64; LONGEST_WINDOW]> = numbers.collect();
     let (earlier, later) = numbers.split_at(numbers.len() / 2);
@@ -419,7 +419,7 @@ mod tests {
             go_on(&mut head, Duration::from_millis(160), &[front + 1]);
             assert_eq!(next(&head, 2), [front + 2, front + 3], "after {count}, and one more");
         }
-        // Who asks for a buffer backward is known by the first frame behind it, whatever the order.
+        // A client that asks for a buffer backward is known by the first frame behind it, whatever the order.
         for buffer in [[699, 698, 695, 694, 697, 696], [694, 695, 696, 697, 698, 699]] {
             let mut head = after(&[700]);
             go_on(&mut head, Duration::from_millis(40), &buffer[..1]);
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(next(&each_after(AT_ONCE_WITHIN + Duration::from_nanos(1), &[9, 8]), 1), [7]);
     }
 
-    /// Who turns is followed, also out of what was asked for at once.
+    /// A client that turns is followed, also out of what was asked for at once.
     #[test]
     fn a_turn_is_seen_in_half_a_window() {
         let mut head = each_after(Duration::from_micros(40), &(701..725).collect::<Vec<_>>());

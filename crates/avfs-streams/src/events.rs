@@ -141,8 +141,8 @@ impl<K: Default, F> Streams<K, F> {
         given_up
     }
 
-    /// Sees whether a client has a clock, and learns the rate of a file from how it is played, where nobody says one and the file
-    /// itself does not.
+    /// Sees whether a client has a clock. Learns the rate of a file from how it is played, where neither a policy nor the file
+    /// itself says one.
     pub fn observe(&mut self, now: Instant, ino: Ino, handle: HandleId, length: Bytes) {
         let is_unknown = self.file(ino).is_some_and(|file| file.observes_rate());
         let Some(player) = self.player_mut(handle) else { return };

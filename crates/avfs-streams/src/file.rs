@@ -1,7 +1,8 @@
 //! What is known of the clients of one file together.
 //!
-//! **For:** who plays it and who records it, what they declared, what they are promised, and the stream that they are. **Excludes:** the
-//! file itself. **State:** one [`FileStreams`] for each file that is open. **Invariants:** a function of the calls.
+//! **For:** which clients play it and record it, what they declared, what they are promised, and the stream that they are.
+//! **Excludes:** the file itself. **State:** one [`FileStreams`] for each file that is open. **Invariants:** a function of the
+//! calls.
 
 use crate::policy::Policy;
 use crate::sequence::SequenceId;
@@ -24,9 +25,9 @@ pub struct Declaration {
 pub struct Playing {
     /// The client.
     pub handle: HandleId,
-    /// How many streams it is: who plays two places of a file at once is two.
+    /// How many streams it is: a client that plays two places of a file at once is two.
     pub streams: u32,
-    /// It was seen to rest, as nobody does who copies.
+    /// It was seen to rest, as no copy does.
     pub rests: bool,
 }
 
@@ -52,7 +53,7 @@ pub struct FileStreams {
     pub is_observed: bool,
     /// It was asked itself how fast it plays.
     pub is_probed: bool,
-    /// Who wrote it last.
+    /// The writer that wrote it last.
     pub last_writer: Option<Opener>,
     /// Clients that read on and on, and do not copy.
     pub playing: SmallVec<[Playing; 1]>,
@@ -119,12 +120,12 @@ impl FileStreams {
         self.copying.extend(copies.then_some(handle));
     }
 
-    /// What clients said who play, or who record.
+    /// What its players said, or its recorders.
     pub fn declared(&self, direction: Direction) -> impl Iterator<Item = &Declared> {
         self.declarations.iter().filter(move |declared| declared.direction == direction)
     }
 
-    /// True when nobody says its rate but those who watch its clients.
+    /// True when its rate is known only from watching its clients.
     pub fn observes_rate(&self) -> bool {
         let is_unsaid = self.policy.bitrate().is_none() || self.is_observed;
         is_unsaid && !self.policy.forbids_streams() && self.declarations.is_empty()
@@ -136,9 +137,9 @@ impl FileStreams {
     }
 }
 
-/// Clients that are a stream, should the file have a rate: whoever writes and does not copy; whoever reads on and on and
-/// does not copy, or whoever opens it to read, where the policy is to turn away whom there is no room for. Those of a frame
-/// are their sequence's.
+/// Clients that are a stream, should the file have a rate: a writer that does not copy, and a reader that reads on and on and does
+/// not copy. Where the policy turns away clients without room, any client that opens it to read is one, too. Those of a frame are
+/// their sequence's.
 pub(crate) fn clients(file: &FileStreams, open: OpenFiles, direction: Direction) -> u64 {
     let count = match direction {
         _ if file.sequence(direction).is_some() => file.declared(direction).count() as u32,
@@ -149,7 +150,7 @@ pub(crate) fn clients(file: &FileStreams, open: OpenFiles, direction: Direction)
     u64::from(count)
 }
 
-/// Those of them who did not declare anything.
+/// Those of them that did not declare anything.
 pub(crate) fn undeclared(file: &FileStreams, open: OpenFiles, direction: Direction) -> u64 {
     if file.sequence(direction).is_some() {
         return 0;
@@ -162,7 +163,7 @@ pub(crate) fn undeclared(file: &FileStreams, open: OpenFiles, direction: Directi
     clients(file, open, direction) - declared
 }
 
-/// How well it is known that a file's clients are a stream: somebody says so, or one of them is seen to have a clock.
+/// How well it is known that a file's clients are a stream: one of them says so, or is seen to have a clock.
 pub(crate) fn confidence(file: &FileStreams, direction: Direction) -> Confidence {
     let is_said = file.declared(direction).next().is_some() || file.policy.refuses_when_full();
     let is_seen = direction == Direction::Write || file.playing.iter().any(|playing| playing.rests);

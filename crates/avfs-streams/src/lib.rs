@@ -6,8 +6,8 @@
 //! **Invariants:** the same calls give the same answers; memory is bounded by clients and sequences; the correctness of a
 //! filesystem depends on nothing here.
 //!
-//! The host keeps in memory what it has read ahead. What that is, this crate does not know: it is a type parameter `K`, which
-//! the host gives, and gets back when nobody will come to it any more.
+//! The host keeps in memory what it has read ahead. What that is, this crate does not know: it is a type parameter `K`, which the
+//! host gives, and gets back when no client will come to it any more.
 
 pub mod ahead;
 pub mod consumed;

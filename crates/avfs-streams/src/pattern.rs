@@ -201,9 +201,9 @@ const ACCESS: Bytes = Bytes::from_kib(256);
 /// target.
 const LATEST: Duration = Duration::from_secs(2);
 
-/// By when a client of a file without a rate comes to its turn, among others without one: who has taken no more than [`ALLOWED`]
-/// is served at once, as far as it waits, and a copy when those have what they need. This is VirtualClock (Zhang, SIGCOMM 1990)
-/// with a bound.
+/// By when a client of a file without a rate comes to its turn, among others without one. A client that has taken no more than
+/// [`ALLOWED`] is served at once, as far as it waits. A copy is served when those have what they need. This is VirtualClock (Zhang,
+/// SIGCOMM 1990) with a bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VirtualClock {
     /// When what was taken up to now would have been taken at that rate.
@@ -262,7 +262,7 @@ impl CopyDetector {
         self.idled += if gap >= IDLE { gap } else { Duration::ZERO };
     }
 
-    /// It was given something of a file of which nobody knows the rate.
+    /// It was given something of a file of unknown rate.
     pub fn answered(&mut self, now: Instant) {
         self.busy = Some(now);
     }
@@ -320,8 +320,8 @@ const JUST_CAME: Duration = Duration::from_secs(1);
 /// Two measurements that differ by less than this part are the same rate. An estimator's window.
 const TOLERANCE: u64 = 10;
 
-/// For how long a client idles: from when it last asked for something, or was given it, until it asks for the next. Who has to wait for
-/// answers may still ask by the clock, while a copy asks as soon as it has one.
+/// For how long a client idles: from when it last asked for something, or was given it, until it asks for the next. A client that
+/// has to wait for answers may still ask by the clock. A copy asks as soon as it has one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThinkTime {
     /// When it last asked for something, or was given it.
@@ -384,7 +384,7 @@ impl RateEstimator {
         self.measure(now, length, gap, self.idling)
     }
 
-    /// The same of one who asks elsewhere as well: he has idled for `gap`, and so far as `idling` says, in all that he does.
+    /// The same of a client that asks elsewhere as well. It has idled for `gap`, and as far as `idling` says, in all that it does.
     pub fn measure(
         &mut self,
         now: Instant,
@@ -574,8 +574,8 @@ mod tests {
         }
     }
 
-    /// What a recorder gives by its clock, or in one piece after a pause, is recorded; who writes faster than 4/3 of its rate is a
-    /// copy after two seconds of it.
+    /// What a recorder gives by its clock, or in one piece after a pause, is recorded. A writer that is faster than 4/3 of its rate
+    /// is a copy after two seconds of it.
     #[test]
     fn a_writer_copies_unless_it_rests() {
         let (file, piece) = (Bitrate::from_megabits(100), Bytes::from_mib(1));
@@ -611,8 +611,8 @@ mod tests {
         assert!(rest.copies(), "a pause is no reason to copy");
     }
 
-    /// Beside a copy two players of unknown rate were late: everybody's requests went in the order of their places, and those
-    /// of the copy lay in front of the arm.
+    /// Beside a copy two players of unknown rate were late. All requests went in the order of their places, and those of the copy
+    /// lay in front of the arm.
     #[test]
     fn a_client_that_has_taken_little_is_served_at_once_and_a_copy_after_all_others() {
         let (piece, ahead) = (Bytes::from_mib(1), Bytes::from_mib(16));
@@ -733,7 +733,7 @@ mod tests {
         assert!(beat(Duration::from_millis(25), MIB, 5_000).is_some());
     }
 
-    /// On a full device everybody waits. Nobody's rate was found out then, and who had none was left to what others leave.
+    /// On a full device each client waits. No rate was found out then, and a client without one was left to what others leave.
     #[test]
     fn a_client_that_asks_by_the_clock_has_a_rate_however_long_it_waits_and_a_copy_has_none() {
         let unit = Bytes::from_mib(1);

@@ -36,7 +36,7 @@ pub struct ReadCursor<K> {
     pub pattern: Pattern,
     /// For how long it has read elsewhere since it did here.
     away: Duration,
-    /// How much it has taken here since when, and whether it took as much as who plays before that.
+    /// How much it has taken here since when, and whether it took as much as a player before that.
     taken: Option<(Instant, u64)>,
     has_own_pace: bool,
     /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
@@ -75,7 +75,7 @@ impl<K: Default> ReadCursor<K> {
         }
     }
 
-    /// The client is elsewhere: what was kept for it here, which nobody keeps any more.
+    /// The client is elsewhere: what was kept for it here, and is kept no more.
     pub fn leave(&mut self) -> K {
         (self.asked, self.taken, self.has_own_pace) = (None, None, false);
         self.pattern.leave();
@@ -152,8 +152,9 @@ impl<K: Default> Player<K> {
         self.runs().min_by_key(distance).unwrap_or(&self.here)
     }
 
-    /// These bytes may go on where it was before it came here: then it is there again, and reads on at both places. Who searches in
-    /// a short clip comes near where he was all the time: where it does not read on yet it has to go on with few requests between.
+    /// These bytes may go on where it was before it came here. Then it is there again, and reads on at both places. A search in a
+    /// short clip comes near its old places all the time. So where it does not read on yet it has to go on with few requests
+    /// between.
     pub fn return_to(&mut self, offset: u64, end: u64) {
         let goes_on = |ReadCursor { pattern, .. }: &ReadCursor<K>| {
             if pattern.is_run() { !pattern.would_jump(offset, end) } else { pattern.is_close(offset, end) }
@@ -166,7 +167,8 @@ impl<K: Default> Player<K> {
         }
     }
 
-    /// It only looks at a header or an index, and plays on where it is. Who goes on behind what he looked at has jumped there.
+    /// It only looks at a header or an index, and plays on where it is. A client that goes on behind what it looked at has jumped
+    /// there.
     pub fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
         let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
         let goes_on = |place: &ReadCursor<K>| !place.pattern.would_jump(offset, end);
@@ -225,7 +227,7 @@ impl<K: Default> Player<K> {
             return (ReadaheadWindow { request: whole(lead.request), ..lead }, u64::MAX);
         }
         if !lead.is_promised {
-            // What everybody gets is short: a place that takes more than its part leaves the others nothing.
+            // What a reader gets without a promise is short: a place that takes more than its part leaves the others nothing.
             let elsewhere: u64 = self.runs().skip(1).map(ReadCursor::ahead).sum();
             let most = (lead.bytes + lead.request).saturating_sub(elsewhere);
             let request = whole(lead.request * 2 / runs);
@@ -242,7 +244,7 @@ impl<K: Default> Player<K> {
     }
 }
 
-/// A client whose rate nobody knows.
+/// A client of unknown rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     /// Its turn among clients without a rate.
@@ -254,7 +256,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// By when it should have what lies `ahead` of what it asks for. Who rests is no copy, however much it takes.
+    /// By when it should have what lies `ahead` of what it asks for. A client that rests is no copy, however much it takes.
     pub fn due(&self, now: Instant, ahead: Bytes) -> Option<Instant> {
         let allowance = if self.beat.rests(now) { VirtualClock::default() } else { self.allowance };
         allowance.due(now, ahead)

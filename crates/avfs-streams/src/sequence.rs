@@ -5,7 +5,7 @@
 //! host: at most [`MOST_SEQUENCES`] of them, each with at most [`MOST_HEADS`] clients. **Invariants:** a function of the
 //! calls; bounded memory; what clients are given never depends on what is here, only when it is in memory.
 //!
-//! A file counts when half of it has been taken: who looks at headers plays nothing. The second file of a neighbouring
+//! A file counts when half of it has been taken: a client that looks at headers plays nothing. The second file of a neighbouring
 //! number makes a sequence, the third one a player, if they come within a second of each other.
 
 use crate::cursor::{PrefetchedFrame, SequenceCursor};
@@ -106,8 +106,8 @@ impl<K> Sequence<K> {
         self.is_run(head) && !head.pace.copies()
     }
 
-    /// How many clients are streams, should there be a rate. One that comes to the end and begins again while it fills its
-    /// buffer is at two places for a moment: beside another one, who is new counts when the other has had time to go on.
+    /// How many clients are streams, should there be a rate. One that comes to the end and begins again while it fills its buffer
+    /// is at two places for a moment. So beside another client, a new one counts when the other has had time to go on.
     pub fn players(&self) -> usize {
         let patience = self.patience();
         let players = || self.heads.iter().filter(|head| self.plays(head));
@@ -126,7 +126,7 @@ impl<K> Sequence<K> {
         self.heads.iter().map(SequenceCursor::frame_bytes).max().unwrap_or(Bytes::ZERO)
     }
 
-    /// The rate of one client. What recorders need nobody guesses: they may copy.
+    /// The rate of one client. What recorders need is not guessed: they may copy.
     pub fn rate(&self) -> Option<Bitrate> {
         let by_period = |period: Duration| {
             let bits = u128::from(self.frame_bytes().0) * 8_000_000_000 / period.as_nanos().max(1);
@@ -286,7 +286,7 @@ impl<K> Sequences<K> {
         let sequence = self.get(id)?;
         let head = sequence.head_at(number).and_then(|index| sequence.heads.get(index));
         let goes_on = head.is_some_and(|head| sequence.is_run(head));
-        // Nobody who copies is near, so a client that plays may be there now; it has no time to be found out once more.
+        // No copy is near, so a client that plays may be there now; it has no time to be found out once more.
         let jumps = || !writes && sequence.players() > 0 && head.is_none_or(|head| !head.pace.copies());
         (goes_on || jumps()).then_some(id)
     }
@@ -350,7 +350,7 @@ impl<K> Sequences<K> {
         Some(Noted { id, head, first: Some(ino), given_up })
     }
 
-    /// Forgets the sequence at which nobody has been for longest, if there are too many.
+    /// Forgets the sequence at which no client has been for longest, if there are too many.
     fn make_room(&mut self) -> bool {
         if self.held.len() < MOST_SEQUENCES {
             return true;
@@ -360,7 +360,7 @@ impl<K> Sequences<K> {
         oldest.is_some_and(|id| self.held.remove(&id).is_some())
     }
 
-    /// When somebody will have stopped, if he goes on doing nothing.
+    /// When a client will have stopped, if it goes on doing nothing.
     pub fn next_idle(&self) -> Instant {
         let heads = self.held.values().flat_map(|sequence| &sequence.heads);
         heads.map(|head| head.active() + IDLE).min().unwrap_or(Instant::FAR_FUTURE)
@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// Beside another one, who is new counts when he has lasted: the boundary pair.
+    /// Beside another client, a new one counts when it has lasted: the boundary pair.
     #[test]
     fn two_clients_that_go_on_are_two_players() {
         let mut client = Client::new();
@@ -578,7 +578,7 @@ mod tests {
         assert!(client.joins("f12"));
     }
 
-    /// The boundary: one sequence more than there may be is none, until somebody stops.
+    /// The boundary: one sequence more than there may be is none, until a client stops.
     #[test]
     fn there_are_at_most_so_many_sequences() {
         let mut client = Client::new();

@@ -69,9 +69,9 @@ pub const SHORT_PIECE: u64 = 256 << 10;
 pub struct ClientState<K> {
     /// The file.
     pub ino: Ino,
-    /// Who may write records; what such a client reads is not what it plays.
+    /// The process may write records; what such a client reads is not what it plays.
     pub direction: Direction,
-    /// Who has opened it.
+    /// The process that has opened it.
     pub opener: Opener,
     /// The user as whom that was.
     pub uid: u32,
@@ -91,7 +91,7 @@ pub type Declare = (StreamId, Option<(StreamSpec, Confidence)>);
 pub struct Streams<K, F> {
     clients: HashMap<HandleId, ClientState<K>>,
     files: HashMap<Ino, FileStreams>,
-    /// Who gives data, in all files together.
+    /// The processes that give data, in all files together.
     pub writers: Writers,
     /// Directories of numbered frames.
     pub sequences: Sequences<F>,
@@ -317,13 +317,13 @@ impl<K: Default, F> Streams<K, F> {
         if rate == 0 {
             return None;
         }
-        // What nobody says, the admission chooses; players and writeback follow it.
+        // What no policy says, the admission chooses; players and writeback follow it.
         let is_timed = file.policy.says_deadline_window()
             || file.declared(direction).any(|one| one.declaration.period.is_some());
         Some(StreamSpec {
             direction,
             rate: Bitrate(rate),
-            // As long as somebody wants it may be too long for the time that somebody wants.
+            // Requests as long as one policy wants may be too long for the time that another wants.
             request: if direction == Direction::Read && !is_timed {
                 file.policy.stated_prefetch_depth().map(|depth| depth.max(Bytes(PAGE)))
             } else {
@@ -389,8 +389,8 @@ impl<K: Default, F> Streams<K, F> {
             && self.is_refused(facts, ino, Direction::Read)
             && (ahead > Bytes::ZERO || self.goes_on(facts, handle, at))
         {
-            // In time for its rate it would go before what those want sooner than they were promised who have a reservation:
-            // of thirteen players two lost a unit to the fourteenth. Only the picture of who jumps does not wait.
+            // In time for its rate it would go before what reserved streams want sooner than they were promised: of thirteen
+            // players two lost a unit to the fourteenth. Only the picture of a client that jumps does not wait.
             need.class = Class::BestEffort;
             need.deadline = self.client(facts, now, handle).due(now, ahead);
         } else if need.deadline.is_some() {
@@ -398,7 +398,8 @@ impl<K: Default, F> Streams<K, F> {
         } else if need.class == Class::BestEffort && !self.copies(handle) {
             let client = self.client(facts, now, handle);
             need.deadline = client.due(now, ahead);
-            // Who takes what he gets has his turn among others. Who may play is nobody's, and goes before what streams want later.
+            // A client that takes what it gets has its turn among others. A possible player has no turn, and goes before what
+            // streams want later.
             let gives_way = self.files.get(&ino).is_none_or(|file| file.policy.forbids_streams());
             if !gives_way && ahead == Bytes::ZERO && client.beat.rests(now) {
                 // A client with a clock waits now: that is an interactive read, if it is short, whatever is known of the file.
@@ -460,8 +461,8 @@ impl<K: Default, F> Streams<K, F> {
         self.declared.push((stream, after));
     }
 
-    /// The scheduler was asked whether it has room for the stream, and has not answered: in a moment it is known how far ahead
-    /// may be read. What was read until then, of many who begin at once, was more than there is memory for.
+    /// The scheduler was asked whether it has room for the stream, and has not answered. In a moment it is known how far ahead may
+    /// be read. What was read until then, of many that begin at once, was more than there is memory for.
     pub fn is_undecided(&self, stream: StreamId) -> bool {
         self.undecided.contains(&stream)
     }
@@ -523,7 +524,7 @@ impl<K: Default, F> Streams<K, F> {
             })
     }
 
-    /// What is known of who reads through a handle, in one file or from frame to frame; at first nothing: it comes now.
+    /// What is known of the client that reads through a handle, in one file or from frame to frame; at first nothing: it comes now.
     pub fn client(&self, facts: &dyn Facts, now: Instant, handle: HandleId) -> Client {
         let of_file = || {
             let Player { allowance, beat, came, .. } = self.player(handle)?;
@@ -534,7 +535,7 @@ impl<K: Default, F> Streams<K, F> {
         self.client_of_frames(facts, handle).or_else(of_file).unwrap_or_else(unknown)
     }
 
-    /// The rate at which this client needs the file, if anybody knows.
+    /// The rate at which this client needs the file, if it is known.
     pub fn rate_of(&self, ino: Ino, handle: HandleId) -> Option<Bitrate> {
         let file = self.files.get(&ino)?;
         let declared = file.declarations.iter().find(|one| one.handle == handle);
@@ -578,7 +579,7 @@ impl<K: Default, F> Streams<K, F> {
         ReadaheadWindow::unpromised(&file.policy, self.memory.0)
     }
 
-    /// A client may record, though nobody knows at what rate; a copy gives way.
+    /// A client may record, though its rate is unknown; a copy gives way.
     pub fn may_record(&self, now: Instant, handle: HandleId) -> bool {
         let Some(&ClientState { ino, opener, .. }) = self.clients.get(&handle) else { return false };
         let gives_way = self.files.get(&ino).is_none_or(|file| file.policy.forbids_streams());

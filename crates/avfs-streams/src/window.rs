@@ -27,7 +27,7 @@ impl ReadaheadWindow {
         Self { bytes: rate.bytes_in(terms.deadline).0, request: terms.request.0.max(PAGE), is_promised: true }
     }
 
-    /// What a policy wants, or everybody gets. What is read ahead may not push out what was read ahead before it.
+    /// What a policy wants, or what a reader gets without one. What is read ahead may not push out what was read ahead before it.
     pub fn unpromised(policy: &Policy, cache: u64) -> Self {
         Self { bytes: policy.prefetch_depth().0.min(cache / 4), request: REQUEST, is_promised: false }
     }
@@ -74,10 +74,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended, none
-        /// is empty, over two pieces or longer than it may be, the last one reaches the end, and no piece takes more of them than
-        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of
-        /// an aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late. The half requests of who begins
+        /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended. None
+        /// is empty, over two pieces or longer than it may be. The last one reaches the end, and no piece takes more of them than
+        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of an
+        /// aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late. The half requests of beginning players
         /// left a few MiB of most pieces to another access: 13.9 MiB in the mean where 15.1 were to be had.)
         #[test]
         fn requests_ahead_cover_the_file(

@@ -1,10 +1,10 @@
-//! Who gives data, in all files that he has open: a workstation, which behind Samba is a process.
+//! The processes that give data, each in all files that it has open. Behind Samba a process is a workstation.
 //!
-//! **For:** telling who records from who copies where nobody says a rate. Who records rests between what he gives, because he has a
-//! clock; who copies gives the next as soon as he is answered. A folder that is copied is many files at once, each of which rests
-//! while the others have their turn, so it is looked at whoever opened them, not at each file. **Excludes:** the rates of files, and
-//! what follows from them. **State:** a [`WriterState`] for each who gave something lately. **Invariants:** a function of the calls; no more
-//! of them than there were within [`REMEMBERED`], or [`FEW`].
+//! **For:** telling a recorder from a copy where no rate is known. A recorder rests between what it gives, because it has a clock.
+//! A copy gives the next as soon as it is answered. A folder that is copied is many files at once, each of which rests while the
+//! others have their turn. So the process that opened them is looked at, not each file. **Excludes:** the rates of files, and what
+//! follows from them. **State:** a [`WriterState`] for each process that gave something lately. **Invariants:** a function of the
+//! calls; no more of them than there were within [`REMEMBERED`], or [`FEW`].
 
 use crate::Opener;
 use crate::pattern::ThinkTime;
@@ -26,7 +26,7 @@ const AT_ONCE: Bytes = Bytes::from_mib(64);
 /// It bounds memory. An operator's target.
 const AT_ONCE_PART: u64 = 64;
 
-/// Who gives data.
+/// A process that gives data.
 #[derive(Debug)]
 struct WriterState {
     came: Instant,
@@ -38,7 +38,7 @@ struct WriterState {
 /// What openers are called among streams: inodes and sequences have no such numbers. Representation.
 const NAMES: u64 = 1 << 62;
 
-/// The stream whose turn it is when best effort of who opened a file is served: who writes many at once has one.
+/// The stream whose turn it is when best effort of an opener is served: an opener that writes many files at once has one.
 pub fn turns_of(opener: Opener) -> StreamId {
     StreamId(NAMES | opener.number())
 }
@@ -54,7 +54,8 @@ pub(crate) fn opener_of(stream: StreamId) -> Option<Opener> {
 pub struct Writers(HashMap<Opener, WriterState>);
 
 impl Writers {
-    /// He gives `length`. Says for how long he has idled since he gave something, and was answered, and in all; `None`: he comes anew.
+    /// It gives `length`. Says for how long it has idled since it gave something, and was answered, and in all; `None`: it comes
+    /// anew.
     pub fn gives(&mut self, now: Instant, opener: Opener, length: Bytes) -> Option<(Duration, ThinkTime)> {
         let is_lately = |giver: &WriterState| giver.idling.last().is_some_and(|last| now < last + REMEMBERED);
         if self.0.len() >= FEW && !self.0.contains_key(&opener) {
@@ -68,15 +69,15 @@ impl Writers {
         giver.idling.asks(now).map(|gap| (gap, giver.idling))
     }
 
-    /// He was answered after he had to wait.
+    /// It was answered after it had to wait.
     pub fn answered(&mut self, now: Instant, opener: Opener) {
         if let Some(giver) = self.0.get_mut(&opener) {
             giver.idling.answered(now);
         }
     }
 
-    /// He may record, as far as can be told: he rests, or has only just come, and gives no more than is recorded. With so much `memory` for
-    /// all.
+    /// It may record, as far as can be told: it rests, or has only just come, and gives no more than is recorded. With so much
+    /// `memory` for all.
     pub fn may_record(&self, now: Instant, opener: Opener, memory: Bytes) -> bool {
         let at_once = AT_ONCE.min(Bytes(memory.0 / AT_ONCE_PART));
         self.0.get(&opener).is_some_and(|giver| {
@@ -101,7 +102,7 @@ mod tests {
         Instant::ZERO + Duration::from_millis(milliseconds)
     }
 
-    /// Whoever opens files and is not heard of again is forgotten when there are many.
+    /// A process that opens files and is not heard of again is forgotten when there are many.
     #[test]
     fn only_those_of_ten_seconds_are_remembered_where_there_are_many() {
         let mut openers = Writers::default();
@@ -115,7 +116,7 @@ mod tests {
         assert!(openers.0.len() >= 1000, "those are all of now");
     }
 
-    /// The boundary pairs: a second after he came, unless he rests; and 64 MiB at once, of 400 Mbit/s.
+    /// The boundary pairs: a second after it came, unless it rests; and 64 MiB at once, of 400 Mbit/s.
     #[test]
     fn a_possible_recorder_has_just_come_or_rests_and_gives_no_more_than_is_recorded() {
         let one = Opener::process(1);
@@ -148,7 +149,7 @@ mod tests {
         assert!(!Writers::default().may_record(at(0), one, LARGE), "nobody gave anything");
     }
 
-    /// After ten seconds he is somebody else, of whom nothing is known.
+    /// After ten seconds it is another writer, of which nothing is known.
     #[test]
     fn a_writer_that_has_given_nothing_for_long_comes_anew() {
         for (pause, is_anew) in [(9_999, false), (10_000, true)] {

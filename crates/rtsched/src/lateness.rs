@@ -1,9 +1,10 @@
 //! Why was a request late that was promised?
 //!
-//! **For:** saying so at the moment it happens, from what the device did between the request's release and its end: for whom it
-//! worked, how much of that was moving to places, and how much longer it took than was reckoned. **Excludes:** what follows from
-//! it, and words. **State:** the last commands that completed, and what was late and was not asked for yet. **Invariants:** bounded,
-//! never allocates after the start; looking back costs a step for each command that is kept, and only when something was late.
+//! **For:** saying so at the moment it happens, from what the device did between the request's release and its end: for
+//! which client it worked, how much of that was moving to places, and how much longer it took than was reckoned.
+//! **Excludes:** what follows from it, and words. **State:** the last commands that completed, and what was late and
+//! was not asked for yet. **Invariants:** bounded, never allocates after the start; looking back costs a step for each
+//! command that is kept, and only when something was late.
 //!
 //! What is to blame is what the request would have been in time without. Where commands took longer than they were reckoned to, it is
 //! the device; or, if next to only those of one other client did, that client: writes that a full cache takes slowly are not a slow

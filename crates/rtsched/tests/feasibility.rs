@@ -70,9 +70,9 @@ proptest! {
         }
     }
 
-    /// What is rejected could not be served either: of the requests due by the instant that the rejection names, all asked
-    /// for as early as they may while the longest request (somebody's excess) has just begun, one comes too late in any
-    /// order; or the device has not a twentieth of its time left.
+    /// What is rejected could not be served either. Take the requests due by the instant that the rejection names. All
+    /// are asked for as early as they may, while the longest request (another's excess) has just begun. Then one comes
+    /// too late in any order, or the device has not a twentieth of its time left.
     #[test]
     fn what_is_rejected_no_order_could_serve(
         specs in prop::collection::vec((1_u64..17, 60_u64..900, 300_u64..4000), 1..6),
@@ -140,8 +140,8 @@ proptest! {
         }
     }
 
-    /// Jobs that come at any time: where no order exists, something is missed; a miss needs that, or that nobody knew
-    /// what would come.
+    /// Jobs that come at any time. Where no order exists, something is missed. A miss needs that, or that it was not
+    /// known what would come.
     #[test]
     fn misses_are_where_no_order_exists(
         jobs in prop::collection::vec((0_u64..300, 60_u64..500, 1_u64..13), 1..6),

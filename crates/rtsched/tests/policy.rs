@@ -477,8 +477,9 @@ fn too_much_real_time_blames_no_request() {
     assert_eq!(missed, [(RequestId(2), None)]);
 }
 
-/// Two gigabytes that had been copied into memory went to the device before whatever was read without a promise after it: beside
-/// ten players, who leave little, a copy and the eleventh player waited for half a minute for each request.
+/// Two gigabytes that had been copied into memory went to the device before whatever was read without a promise after
+/// it. Beside ten players, which leave little, a copy and the eleventh player waited for half a minute for each
+/// request.
 #[test]
 fn no_client_waits_behind_all_that_another_has_asked_for() {
     let unit = Bytes::from_mib(8);
@@ -508,7 +509,7 @@ fn no_client_waits_behind_all_that_another_has_asked_for() {
     assert_eq!(order.len(), 271);
 }
 
-/// While all of it is served in time nobody's deadline is later for it.
+/// While all of it is served in time no client's deadline is later for it.
 #[test]
 fn turns_are_no_later_than_best_effort_bears_to_wait_while_nothing_is_late() {
     let mut lab = Lab::new(bare());
@@ -522,7 +523,7 @@ fn turns_are_no_later_than_best_effort_bears_to_wait_while_nothing_is_late() {
     lab.enqueue(request(100, Class::BestEffort, 1, Bytes::from_mib(8), None));
     let overdue = lab.now + Config::default().best_effort_latency;
     lab.enqueue(request(101, Class::BestEffort, 1 << 40, Bytes::from_mib(8), None));
-    // The sweep is at the higher place; who is overdue goes before it.
+    // The sweep is at the higher place; what is overdue goes before it.
     for (later, first) in [(Duration::ZERO, 101), (NANOSECOND, 100)] {
         let mut scheduler = lab.scheduler.clone();
         let now = overdue.saturating_before(NANOSECOND) + later;

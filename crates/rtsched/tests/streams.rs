@@ -155,7 +155,7 @@ fn what_is_beyond_the_rate_is_given_in_the_order_in_which_it_was_asked_for() {
     promote(&mut lab, 2, at_once);
     promote(&mut lab, 3, period * 2);
     assert_eq!(excess(&lab), 3);
-    // What is wanted sooner, as by somebody who is elsewhere now, does not wait.
+    // What is wanted sooner, as by a client that is elsewhere now, does not wait.
     let (mut lab, _reservation) = begun();
     promote(&mut lab, 4, period * 3 - NANOSECOND);
     assert_eq!(excess(&lab), 2);
@@ -231,7 +231,7 @@ fn a_greedy_stream_harms_no_other_and_still_gets_what_it_was_promised() {
     assert_eq!(lab.missed, []);
     let promised = lab.now.saturating_since(Instant::ZERO).as_secs_f64() * 12.5e6;
     let got = status(&lab, 0).bytes.0 as f64;
-    // Its own rate, and what nobody else wants.
+    // Its own rate, and what no other stream wants.
     assert!(got > promised, "{got} of {promised}");
     reservations.drain(..).for_each(|reservation| lab.scheduler.release(lab.now, reservation));
 }
@@ -329,8 +329,8 @@ fn a_player_that_began_early_keeps_its_lead_while_there_is_room() {
     lab.scheduler.release(lab.now, reservation);
 }
 
-/// Of twelve players who began on an aged volume, the last was served as best effort from then on, and never began: what others had
-/// been given half a second before their terms say would have been 40 ms late.
+/// Of twelve players that began on an aged volume, the last was served as best effort from then on, and never began.
+/// What others had been given half a second before their terms say would have been 40 ms late.
 #[test]
 fn what_was_given_early_is_taken_back_before_any_stream_gives_way() {
     for (early, demoted) in [(true, 0), (false, 1)] {
@@ -441,7 +441,7 @@ fn a_reservation_is_given_back_when_unused_and_regained_if_there_is_room() {
     lab.enqueue(of_stream(1, 1001, 0, UNIT));
     assert_eq!([0, 1].map(|stream| state(&lab, stream)), [StreamState::Active, StreamState::Demoted]);
     assert_eq!(lab.scheduler.queued_of(Class::BestEffort), 1);
-    // When somebody leaves, it is restored after a while.
+    // When a stream leaves, it is restored after a while.
     lab.scheduler.release(lab.now, reservation);
     lab.drain();
     assert_eq!(lab.missed, []);
@@ -459,14 +459,14 @@ fn a_stream_that_asks_seldom_is_not_away_until_two_periods_are_over() {
         let _reservation =
             admit(&mut lab, 1, StreamSpec { request: Some(request), ..StreamSpec::reader(rate) });
         lab.now = Instant::ZERO + (period * 2 - short);
-        // Somebody else comes, at which all are looked at.
+        // Another stream comes, at which all are looked at.
         let _other = admit(&mut lab, 2, fixed(HD));
         assert_eq!(state(&lab, 1), expected);
     }
 }
 
-/// A player that jumped twice had taken three requests in two seconds. It was taken for away while it played them, and when it
-/// asked again, somebody else had its place.
+/// A player that jumped twice had taken three requests in two seconds. It was taken for away while it played them. When
+/// it asked again, another stream had its place.
 #[test]
 fn a_stream_that_has_taken_ahead_is_not_away_until_two_periods_after_its_turn() {
     let request = Bytes::from_mib(32);
@@ -565,7 +565,7 @@ fn a_stream_that_reads_further_ahead_in_shorter_requests_leaves_others_their_mem
 // --- Overload. ---
 
 /// Streams of the given priorities play on a device that becomes `slower` times as slow after 20 s and recovers after
-/// 60 s. Returns the streams' misses after the first seconds of slowness, and who was demoted and restored.
+/// 60 s. Returns the streams' misses after the first seconds of slowness, and which were demoted and restored.
 fn degrade(priorities: &[u8], slower: f64) -> (BTreeMap<u64, u64>, Vec<u64>, Vec<u64>) {
     let mut lab = Lab::new(Config { event_capacity: 1 << 16, ..Config::default() });
     let streams = priorities.len() as u64;
@@ -609,7 +609,7 @@ fn degrade(priorities: &[u8], slower: f64) -> (BTreeMap<u64, u64>, Vec<u64>, Vec
 
 #[test]
 fn when_the_device_degrades_the_lowest_go_first_and_the_rest_stay_clean() {
-    // Eight take 78 %; at half again as much time, 117 %: two or three have to go, and nobody else is late.
+    // Eight take 78 %; at half again as much time, 117 %: two or three have to go, and no other is late.
     let (misses, demoted, restored) = degrade(&[9, 9, 1, 9, 9, 5, 9, 9], 1.5);
     assert_eq!(misses, BTreeMap::new());
     assert_eq!(demoted[..2], [2, 5], "{demoted:?}");
@@ -646,9 +646,9 @@ fn refusal_after(hiccups: u64) -> Option<Why> {
     lab.scheduler.admit(now, StreamId(3), &fixed(HD)).err().map(|rejected| rejected.why)
 }
 
-/// The boundary pair. One command took 0.3 s in a laboratory in which four played; a request of one of them was 76 ms late, and all
-/// who came in the eight seconds after that were turned away: they played without a reservation, and lost units though
-/// six tenths of the device were free.
+/// The boundary pair. One command took 0.3 s in a laboratory in which four played, and a request of one of them was 76
+/// ms late. All streams that came in the eight seconds after that were turned away. They played without a reservation,
+/// and lost units though six tenths of the device were free.
 #[test]
 fn a_device_that_holds_its_breath_once_turns_no_stream_away() {
     for hiccups in 0..=2 {
@@ -660,7 +660,7 @@ fn a_device_that_holds_its_breath_once_turns_no_stream_away() {
 #[test]
 fn no_stream_gives_way_for_a_deadline_that_would_be_as_late_without_it() {
     // A copy holds the device for longer than expected, and a frame of an important stream is lost. The frames of the
-    // others are due later. A stream that lost its guarantee for that was late itself, and helped nobody.
+    // others are due later. A stream that lost its guarantee for that was late itself, and helped no other.
     for (second_due, demoted) in [(Duration::from_secs(2), false), (Duration::from_millis(280), true)] {
         let mut lab = Lab::new(known());
         let first = StreamSpec { deadline: Some(Duration::from_millis(300)), ..fixed(HD) };
@@ -777,9 +777,10 @@ fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_se
     assert_eq!(Some(terms), lab.scheduler.terms(StreamId(0)), "nobody was resized");
 }
 
-/// Thirteen players were admitted beside a copy, which left a hundredth of the time: in two rehearsals of twelve one of those
-/// that had just begun was late, and thirteen beside two copies lost 203 units in twelve. Beside an office, of which all was in memory
-/// for five seconds, thirteen lost ten. Who was promised something before the copy came keeps it, also when he has paused.
+/// Thirteen players were admitted beside a copy, which left a hundredth of the time. In two rehearsals of twelve one of
+/// those that had just begun was late. Thirteen beside two copies lost 203 units in twelve. Beside an office, of which
+/// all was in memory for five seconds, thirteen lost ten. A stream that was promised something before the copy came
+/// keeps it, also when it has paused.
 #[test]
 fn beside_best_effort_readers_are_not_promised_all() {
     // Thirteen take 990 thousandths of it.
@@ -823,14 +824,14 @@ fn beside_best_effort_readers_are_not_promised_all() {
     alone.enqueue(of_stream(0, 5000, 0, reservations[0].terms().request));
     assert!((0..13).all(|stream| state(&alone, stream) == Some(StreamState::Active)));
 
-    // Who leaves and comes back is new.
+    // A stream that leaves and comes back is new.
     alone.scheduler.release(alone.now, reservations.remove(12));
     assert!(alone.scheduler.admit(alone.now, StreamId(99), &spec).is_err());
 }
 
-/// Twelve players were admitted beside two copies and random reads, and in four of twenty-four rehearsals one of them was late
-/// in its first seconds: each random read was a seek before what they waited for. Whoever begins to play looks at two places
-/// himself, and does not search.
+/// Twelve players were admitted beside two copies and random reads. In four of twenty-four rehearsals one of them was
+/// late in its first seconds: each random read was a seek before what they waited for. A player that begins looks at
+/// two places itself, and does not search.
 #[test]
 fn beside_a_search_readers_are_promised_less() {
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
@@ -851,10 +852,10 @@ fn beside_a_search_readers_are_promised_less() {
     }
 }
 
-/// While many begin to play a random read waits for 0.2 to 1.1 s, and who asked for one after the other took so little of the
-/// device that nobody was seen to search: in two of the laboratory's searches twelve players were admitted beside two copies
-/// and random reads, and 4 and 24 of their units were late. That he waits is no reason not to see him; but who jumps once, and
-/// waits, does not search.
+/// While many begin to play a random read waits for 0.2 to 1.1 s. A client that asked for one after the other took so
+/// little of the device that it was not seen to search. In two of the laboratory's searches twelve players were
+/// admitted beside two copies and random reads, and 4 and 24 of their units were late. Waiting is no reason not to see
+/// a search. But a client that jumps once, and waits, does not search.
 #[test]
 fn a_client_that_is_made_to_wait_for_its_pictures_searches_all_the_same() {
     let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };

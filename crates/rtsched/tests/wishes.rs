@@ -58,7 +58,7 @@ fn what_is_wanted_before_it_is_due_goes_before_a_copy_where_deadlines_bear_it() 
         lab.enqueue(request(2, Class::BestEffort, 0, UNIT, None));
         lab.enqueue(Request { deadline: None, ..wanted(3, 3, 1 << 41, Duration::ZERO) });
         lab.enqueue(wanted(1, 1, 1 << 40, Duration::from_millis(1)));
-        // After that, nobody goes before what is due first.
+        // After that, it goes before nothing that is due first.
         lab.now += waited;
         let dispatch = lab.scheduler.dispatch(lab.now).expect("something waits");
         assert_eq!((dispatch.requests[0].0, dispatch.reason), first);
@@ -106,8 +106,8 @@ fn what_was_asked_for_before_the_admission_is_served_with_what_follows_it() {
     assert_eq!(dispatch.requests.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2, 3]);
 }
 
-/// Nobody's requests waited while players read further ahead than they needed for seconds: a player whose rate was not known yet
-/// was late beside seven others, and a copy beside eleven got an eighth of what they left.
+/// Requests without a stream waited while players read further ahead than they needed for seconds. A player whose rate
+/// was not known yet was late beside seven others, and a copy beside eleven got an eighth of what they left.
 #[test]
 fn what_is_wanted_only_after_best_effort_may_have_waited_does_not_go_before_it() {
     let best_effort_latency = Duration::from_millis(300);
@@ -121,9 +121,9 @@ fn what_is_wanted_only_after_best_effort_may_have_waited_does_not_go_before_it()
     }
 }
 
-/// Of ten players whose rates were found out one after another, the last ones lost units: those who were known already were read three
-/// seconds ahead before what the others waited for. Who was refused, and has a stream, has no part in it: of fourteen players thirteen
-/// lost units to the fourteenth.
+/// Of ten players whose rates were found out one after another, the last ones lost units. Those that were known already
+/// were read three seconds ahead before what the others waited for. A refused player that has a stream has no part in
+/// it: of fourteen players thirteen lost units to the fourteenth.
 #[test]
 fn a_possible_player_goes_before_what_a_stream_wants_more_than_a_second_later() {
     let due = Duration::from_millis(100);
@@ -166,9 +166,9 @@ fn what_had_no_stream_is_that_of_the_stream_that_comes_of_it() {
     }
 }
 
-/// The first frames that a player of frames asked for were each a file's own stream, before anybody knew that they are frames.
-/// They stayed so, and each was read for itself, though its neighbours were asked for with it: of 1.5 s in which six such
-/// players began, 0.4 went into such accesses.
+/// The first frames that a player of frames asked for were each a file's own stream, before they were known to be
+/// frames. They stayed so, and each was read for itself, though its neighbours were asked for with it. Of 1.5 s in
+/// which six such players began, 0.4 went into such accesses.
 #[test]
 fn what_was_of_a_stream_without_a_reservation_is_the_streams_that_comes_of_it() {
     let mut lab = lab();
@@ -217,7 +217,7 @@ fn what_is_wanted_much_later_does_not_go_along_before_what_others_want() {
     }
 }
 
-/// With its first second a player took the next one and a half along, 30 MiB, before others who began had their first.
+/// With its first second a player took the next one and a half along, 30 MiB, before others that began had their first.
 #[test]
 fn what_is_wanted_an_eighth_of_a_period_later_goes_along_and_not_a_nanosecond_more() {
     let nanosecond = Duration::from_nanos(1);
@@ -235,8 +235,8 @@ fn what_is_wanted_an_eighth_of_a_period_later_goes_along_and_not_a_nanosecond_mo
     }
 }
 
-/// Beside a small write at the device, 32 MiB of a player went in pieces of 8: an access for each, with which nobody had
-/// reckoned.
+/// Beside a small write at the device, 32 MiB of a player went in pieces of 8: an access for each, which was not
+/// reckoned with.
 #[test]
 fn a_command_that_was_promised_is_not_cut_short_for_what_is_at_the_device() {
     let mut lab = lab();
@@ -320,13 +320,14 @@ fn what_is_wanted_behind_another_piece_that_lies_elsewhere_is_not_promised_befor
     }
 }
 
-/// A picture that somebody waits for, who is no stream: what it wants cannot be promised.
+/// A picture that a client without a stream waits for: what it wants cannot be promised.
 fn interactive_read(id: u64, length: Bytes, wanted: Instant) -> Request {
     request(id, Class::RealTime, id << 41, length, Some(wanted))
 }
 
-/// Who searched beside ten players waited for five seconds for each picture: players filled their memory first, seconds
-/// before they came to it. Then for up to half a second: those who began to play wanted 32 MiB each a little earlier.
+/// A client that searched beside ten players waited for five seconds for each picture. Players filled their memory
+/// first, seconds before they came to it. Then it waited for up to half a second: players that began wanted 32 MiB each
+/// a little earlier.
 #[test]
 fn an_interactive_read_goes_before_what_others_want() {
     let (longest, within) = (Bytes::from_mib(1), Duration::from_millis(500));
@@ -345,7 +346,8 @@ fn an_interactive_read_goes_before_what_others_want() {
     }
 }
 
-/// Who had played for a moment while he searched was a stream, and his pictures were wanted later than what others began with.
+/// A client that had played for a moment while it searched was a stream. Its pictures were wanted later than what
+/// others began with.
 #[test]
 fn a_stream_that_jumps_wants_an_interactive_read_first_too() {
     let picture = Bytes::from_kib(512);
@@ -363,8 +365,8 @@ fn a_stream_that_jumps_wants_an_interactive_read_first_too() {
     }
 }
 
-/// Numbered frames of a mebibyte each, which lie here and there, were pictures of somebody who jumps, one after the other: of six
-/// films, which the device just carries, one and three units were late.
+/// Numbered frames of a mebibyte each, which lie here and there, were taken for the pictures of a client that jumps. Of
+/// six films, which the device just carries, one and three units were late.
 #[test]
 fn a_client_that_reads_several_pictures_ahead_does_not_jump() {
     let picture = Bytes::from_kib(512);
@@ -385,7 +387,8 @@ fn a_client_that_reads_several_pictures_ahead_does_not_jump() {
     }
 }
 
-/// Who searched beside ten players waited for two commands of 32 MiB, which were at the device together: 372 ms.
+/// A client that searched beside ten players waited for two commands of 32 MiB, which were at the device together: 372
+/// ms.
 #[test]
 fn a_search_waits_for_one_long_command_not_for_two() {
     const JOINS: Duration = Duration::from_millis(30);
@@ -456,12 +459,13 @@ fn many_interactive_reads_are_no_search_and_have_their_part() {
     }
 }
 
-/// Random reads beside thirteen players had a fifteenth of a device of which they left a hundredth. No deadline was lost, but who
-/// begins to play is served sooner than he is promised, and of thirteen that began at once each had late units. And twelve who had
-/// just begun when somebody came who searches, beside whom ten are admitted, lost up to four units, because he had all that they left.
+/// Random reads beside thirteen players had a fifteenth of a device of which they left a hundredth. No deadline was
+/// lost. But a player that begins is served sooner than it is promised, and of thirteen that began at once each had
+/// late units. Twelve had just begun when a search came, beside which ten are admitted. They lost up to four units,
+/// because the search had all that they left.
 #[test]
 fn interactive_reads_have_no_more_than_the_streams_leave() {
-    // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863, and a fifteenth while somebody wants what is promised later.
+    // A fifth; a fifth still, beside 710 thousandths; an eighth, beside 863.
     for (others, is_wanted, most) in
         [(0, true, 10), (0, false, 10), (8, true, 10), (8, false, 10), (10, true, 4), (10, false, 7)]
     {
@@ -519,8 +523,8 @@ fn real_time_without_a_reservation_is_given_nothing_before_what_streams_want() {
     }
 }
 
-/// Who empties a file expedites all of its writes whenever one has ended. Each time they would have taken their part of the time
-/// again, and who searches would have waited for it.
+/// A client that empties a file expedites all of its writes whenever one has ended. Each time they would have taken
+/// their part of the time again, and a search would have waited for it.
 #[test]
 fn an_interactive_read_that_is_expedited_again_does_not_take_its_part_again() {
     for times in [1, 100] {

@@ -88,7 +88,7 @@ impl Core {
         Ok(self.directory(directory)?.names.first().map_or(Ino::ROOT, |name| name.parent))
     }
 
-    /// Owner, mode and times as `changes` want them; the size is somebody else's.
+    /// Owner, mode and times as `changes` want them; the size is set elsewhere.
     pub(super) fn changed_attributes(
         &self,
         now: Now,
@@ -97,7 +97,8 @@ impl Core {
     ) -> Result<Vec<Record>> {
         let inode = self.inode(ino)?;
         check_flags(inode, InodeFlags::IMMUTABLE)?;
-        // That it was touched now whoever may write to it may say; a time of choice is the owner's, and of such a file nobody's.
+        // Any caller with the right to write may say that it was touched now. A time of choice is the owner's, and such a file has
+        // none.
         let touches = changes.atime == Some(SetTime::Now) && changes.mtime == Some(SetTime::Now);
         let sets_times = !touches && (changes.atime.is_some() || changes.mtime.is_some());
         let is_owners = changes.permissions.is_some() || changes.uid.is_some() || changes.gid.is_some();
@@ -190,9 +191,9 @@ pub(super) fn without_privileges(permissions: u16) -> u16 {
     permissions & !(SETUID | setgid)
 }
 
-/// Permissions when somebody without privilege changes a file: setuid goes, and setgid where it is a privilege (the group may
-/// execute), or where the caller is not of the group: then it would only mark the file for mandatory locking on somebody else's
-/// behalf.
+/// Permissions when a caller without privilege changes a file. Setuid goes. Setgid goes where it is a privilege (the group may
+/// execute). It also goes where the caller is not of the group: then it would only mark the file for mandatory locking on behalf of
+/// others.
 pub(super) fn privileges_left(permissions: u16, gid: u32, caller: Caller) -> u16 {
     let left = without_privileges(permissions);
     if caller.gid == gid { left } else { left & !SETGID }

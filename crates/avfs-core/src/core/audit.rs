@@ -341,7 +341,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whoever waits stands in exactly one queue, and something will come that looks into it.
+    /// An operation that waits stands in exactly one queue, and something will come that looks into it.
     fn audit_waiting(&self) -> Findings {
         let queues = self
             .data

@@ -1,4 +1,4 @@
-//! When the journal goes to the device, and who waited for it.
+//! When the journal goes to the device, and which operations waited for it.
 //!
 //! One commit at a time: flush for data whose mapping is in the batch, one write of the batch that is durable when it
 //! completes, answers. While it runs, the next batch grows: the slower the device, the more is committed at once.
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Commits that somebody waits for have the metadata latency; others only an orderly place.
+    /// Commits that a client waits for have the metadata latency; others only an orderly place.
     fn commit_deadline(&self, now: Now) -> Option<Instant> {
         self.log.commit.waiters.is_empty().then(|| now.monotonic + Duration::from_secs(1))
     }

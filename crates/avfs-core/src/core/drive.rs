@@ -20,7 +20,7 @@ impl Core {
         self.turn.steps = STEPS;
         let mut outbox = std::mem::take(&mut self.requests.outbox);
         outbox.streams.extend(self.clients.streams.take_declared());
-        // It wakes nobody: it counts when a stream is declared, and what is written within seconds carries it before.
+        // It wakes no thread: it counts when a stream is declared, and what is written within seconds carries it before.
         if !outbox.is_empty() {
             outbox.accepted = std::mem::take(&mut self.requests.accepted);
         }
@@ -56,7 +56,7 @@ impl Core {
         if let Some(sequence) = next {
             self.read_sequence_ahead(now, sequence);
         }
-        // Perhaps nobody else uses it.
+        // Perhaps no other operation uses it.
         explained.into_iter().for_each(|ino| self.rest(ino));
         self.pump(now);
     }

@@ -1,4 +1,4 @@
-//! Requests that were made before it was known how soon they are needed, or that nobody needs any more.
+//! Requests that were made before it was known how soon they are needed, or that are not needed any more.
 //!
 //! **For:** promoting and cancelling what is on its way. **Excludes:** by when it is needed. **State:** none of its own.
 
@@ -24,7 +24,7 @@ fn to_be_written(now: Now, class: Class) -> RequestQos {
 }
 
 impl Core {
-    /// A client waits for these bytes, which may have been asked for before anybody did: with less need.
+    /// A client waits for these bytes, which may have been asked for before with less need.
     pub(super) fn expedite(&mut self, ino: Ino, range: Range<u64>, need: RequestQos) {
         let tags = self.requests.in_flight.of_file(ino).collect();
         self.expedite_those(tags, |cache, purpose| {
@@ -41,8 +41,8 @@ impl Core {
         self.expedite_those(tags, |_, _| Some(need));
     }
 
-    /// A client waits until what it has written is on the device: what is on its way there already is as urgent as what is sent only
-    /// now, and no more: who flushes his file does not go before what others were promised.
+    /// A client waits until what it has written is on the device. What is on its way there already is as urgent as what is sent
+    /// only now, and no more. A client that flushes its file does not go before what others were promised.
     pub(super) fn expedite_writes(&mut self, now: Now, ino: Ino) {
         let need = to_be_written(now, Class::BestEffort);
         let tags = self.requests.in_flight.of_file(ino).collect();
@@ -69,8 +69,8 @@ impl Core {
         }
     }
 
-    /// Takes back what the device was asked for and nobody wants any more, unless it is there already, or somebody waits for
-    /// the file and so may wait for some of it.
+    /// Takes back what the device was asked for and no client wants any more, unless it is there already, or a client waits for the
+    /// file and so may wait for some of it.
     pub(super) fn cancel_unwanted(&mut self, given_up: &[BlockId]) {
         if given_up.is_empty() {
             return;
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Nobody is read ahead of what a request brings.
+    /// No client is read ahead of what a request brings.
     pub(super) fn is_unwanted(&self, tag: IoTag) -> bool {
         let Some(Purpose::Load { block, bounce: None, .. }) = self.requests.in_flight.get(tag) else {
             return false;

@@ -33,7 +33,7 @@ impl Core {
         })
     }
 
-    /// Lets a file rest if nobody uses it.
+    /// Lets a file rest if no client uses it.
     pub(super) fn rest(&mut self, ino: Ino) {
         let Some(file) = self.data.files.get(&ino) else { return };
         let recorded = self.metadata.get(ino).is_none_or(|inode| inode.size == file.size);

@@ -1,10 +1,10 @@
 //! Files of a sequence while they are read and written: the next ones are in memory before they are opened, all together
 //! are one stream, and those that are recorded lie one behind the other.
 //!
-//! **For:** what follows from what [`avfs_streams::sequence`] knows. **Excludes:** recognition. **State:** none of its
-//! own. **Invariants:** as for players: what was read ahead is not evicted before it has been passed, as long as there is
-//! other memory; what nobody will come to is cancelled; a client never has more ahead of it than its terms' buffer, or
-//! the policy's depth and one request, and a frame.
+//! **For:** what follows from what [`avfs_streams::sequence`] knows. **Excludes:** recognition. **State:** none of its own.
+//! **Invariants:** as for players: what was read ahead is not evicted before it has been passed, as long as there is other memory;
+//! what no client will come to is cancelled; a client never has more ahead of it than its terms' buffer, or the policy's depth and
+//! one request, and a frame.
 //!
 //! Attributes, names and where files lie are in memory anyway; it is their bytes that are read ahead. Frames that are
 //! neighbours on the device are asked for at once, so that the scheduler makes one command of them.
@@ -128,7 +128,7 @@ impl Core {
             core.clients.streams.sequences.get(id).and_then(|held| Some(held.heads.get(index)?.ahead_bytes()))
         };
         while let Some(ahead) = ahead_of(self).filter(|&ahead| ahead <= lead.bytes) {
-            // Who has little ahead needs something soon, not much of it.
+            // A client that has little ahead needs something soon, not much of it.
             let request = lead.request.min(ahead.max(MAX_BUFFER as u64));
             let mut asked = 0;
             while asked < request {

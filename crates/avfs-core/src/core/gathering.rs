@@ -38,7 +38,8 @@ impl Core {
         let longest = self.data.cache.capacity() / 8;
         self.gather(id, ino, size);
         let Some(sequence) = self.clients.streams.sequences.get(id) else { return false };
-        // Who was promised long requests has memory of his own for that: a copy that fills the rest does not make them short.
+        // A recorder that was promised long requests has memory of its own for that: a copy that fills the rest does not make them
+        // short.
         let is_overfull = self.is_overfull(sequence.terms.is_some());
         let waiting = self.clients.recorded.get(&id).into_iter().flat_map(|recorded| &recorded.gathered);
         let gathered: u64 = waiting.map(|(.., length)| length).sum();
@@ -89,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Ends what nobody has gone on with for some time: its memory and its reservation are others'.
+    /// Ends what no recorder has gone on with for some time: its memory and its reservation are others'.
     pub(super) fn stop_idle_sequences(&mut self, now: Now) {
         if now.monotonic < self.clients.streams.next_stop {
             return;

@@ -1,8 +1,8 @@
-//! Who holds how much of the memory, and how much it may.
+//! How much of the memory each stream holds, and how much it may.
 //!
 //! **For:** showing, at any moment, that a stream holds its window and one request at the most, and which one does not.
-//! **Excludes:** keeping to it, which players and writeback do. **State:** none of its own. **Invariants:** every block
-//! counts once for each stream that holds it; what may be evicted at any time counts for nobody.
+//! **Excludes:** keeping to it, which players and writeback do. **State:** none of its own. **Invariants:** every block counts once
+//! for each stream that holds it; what may be evicted at any time counts for none.
 
 use super::state::Core;
 use super::state::blocks::BlockId;
@@ -40,12 +40,13 @@ pub struct Holding {
     pub waiting: Bytes,
     /// Being written to the device.
     pub writing: Bytes,
-    /// The block that is played, and what plays until the deadline of a request, or what a policy wants ahead, for all
-    /// clients. `None`: nothing bounds them but what everybody may have waiting together.
+    /// The block that is played, and what plays until the deadline of a request, or what a policy wants ahead, for all clients.
+    /// `None`: nothing bounds them but what all clients may have waiting together.
     pub window: Option<Bytes>,
     /// The longest that is asked for at once.
     pub request: Bytes,
-    /// The longest of its buffers. Where somebody read in longer requests before, the end of what is wanted ahead lies in one of his.
+    /// The longest of its buffers. Where another client read in longer requests before, the end of what is wanted ahead lies in one
+    /// of those.
     pub longest: Bytes,
 }
 
@@ -55,7 +56,7 @@ impl Holding {
         Bytes(self.waited_for.0 + self.for_later().0)
     }
 
-    /// What nobody waits for at this moment.
+    /// What no client waits for at this moment.
     pub fn for_later(&self) -> Bytes {
         Bytes(self.reading.0 + self.read_ahead.0 + self.waiting.0 + self.writing.0)
     }
@@ -82,7 +83,7 @@ impl Holding {
         self.longest = self.longest.max(length);
     }
 
-    /// What each of its readers gets who has no promise.
+    /// What each of its readers gets without a promise.
     fn lead(&mut self, lead: ReadaheadWindow) {
         self.window = Some(Bytes(u64::from(self.clients) * (lead.bytes + PLAYED)));
         self.request = Bytes(lead.request);
@@ -101,7 +102,7 @@ fn is_being_written(block: &CacheBlock) -> bool {
 }
 
 impl Core {
-    /// What each stream holds now, and those who read and write without being one. O(blocks of files in use).
+    /// What each stream holds now, and the readers and writers that are none. O(blocks of files in use).
     pub fn holdings(&self) -> BTreeMap<StreamId, Holding> {
         let mut holdings = BTreeMap::new();
         let mut clients: BTreeMap<(Ino, bool), Vec<HandleId>> = BTreeMap::new();

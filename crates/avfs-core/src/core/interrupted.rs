@@ -11,7 +11,7 @@ use crate::steps::{Step, has};
 use units::{Ino, Now};
 
 impl Core {
-    /// Looked for once, before anybody is served: it looks at every inode.
+    /// Looked for once, before any client is served: it looks at every inode.
     pub(super) fn find_interrupted(&mut self) {
         if !has(Step::BehindTheEndIsCleared) {
             return;

@@ -1,7 +1,8 @@
 //! Bytes of a file that are not in memory: blocks for them, and requests to the device.
 //!
-//! **For:** making blocks, and filling them with zeros or from the device. **Excludes:** by whom they are wanted, and what happens when a
-//! request ends. **State:** none of its own. **Invariants:** neither zeros nor what the device holds come over bytes that a client copies.
+//! **For:** making blocks, and filling them with zeros or from the device. **Excludes:** which client wants them, and what happens
+//! when a request ends. **State:** none of its own. **Invariants:** neither zeros nor what the device holds come over bytes that a
+//! client copies.
 
 use super::state::Core;
 use super::state::blocks::{BlockId, page_ceil, page_floor};
@@ -174,8 +175,8 @@ impl Core {
         let start = block.start;
         let pages = page_floor(gap.start)..page_ceil(gap.end).min(block.memory.len() as u64);
         if block.is_filling(&pages) {
-            // Neither zeros nor what the device holds may come over bytes that a client is copying. Whoever needs
-            // the rest tries again when the client is done.
+            // Neither zeros nor what the device holds may come over bytes that a client is copying. A reader that needs the rest
+            // tries again when the client is done.
             return true;
         }
         let (from, to) = ((start + pages.start) / BLOCK, (start + pages.end) / BLOCK);

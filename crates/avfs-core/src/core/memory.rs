@@ -129,8 +129,8 @@ impl Core {
         }
     }
 
-    /// More is dirty than the device should be left behind with. Whoever keeps his rate may fill memory that the others
-    /// have to leave him, so that a recorder never waits for the writes of a copy.
+    /// More is dirty than the device should be left behind with. A recorder that keeps its rate may fill memory that the others
+    /// have to leave it, so that it never waits for the writes of a copy.
     pub(super) fn is_overfull(&self, keeps_its_rate: bool) -> bool {
         let parts = if keeps_its_rate { 7 } else { 4 };
         self.data.cache.dirty_bytes + self.writeback.bytes > self.data.cache.capacity() / 8 * parts

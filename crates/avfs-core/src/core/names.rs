@@ -1,7 +1,7 @@
 //! Names, attributes and extended attributes: everything that needs no device.
 //!
-//! What a caller may do was checked by the kernel before it asked (`default_permissions`); what is impossible whoever
-//! asks is checked here.
+//! What a caller may do was checked by the kernel before it asked (`default_permissions`). What is impossible for every caller is
+//! checked here.
 
 use super::attributes::{SETGID, check_flags, check_name};
 use super::state::Core;
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Removes an inode that has no name and that nobody uses.
+    /// Removes an inode that has no name and that no client uses.
     pub(super) fn reap(&mut self, now: Now, ino: Ino) {
         if !self.metadata.orphans().contains(&ino)
             || self.inodes.lookups.contains_key(&ino)
@@ -210,7 +210,7 @@ impl Core {
         let mut records = vec![Record::Create {
             ino,
             kind: new.kind,
-            // Differs from that of whoever had the number before.
+            // Differs from that of the inode that had the number before.
             generation: self.metadata.lsn() as u32,
             attributes,
             target: new.target.into(),
@@ -556,7 +556,7 @@ impl Core {
         if flags.contains(XattrFlags::REPLACE) && old.is_none() {
             return Err(Error::NoAttribute);
         }
-        // A list that is longer than listxattr(2) gives out could be read by nobody.
+        // A list that is longer than listxattr(2) gives out could not be read.
         let listed = |name: &[u8]| name.len() + 1;
         let names: usize = inode.xattrs.iter().flat_map(|all| all.iter()).map(|own| listed(&own.name)).sum();
         if old.is_none() && names + listed(name) > MAX_XATTR_LIST {
@@ -609,10 +609,10 @@ impl Core {
         }
     }
 
-    /// The same, asked by somebody in particular. On a volume without ACLs the owner of a file hears that it has none
-    /// because they are unsupported: `ls -l` believes that of the whole device, and else asks for each file. Nobody
-    /// else may hear it: the kernel asks in the name of whoever wants access, keeps "none" and takes "unsupported" for a
-    /// refusal; but the owner's access does not depend on ACLs, so that it never asks in the owner's name.
+    /// The same, asked by a user in particular. On a volume without ACLs the owner of a file hears that it has none because they
+    /// are unsupported. `ls -l` believes that of the whole device, and else asks for each file. No other user may hear it. The
+    /// kernel asks in the name of the user that wants access, keeps "none", and takes "unsupported" for a refusal. The owner's
+    /// access does not depend on ACLs, so the kernel never asks in the owner's name.
     ///
     /// A directory also answers `glusterfs.get_real_filename:NAME` with the spelling under which a name stands there,
     /// whatever its case, and a NUL: the question that Samba's stock module `glusterfs_fuse` asks instead of scanning
@@ -684,7 +684,7 @@ impl Core {
         self.transact(now, &records)
     }
 
-    // What chattr(1) sets. The kernel has checked who may.
+    // What chattr(1) sets. The kernel has checked the caller's right.
 
     /// See [`set_flags`](Self::set_flags).
     pub(super) fn change_flags(&mut self, now: Now, ino: Ino, flags: InodeFlags) -> Result<()> {
@@ -695,7 +695,7 @@ impl Core {
         let had_flags = self.metadata.has_flags();
         self.transact(now, &[Record::Attributes { ino, attributes }])?;
         if !had_flags && self.metadata.has_flags() {
-            // Tells who does not know of flags that this volume is not for them.
+            // A program that does not know of flags is told that this volume is not for it.
             self.start_checkpoint(now);
         }
         Ok(())

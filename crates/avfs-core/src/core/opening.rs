@@ -88,14 +88,15 @@ impl Core {
         }
     }
 
-    /// Says who opened a file. Until then, and if that is [nobody known](Opener::is_known), it is somebody who has opened nothing else.
+    /// Says which process opened a file. Until then, and if that is [not known](Opener::is_known), it is one that has opened
+    /// nothing else.
     pub fn set_opener(&mut self, handle: HandleId, opener: Opener) {
         if let Some(open) = self.clients.streams.client_state_mut(handle).filter(|_| opener.is_known()) {
             open.opener = opener;
         }
     }
 
-    /// Says who opened a file, and as whom.
+    /// Says which process opened a file, and as which user.
     pub fn set_client(&mut self, handle: HandleId, caller: Caller) {
         self.set_opener(handle, Opener::process(caller.process));
         if let Some(client) = self.clients.streams.client_state_mut(handle) {
@@ -121,8 +122,8 @@ impl Core {
         Ok((entry, opened))
     }
 
-    /// A file without a name, made as if it were to get one in `parent`, and open (O_TMPFILE). It can be given a name as long as
-    /// somebody uses it, and is gone afterwards; also after a loss of power.
+    /// A file without a name, made as if it were to get one in `parent`, and open (O_TMPFILE). It can be given a name as long as it
+    /// is in use, and is gone afterwards; also after a loss of power.
     pub fn create_unnamed(
         &mut self,
         now: Now,

@@ -31,7 +31,7 @@ pub(super) fn owner_of(id: SequenceId) -> Owner {
     Owner(id.stream().0)
 }
 
-/// Whoever sets a file's length before writing it has said how long a run it wants.
+/// A writer that sets a file's length before writing it has said how long a run it wants.
 fn units_ahead(file: &FileState, logical: u64) -> Option<usize> {
     let is_ahead = file.size > file.expectation.written_end();
     is_ahead.then(|| file.size.saturating_sub(logical * BLOCK).div_ceil(UNIT).max(1) as usize)

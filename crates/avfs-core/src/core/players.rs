@@ -1,16 +1,15 @@
 //! Clients that read on and on: what they will want next is in memory before they ask for it.
 //!
 //! **For:** prefetching, and which clients are the streams of a file. **Excludes:** what a client's requests look like
-//! ([`avfs_streams::pattern`]), and what the device does first (the scheduler). **State:** a [`Player`] for each
-//! handle that has read, with each [`ReadCursor`] where it reads on. **Invariants:** what was prefetched is not evicted before
-//! its player has passed it, as long as there is other memory; what nobody will want any more is cancelled and given up; a
-//! player never has more ahead of it, at all its places together, than its terms' buffer, or the policy's depth and one
-//! request.
+//! ([`avfs_streams::pattern`]), and what the device does first (the scheduler). **State:** a [`Player`] for each handle that has
+//! read, with each [`ReadCursor`] where it reads on. **Invariants:** what was prefetched is not evicted before its player has
+//! passed it, as long as there is other memory; what no client will want any more is cancelled and given up; a player never has
+//! more ahead of it, at all its places together, than its terms' buffer, or the policy's depth and one request.
 //!
-//! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than
-//! the terms' deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is
-//! read ahead: it may be less than everybody else gets. At the start it asks for half a request at a time, and for as much more as
-//! has come; then for as much as it has ahead, until it is there.
+//! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than the terms'
+//! deadline is ahead of it. The admission reckoned with exactly that. Until the admission has answered, nothing is read ahead: it
+//! may be less than a reader gets without a promise. A request is as long as what is ahead, at least half of one of the terms, at
+//! most a whole one.
 
 use super::state::blocks::BlockId;
 use super::state::cache::CacheBlock;
@@ -66,9 +65,9 @@ impl Core {
         self.read_ahead(now, ino, handle);
     }
 
-    /// A client asks for what it will have to wait for. Who plays is to be known before that is there: on a full device it
-    /// comes the sooner for it; and if the client is elsewhere now, the device is not to be busy for where it was. Gives back the
-    /// sequence of which the next frames are to be read ahead.
+    /// A client asks for what it will have to wait for. A player is to be known before that is there: on a full device it comes the
+    /// sooner for it. If the client is elsewhere now, the device is not to be busy for where it was. Gives back the sequence of
+    /// which the next frames are to be read ahead.
     pub(super) fn notice_request(
         &mut self,
         now: Now,
@@ -117,7 +116,7 @@ impl Core {
         self.grant_wishes();
     }
 
-    /// The handle is closed: nobody plays through it any more.
+    /// The handle is closed: no client plays through it any more.
     pub(super) fn forget_player(&mut self, ino: Ino, handle: HandleId) {
         if let Some(player) = self.clients.streams.player_mut(handle) {
             let given_up: Vec<BlockId> = player.places_mut().flat_map(ReadCursor::leave).collect();
@@ -274,7 +273,7 @@ impl Core {
     /// kept any longer.
     fn give_up(&mut self, ino: Ino, handle: HandleId, given_up: &[BlockId]) {
         given_up.iter().for_each(|&id| self.data.cache.unwant(id));
-        // Somebody who waits for the file may wait for some of it.
+        // A client that waits for the file may wait for some of it.
         if given_up.is_empty() || self.data.files.get(&ino).is_none_or(|file| !file.waiting.is_empty()) {
             return;
         }

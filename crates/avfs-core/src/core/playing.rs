@@ -1,4 +1,4 @@
-//! What a promise, or its end, changes for those who play; what applications declare.
+//! What a promise, or its end, changes for players; what applications declare.
 //!
 //! **For:** answers of the admission, and declarations. **Excludes:** reading ahead itself. **State:** none of its own.
 
@@ -42,7 +42,7 @@ impl Core {
         if direction == Direction::Read && (was_undecided || promise.terms.is_some()) {
             for handle in file.players().collect::<SmallVec<[_; 1]>>() {
                 if is_first {
-                    // What it was read ahead of as nobody's is its stream's from now on.
+                    // What it was read ahead of without a stream is its stream's from now on.
                     self.expedite_ahead(now, ino, handle);
                 }
                 self.read_ahead(now, ino, handle);
@@ -51,9 +51,8 @@ impl Core {
         }
     }
 
-    /// An application says how it reads or writes a file that it has open, in place of what it said before; nothing, if
-    /// the declaration is empty. Gives back the stream that it is part of from then on: all who play the file, or all who
-    /// record it.
+    /// An application says how it reads or writes a file that it has open, in place of what it said before; nothing, if the
+    /// declaration is empty. Gives back the stream that it is part of from then on: all players of the file, or all its recorders.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`]: a rate or a period out of range. [`Error::NotPermitted`]: the policy wants the file to

@@ -1,4 +1,4 @@
-//! Finding out what holds for a file: who is asked, in which order, and when.
+//! Finding out what holds for a file: which sources are asked, in which order, and when.
 
 use super::state::Core;
 use super::state::file::Told;
@@ -10,12 +10,12 @@ use crate::policy::{Level, Policy, Source};
 use crate::types::*;
 use units::Ino;
 
-/// Who tells of a file what nobody wrote down as a policy.
+/// What tells of a file where no policy was written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Informant {
-    /// Whoever reads the container's headers.
+    /// The reader of the container's headers.
     Container,
-    /// Whoever watches what its clients do.
+    /// The observer of what its clients do.
     Observation,
 }
 
@@ -48,8 +48,8 @@ impl Core {
         }
     }
 
-    /// Everybody who may say something of a file, the highest first: its own attributes, those of the directories above
-    /// it from the nearest to the root, the configuration, the container, what was observed: these two as `told`.
+    /// Every source that may say something of a file, the highest first: its own attributes, those of the directories above it from
+    /// the nearest to the root, the configuration, the container, what was observed: these two as `told`.
     ///
     /// Of a file with several names only one counts: that which it has had for longest without a change.
     pub(super) fn levels(&self, ino: Ino, told: Told) -> Vec<Level> {
@@ -75,7 +75,8 @@ impl Core {
         self.data.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default()
     }
 
-    /// What holds for a file or directory, and who says so, as far as it is known: see [`Operation::Explain`](super::Operation::Explain).
+    /// What holds for a file or directory, and which source says so, as far as it is known: see
+    /// [`Operation::Explain`](super::Operation::Explain).
     ///
     /// # Errors
     /// [`Error::Stale`]: there is no such inode.
@@ -107,11 +108,11 @@ impl Core {
         Ok(PolicyReport { ino: ino.0, path: self.shown_path(ino), settings })
     }
 
-    /// Somebody found out something of a file that is open; it is known until nobody uses the file any more. Takes
-    /// effect at once, below what policies and configuration say.
+    /// Something was found out of a file that is open; it is known until no client uses the file any more. Takes effect at once,
+    /// below what policies and configuration say.
     ///
     /// # Errors
-    /// [`Error::Stale`]: nobody uses such a file.
+    /// [`Error::Stale`]: no client uses such a file.
     pub fn inform(&mut self, ino: Ino, informant: Informant, settings: Settings) -> Result<()> {
         let file = self.data.files.get_mut(&ino).ok_or(Error::Stale)?;
         let told = file.told.get_or_insert_default();

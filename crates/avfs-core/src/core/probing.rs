@@ -1,10 +1,10 @@
 //! Asking a file itself how fast it plays.
 //!
-//! **For:** files of which nobody says a rate: when a client begins to play one, or somebody wants to know what holds for
-//! it, its container is looked at. **Excludes:** what containers say (`avfs-media`), and who is believed (`policies`).
-//! **State:** the probes that are under way, among the waiting operations. **Invariants:** for those who play at most one
-//! probe for each time a file is used, for which nobody waits; it reads at most 1 MiB, as best effort, what is in memory
-//! already from there; whoever only wants to know changes nothing.
+//! **For:** files of unknown rate. When a client begins to play one, or asks what holds for it, its container is looked at.
+//! **Excludes:** what containers say (`avfs-media`), and which source is believed (`policies`).
+//! **State:** the probes that are under way, among the waiting operations. **Invariants:** for players there is at most one probe
+//! for each time a file is used, and no client waits for it. A probe reads at most 1 MiB, as best effort, and what is in memory
+//! already from there. A client that only wants to know changes nothing.
 
 use super::policies::Informant;
 use super::state::Core;
@@ -35,7 +35,7 @@ fn settings(finding: &Finding) -> Settings {
 }
 
 impl Core {
-    /// Somebody plays a file: finds out how fast that is, if nobody has said so and nobody has looked yet.
+    /// A client plays a file: finds out how fast that is, if its rate is unknown and it was not looked at yet.
     pub(super) fn probe(&mut self, ino: Ino) {
         let Some(file) = self.data.files.get(&ino) else { return };
         let known = self.clients.streams.file_mut(ino);
@@ -97,7 +97,7 @@ impl Core {
                 Step::Read { offset, length } => (offset, length),
                 Step::Done(result) => return Progress::Ready(Ok(result)),
             };
-            // Nobody uses it any more, or it cannot be read: nobody needs to know.
+            // No client uses it any more, or it cannot be read: the answer is not needed.
             let Some(file) = self.data.files.get(&ino).filter(|file| file.unreadable.is_empty()) else {
                 return Progress::Ready(Err(Error::Stale));
             };
@@ -146,7 +146,7 @@ impl Core {
                     rate.0 / 1000,
                     finding.basis
                 );
-                // Whoever used it may be gone.
+                // The client that used it may be gone.
                 let _ = self.inform(ino, Informant::Container, settings(&finding));
             }
             Err(Refusal::NotMedia) => {}

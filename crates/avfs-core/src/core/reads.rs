@@ -45,7 +45,7 @@ impl Core {
             return Some(Err(Error::BadHandle));
         }
         let file = self.file_mut(ino);
-        // Whoever reads has opened, and by then the kernel had dropped what it was not to keep.
+        // A reader has opened, and by then the kernel had dropped what it was not to keep.
         file.pages_are_true |= file.through_pages > 0;
         let size = file.size;
         let end = size.min(offset.saturating_add(length as u64));
@@ -130,7 +130,7 @@ impl Core {
         }
         let mut room = NEIGHBOURHOOD.saturating_sub(own.count * BLOCK);
         let (mut start, mut end) = (own.start, own.start + own.count);
-        // Numbers are given in turn, and files are written by number: who comes next lies next.
+        // Numbers are given in turn, and files are written by number: what comes next lies next.
         for is_behind in [true, false] {
             let mut number = ino.0;
             loop {
@@ -211,7 +211,7 @@ impl Core {
         block.loading.remove(range.clone());
         match result {
             Ok(()) => {}
-            // Whoever waits for it all the same asks again.
+            // A client that waits for it all the same asks again.
             Err(IoError::Cancelled) => {
                 if block.is_idle() && block.valid.is_empty() && block.wanted == 0 {
                     self.data.cache.remove(id).into_iter().for_each(|block| self.forget_block(id, &block));
@@ -233,7 +233,7 @@ impl Core {
             if let Some(bounce) = &bounce {
                 block.memory.copy_in(at, bounce.bytes(at - start as usize, length));
             }
-            // What the device holds behind the end of the file is nobody's.
+            // What the device holds behind the end of the file belongs to no file.
             let past = size.saturating_sub(block.start).clamp(gap.start, gap.end);
             block.memory.zero(past as usize, (gap.end - past) as usize);
             block.valid.insert(gap.clone());

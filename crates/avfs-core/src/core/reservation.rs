@@ -1,6 +1,6 @@
 //! Space for what will be written, beside what is: a hole that is expected to be filled gets its place together with its
-//! neighbours, as unwritten extents. If nobody comes, it is given back: when the last writer closes the file, or when
-//! somebody else needs the space.
+//! neighbours, as unwritten extents. If no write comes, it is given back: when the last writer closes the file, or when another
+//! write needs the space.
 
 use super::state::{Core, TRANSACTION_RECORDS};
 use crate::extent::Extent;
@@ -14,7 +14,7 @@ impl Core {
     /// Gives a page that is about to be placed, what is expected around it, and what waits there to be placed as well, one
     /// place, unwritten. Does nothing when there is only what comes behind it, or no space.
     pub(super) fn reserve_around(&mut self, now: Now, ino: Ino, page: u64) {
-        // After a failed write nobody knows what has its place.
+        // After a failed write it is not known what has its place.
         if self.status.failure.is_some() {
             return;
         }
@@ -82,8 +82,8 @@ impl Core {
         placed
     }
 
-    /// Somebody says what becomes of these pages: they are not expected any more, and what is reserved of them is not to
-    /// be given back.
+    /// A caller says what becomes of these pages: they are not expected any more, and what is reserved of them is not to be given
+    /// back.
     pub(super) fn stop_expecting(&mut self, ino: Ino, pages: Range<u64>) {
         let file = self.file_mut(ino);
         file.expectation.forget(pages.clone());

@@ -161,7 +161,7 @@ impl Facts for Known<'_> {
     }
 }
 
-/// Who may write records; what such a client reads is not what it plays.
+/// A process may write records; what such a client reads is not what it plays.
 pub(super) fn direction_of(flags: OpenFlags) -> Direction {
     if flags.contains(OpenFlags::WRITE) { Direction::Write } else { Direction::Read }
 }

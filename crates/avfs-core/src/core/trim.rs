@@ -1,8 +1,8 @@
 //! Free space that the device is told of (fstrim(8)).
 //!
-//! **For:** which space, and when. **Excludes:** the discard itself, which has no place in the engine: the scheduler has no price for
-//! it. **Invariants:** what is discarded is nobody's: it is taken out of the free space first, where it arrives only when the record
-//! that freed it is durable, and comes back when the discard has ended. Until then it counts as space that is on its way.
+//! **For:** which space, and when. **Excludes:** the discard itself, which has no place in the engine: the scheduler has no price
+//! for it. **Invariants:** what is discarded has no owner. It is taken out of the free space first, where it arrives only when the
+//! record that freed it is durable, and comes back when the discard has ended. Until then it counts as space that is on its way.
 
 use super::state::Core;
 use super::state::operation::Ticket;

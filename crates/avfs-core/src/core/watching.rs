@@ -1,4 +1,4 @@
-//! What the core knows of who plays what, for those who watch.
+//! What the core tells an observer of its clients and what they play.
 //!
 //! **For:** naming streams by paths and clients, and saying how far ahead of them something is in memory. **Excludes:** every change:
 //! it is called from outside of the core, and by nothing in it. **State:** none.
@@ -92,7 +92,7 @@ impl Core {
         clients.into_iter().map(|(_, handle)| handle)
     }
 
-    /// Who has a file open.
+    /// The process that has a file open.
     pub(crate) fn client_report(&self, handle: HandleId) -> Option<ClientReport> {
         let client = self.clients.streams.client_state(handle)?;
         Some(ClientReport::new(client.opener.process_number().unwrap_or(0), client.uid))

@@ -226,7 +226,7 @@ impl Core {
         self.data.cache.mark_clean(id, bytes.clone());
         self.writeback.bytes += length;
         let ranking = self.ranking(ino, Direction::Write, None);
-        // A buffer of recorded data may wait about as long as it took to fill; somebody who waits may not.
+        // A buffer of recorded data may wait about as long as it took to fill; a client that waits may not.
         let by_rate = match self.terms(ino, Direction::Write) {
             Some(terms) if ranking.class == Class::RealTime => Some(now.monotonic + terms.deadline),
             _ => ranking.deadline(now.monotonic, Bytes(length)),
@@ -430,8 +430,8 @@ impl Core {
         false
     }
 
-    /// Writes dirty blocks when memory runs short, unless enough is on its way: whoever still finds no memory when
-    /// that has ended comes again.
+    /// Writes dirty blocks when memory runs short, unless enough is on its way. An operation that still finds no memory when that
+    /// has ended comes again.
     pub(super) fn write_back_for_memory(&mut self, now: Now) {
         // A quarter of the memory is as much as makes room; what is not full yet would be written in pieces.
         if self.writeback.requests >= FEW_REQUESTS || self.writeback.bytes >= self.data.cache.capacity() / 4 {

@@ -74,9 +74,9 @@ impl WritePlan {
         }
     }
 
-    /// Hands over the buffer that holds the bytes of the write, from its first on, instead of copying them. Of the same pool; nobody
-    /// else has it. Gives it back when its length is not that of the write, or the write does not replace a whole buffer of that
-    /// length.
+    /// Hands over the buffer that holds the bytes of the write, from its first on, instead of copying them. Of the same pool, and
+    /// held nowhere else. Gives it back when its length is not that of the write, or the write does not replace a whole buffer of
+    /// that length.
     ///
     /// # Errors
     /// The buffer: copy the bytes.
@@ -90,7 +90,8 @@ impl WritePlan {
         }
     }
 
-    /// After [`Core::write_end`], the buffer that is free instead of one that was handed over, of the same length; nobody else has it.
+    /// After [`Core::write_end`], the buffer that is free instead of one that was handed over, of the same length; it is held
+    /// nowhere else.
     pub fn take_back(self) -> Option<Buffer> {
         self.handed_over
     }
@@ -200,7 +201,7 @@ impl Core {
         Progress::Ready(Ok(plan))
     }
 
-    /// Takes setuid and setgid from a file that somebody without privilege changes.
+    /// Takes setuid and setgid from a file that a caller without privilege changes.
     pub fn drop_privileges(&mut self, now: Now, ino: Ino, caller: Caller) {
         let Some(inode) = self.metadata.get(ino) else { return };
         if check_flags(inode, InodeFlags::IMMUTABLE).is_err() {
@@ -234,7 +235,7 @@ impl Core {
         self.metadata.get(ino).is_some_and(|inode| inode.xattr(CAPABILITY_XATTR).is_some())
     }
 
-    /// The capability of a file goes with what it held, whoever changes it: it was given to those bytes.
+    /// The capability of a file goes with what it held, whatever caller changes it: it was given to those bytes.
     pub fn drop_capability(&mut self, now: Now, ino: Ino) {
         let is_fixed = self.flags(ino).is_ok_and(|flags| flags.contains(InodeFlags::IMMUTABLE));
         if self.has_capability(ino) && !is_fixed && self.check_writable().is_ok() {
@@ -327,14 +328,14 @@ impl Core {
                     block.filling.swap_remove(index);
                 }
                 if let Some(handed_over) = plan.handed_over.take() {
-                    // The plan is not somebody else.
+                    // The plan is no other holder.
                     drop(buffer);
                     plan.handed_over = Some(block.memory.take_over(start, handed_over));
                 }
                 let was_clean = block.dirty.is_empty();
                 self.data.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.data.cache.touch(id);
-                // What is written of it later is one request. Who records and has found no place has no promise either.
+                // What is written of it later is one request. A recorder that has found no place has no promise either.
                 if was_clean && self.terms(ino, Direction::Write).is_none() {
                     self.note_accepted(Bytes(range.len() as u64));
                 }
@@ -393,7 +394,7 @@ impl Core {
         Some(Ok(length))
     }
 
-    /// The file is recorded at a known rate, or may be at one that nobody knows, and no more of it waits for the device than comes in
+    /// The file is recorded at a known rate, or may be at an unknown one, and no more of it waits for the device than comes in
     /// [`RECORDING_AHEAD`], or than its terms need.
     fn keeps_its_rate(&self, now: Now, ino: Ino, handle: HandleId) -> bool {
         let Some(file) = self.data.files.get(&ino) else { return false };
@@ -411,7 +412,7 @@ impl Core {
     }
 
     pub(super) fn wake_throttled(&mut self, now: Now) {
-        // Nobody may go.
+        // No writer may go.
         if self.is_overfull(true) && !self.has_failed() {
             return;
         }

@@ -1,7 +1,7 @@
 //! Persistent reservations: the device itself refuses the writes of hosts that are not registered with it.
 //!
 //! **For:** a seam that a simulated device can stand behind, and the block layer's ioctls (linux/pr.h), which mean the same for
-//! SCSI and NVMe. **Excludes:** when to reserve and whom to preempt.
+//! SCSI and NVMe. **Excludes:** when to reserve and which host to preempt.
 //!
 //! The type is "write exclusive, registrants only": each path of the holder is registered with the same key, and a host that
 //! waits for the volume may read it.
@@ -153,7 +153,7 @@ impl Reservations for BlockReservations<'_> {
 mod tests {
     use super::*;
 
-    /// Most devices have none: then nothing changes for whoever asks.
+    /// Most devices have none: then nothing changes for the caller.
     #[test]
     fn what_has_no_reservations_says_so() {
         let file = tempfile::tempfile().unwrap();

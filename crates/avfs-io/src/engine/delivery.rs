@@ -1,7 +1,7 @@
 //! From the engine to the filesystem: the threads on which completions are delivered.
 //!
-//! **State:** the completions and promises that nobody has taken yet. **Invariants:** what was pushed before
-//! [`Delivery::close`] is delivered, once; promises in their order.
+//! **State:** the completions and promises that were not taken yet. **Invariants:** what was pushed before [`Delivery::close`] is
+//! delivered, once; promises in their order.
 
 use super::start::now;
 use crate::engine_core::{Incident, Promise};

@@ -110,15 +110,15 @@ impl Ring {
         })
     }
 
-    /// Makes the next [`wait`](Self::wait) return when somebody writes to the eventfd.
+    /// Makes the next [`wait`](Self::wait) return when the eventfd is written to.
     pub(super) fn arm_wake(&mut self) {
         if self.wake_armed {
             return;
         }
         let fd = types::Fd(self.wake.as_raw_fd());
         let entry = opcode::Read::new(fd, (&raw mut *self.wake_count).cast(), size_of::<u64>() as u32);
-        // SAFETY: the counter is 8 bytes on the heap, touched by nobody else, and lives until the answer to this
-        // entry was taken (`drop` leaks it otherwise); so does the descriptor.
+        // SAFETY: the counter is 8 bytes on the heap, touched by nothing else, and lives until the answer to this entry was taken
+        // (`drop` leaks it otherwise); so does the descriptor.
         self.wake_armed = unsafe { push(&mut self.uring, &entry.build().user_data(WAKE)) };
     }
 

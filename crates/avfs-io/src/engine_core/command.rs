@@ -138,7 +138,7 @@ impl Command {
         self.flush_due || self.current()[0].operation == IoOperation::Flush
     }
 
-    /// True when what the current transfer moves must be on stable storage before anybody hears of its end.
+    /// True when what the current transfer moves must be on stable storage before its end is told.
     fn is_durable(&self) -> bool {
         self.current().iter().any(|one| one.operation == IoOperation::Write { durable: true })
     }

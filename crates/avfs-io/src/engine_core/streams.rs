@@ -8,10 +8,11 @@
 //! A reader for which there is nearly room is promised the part of its rate for which there is, and the rest when there is more. As best
 //! effort alone it waited for seconds while the device had a fourteenth of its time free.
 //!
-//! As long as nobody uses the device without a guarantee, streams are promised nearly all of it. A copy reads on and on as a player
-//! does, and held the last of it for two to four seconds: with copies and random reads that came in the same moment, of twelve
-//! players who had just begun some were late in one of three rehearsals. So what is admitted beside nobody, and would not be beside others,
-//! is served as a stream, but promised nothing before it is known to be one: should others come, it is refused.
+//! As long as nothing without a guarantee uses the device, streams are promised nearly all of it. A copy reads on and on as a
+//! player does, and held the last of it for two to four seconds. With copies and random reads that came in the same moment, of
+//! twelve players that had just begun some were late in one of three rehearsals. So a stream that is admitted only because there is
+//! no background load is promised nothing before it is known to be one. It is served as a stream meanwhile; should others come, it
+//! is refused.
 
 use super::incidents::{Incident, Incidents};
 use rtsched::{
@@ -196,7 +197,7 @@ impl Streams {
         }
     }
 
-    /// Others have come, beside whom those that are only guessed to be streams would not have been admitted: nothing was promised.
+    /// Others have come, beside which guessed streams would not have been admitted: nothing was promised.
     fn refuse_guessed(&mut self, scheduler: &mut Scheduler, now: Instant) {
         let background = scheduler.background_load(now);
         while background != BackgroundLoad::Nothing
@@ -347,8 +348,8 @@ mod tests {
         }
     }
 
-    /// The thirteenth of thirteen players was refused for a hundredth of the device, and was never asked for again until
-    /// somebody left.
+    /// The thirteenth of thirteen players was refused for a hundredth of the device, and was never asked for again until another
+    /// stream left.
     #[test]
     fn a_stream_without_room_is_asked_for_again_though_no_other_leaves() {
         let config = Config::default();
@@ -392,7 +393,7 @@ mod tests {
         assert!(
             declared.report(&scheduler).iter().all(|one| one.admitted.is_some() != one.rejected.is_some())
         );
-        // Who waits and leaves is not admitted afterwards.
+        // A stream that waits and leaves is not admitted afterwards.
         declared.declare(&mut scheduler, now, StreamId(3), None);
         for (id, admitted) in before {
             if admitted {
@@ -400,7 +401,7 @@ mod tests {
             }
         }
         assert!(streams(&declared, &scheduler).iter().all(|&(id, admitted)| id != 3 && admitted));
-        // Who wants more than there is keeps what it has, and hears why.
+        // A stream that wants more than there is keeps what it has, and hears why.
         declared.declare(
             &mut scheduler,
             now,
@@ -426,7 +427,7 @@ mod tests {
         declared
     }
 
-    /// The highest rates of an eighth stream with which all are admitted, beside others and beside nobody.
+    /// The highest rates of an eighth stream with which all are admitted, beside others and without them.
     fn highest(background: BackgroundLoad) -> Bitrate {
         let fits = |megabits: u64| {
             let mut scheduler = Scheduler::new(Config::default());
@@ -438,7 +439,7 @@ mod tests {
         )
     }
 
-    /// Somebody without a guarantee takes a tenth of the device.
+    /// Best effort takes a tenth of the device.
     fn copy(scheduler: &mut Scheduler) {
         for id in 0..64 {
             let request = Request {
@@ -454,9 +455,9 @@ mod tests {
         }
     }
 
-    /// A copy came together with others that nobody had seen yet. It was promised the last of the device as a thirteenth player, held
-    /// it for two to four seconds, and of twelve who had just begun some were late in 24 of 72 rehearsals. The boundary pair: what
-    /// others leave is promised at once, a megabit more only to who is known to be a stream.
+    /// A copy came together with others that had not been seen yet. It was promised the last of the device as a thirteenth player,
+    /// and held it for two to four seconds. Of twelve players that had just begun some were late in 24 of 72 rehearsals. The
+    /// boundary pair: what others leave is promised at once, a megabit more only to a confirmed stream.
     #[test]
     fn the_last_of_the_device_is_promised_only_to_confirmed_streams() {
         let (above_others, above_nothing) =
@@ -476,7 +477,7 @@ mod tests {
             assert!(terms.is_some());
             let now = told(&mut declared, &mut scheduler);
             assert_eq!(now.get(&8), (!at_once).then_some(&terms), "once, {rate:?}");
-            // It is promised now, whoever comes.
+            // It is promised now, whatever comes.
             copy(&mut scheduler);
             assert!(told(&mut declared, &mut scheduler).is_empty());
             assert_eq!(streams(&declared, &scheduler).last(), Some(&(8, true)));
@@ -532,7 +533,7 @@ mod tests {
             let (promised, is_lacking) = told(&declared, &scheduler);
             assert!(is_lacking && promised.is_some() == in_part, "{spec:?}: {promised:?}");
             assert!(promised.is_none_or(|rate| rate <= most && rate >= spec.rate.0 / 2), "{promised:?}");
-            // Nobody leaves: it is asked for again, and keeps what it has. Others leave: it has all that it wants.
+            // No stream leaves: it is asked for again, and keeps what it has. Others leave: it has all that it wants.
             let later = Instant::ZERO + ASKED_AGAIN;
             declared.promises(&mut scheduler, later, &mut Vec::new());
             assert_eq!(told(&declared, &scheduler), (promised, true));

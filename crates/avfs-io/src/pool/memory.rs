@@ -85,7 +85,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.at(offset, length), length) }
     }
 
-    /// Nobody else may have these bytes.
+    /// These bytes may be held nowhere else.
     pub(super) fn receive(
         &self,
         offset: usize,
@@ -99,8 +99,8 @@ impl Memory {
             libc::iovec { iov_base: self.at(offset, length).cast(), iov_len: length },
             libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
         ];
-        // SAFETY: the kernel writes to `head` and `tail`, which are borrowed for as long, and to bytes inside the mapping (`at` checks), for
-        // which any value is valid and which nobody else has.
+        // SAFETY: the kernel writes to `head` and `tail`, which are borrowed for as long, and to bytes inside the mapping (`at`
+        // checks), for which any value is valid and which are held nowhere else.
         let received = unsafe { libc::readv(from.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }

@@ -1,4 +1,4 @@
-//! Memory for requests whose bytes nobody looks at.
+//! Memory for requests whose bytes are not looked at.
 
 use super::{Buffer, MAX_BUFFER, Pool};
 use crate::request::Segment;

@@ -32,7 +32,7 @@ pub struct SimEngine {
     flushes: BTreeMap<IoTag, usize>,
     /// What the device was given so far, to number it.
     given: u64,
-    /// Those that went to the device, if anybody wants to know.
+    /// Those that went to the device, if they are wanted.
     commands: Option<Vec<SimCommand>>,
     timing: Option<Box<dyn Timing>>,
     gate: Arc<Gate>,
@@ -328,8 +328,7 @@ impl SimEngine {
         })
     }
 
-    /// The process that owns the engine dies: what is at the device is done there, nobody hears of it, and what waits never
-    /// gets there.
+    /// The process that owns the engine dies. What is at the device is done there and not told, and what waits never gets there.
     pub fn abandon(mut self, rng: &mut impl Rng) {
         for AtDevice { command, begun, .. } in std::mem::take(&mut self.at_device) {
             let _ = self.transfer(&command, begun, rng);

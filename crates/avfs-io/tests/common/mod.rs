@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static PROCESSES: Mutex<()> = Mutex::new(());
 
-/// While this is held, no test starts a process. Whoever asserts that a device is free again holds it: until a process
-/// that is being started has become its program, it holds everything open that this one has, and so the device's lock.
+/// While this is held, no test starts a process. A test that asserts that a device is free again holds it. Until a process that is
+/// being started has become its program, it holds everything open that this one has, and so the device's lock.
 pub(crate) fn no_process_starts() -> MutexGuard<'static, ()> {
     PROCESSES.lock().unwrap_or_else(PoisonError::into_inner)
 }

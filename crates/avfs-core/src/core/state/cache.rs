@@ -74,8 +74,8 @@ impl BlockMemory {
         self.0.iter().any(Buffer::is_shared)
     }
 
-    /// Takes `bytes`, of their length, for the buffer that begins at `start`, and gives that back. Where somebody else has that one, it
-    /// stays, the bytes are copied to it, and they are given back.
+    /// Takes `bytes`, of their length, for the buffer that begins at `start`, and gives that back. Where that one is held
+    /// elsewhere, it stays, the bytes are copied to it, and they are given back.
     pub(in crate::core) fn take_over(&mut self, start: usize, bytes: Buffer) -> Buffer {
         let each = self.0[0].len();
         debug_assert!(start.is_multiple_of(each) && bytes.len() == each);
@@ -111,7 +111,7 @@ pub(in crate::core) struct CacheBlock {
     pub(in crate::core) in_writing: RangeSet,
     /// How many requests the device has refused since one succeeded.
     pub(in crate::core) refused: u32,
-    /// Bytes that clients copy into now, outside the core, one range for each client: nobody else touches them.
+    /// Bytes that clients copy into now, outside the core, one range for each client: no other client touches them.
     pub(in crate::core) filling: SmallVec<[(u32, u32); 2]>,
     /// Kept for an operation that is being tried.
     pub(in crate::core) held: u32,
@@ -159,7 +159,7 @@ pub(in crate::core) struct Cache {
     wanted_bytes: u64,
     /// What clients can read, as far as it came from the device, since the cache was made.
     loaded_bytes: u64,
-    /// What nobody had taken of it when its block went, and what nobody has taken of blocks to which no player will come.
+    /// What had not been taken of it when its block went, and what was not taken of blocks to which no player will come.
     unread_gone: u64,
     unread_idle: u64,
 }
@@ -187,12 +187,12 @@ impl Cache {
         self.wanted_bytes
     }
 
-    /// Bytes that were read from the device for clients, and how many of them nobody has taken, and no player will come to.
+    /// Bytes that were read from the device for clients, and how many of them were not taken, and no player will come to.
     pub(in crate::core) fn loaded_bytes(&self) -> (u64, u64) {
         (self.loaded_bytes, self.unread_gone + self.unread_idle)
     }
 
-    /// These bytes of the block have come from the device, for whoever reads them.
+    /// These bytes of the block have come from the device, for its readers.
     pub(in crate::core) fn mark_loaded(&mut self, id: BlockId, range: Range<u64>) {
         self.loaded_bytes += range.end - range.start;
         self.change_unread(id, |unread| unread.insert(range));
@@ -346,7 +346,7 @@ impl Cache {
         block.valid.insert(range.clone());
         block.dirty.insert(range.clone());
         self.dirty_bytes += block.dirty.total() - before;
-        // What is written over, nobody can read any more.
+        // What is written over cannot be read any more.
         self.mark_read(id, range);
     }
 

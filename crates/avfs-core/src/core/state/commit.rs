@@ -61,7 +61,7 @@ impl Commit {
         self.oldest_pending.get_or_insert(now);
     }
 
-    /// Somebody needs what is pending to become durable.
+    /// A client needs what is pending to become durable.
     pub(in crate::core) fn want(&mut self) {
         self.wanted = true;
     }
@@ -75,7 +75,7 @@ impl Commit {
         self.data += 1;
     }
 
-    /// Who waits for a commit.
+    /// The operations that wait for a commit.
     pub(in crate::core) fn tickets(&self) -> impl Iterator<Item = &Ticket> {
         self.waiters.iter().map(|waiter| &waiter.ticket)
     }

@@ -111,7 +111,7 @@ impl Expectation {
         self.forget(size.div_ceil(BLOCK)..u64::MAX);
     }
 
-    /// Somebody else decides about these pages.
+    /// It is decided elsewhere about these pages.
     pub(in crate::core) fn forget(&mut self, pages: Range<u64>) {
         self.undecided = RangeSet::default();
         self.marks = 0;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use units::{Duration, Timestamp};
 
-/// What is kept of a file that nobody uses: what is in memory of it. A cache full of small files has very many of these.
+/// What is kept of a file that no client uses: what is in memory of it. A cache full of small files has very many of these.
 #[derive(Debug, Default)]
 pub(in crate::core) struct RestingFile {
     /// See [`FileState::blocks`]; all are clean and idle.
@@ -45,8 +45,8 @@ pub(in crate::core) struct FileState {
     pub(in crate::core) claimed: u64,
     /// Which holes its writers are about to fill.
     pub(in crate::core) expectation: Expectation,
-    /// File blocks that have a place, unwritten, only because they are expected: nobody has written them or asked for
-    /// them, and they are given back if nobody does.
+    /// File blocks that have a place, unwritten, only because they are expected. No client has written them or asked for them, and
+    /// they are given back if none does.
     pub(in crate::core) reserved: RangeSet,
     pub(in crate::core) readers: u32,
     pub(in crate::core) writers: u32,
@@ -117,7 +117,7 @@ pub(in crate::core) struct Touched {
 }
 
 impl FileState {
-    /// Somebody opened it with these flags (+1), or closed it (-1).
+    /// A client opened it with these flags (+1), or closed it (-1).
     pub(in crate::core) fn count_client(&mut self, flags: OpenFlags, change: i32) {
         let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
         *count = count.saturating_add_signed(change);
@@ -127,8 +127,7 @@ impl FileState {
         self.loads == 0 && self.writes == 0
     }
 
-    /// True when nobody uses it, and the inode says everything but what is in memory; whether blocks are clean is
-    /// not asked.
+    /// True when no client uses it, and the inode says everything but what is in memory; whether blocks are clean is not asked.
     pub(in crate::core) fn is_unused(&self) -> bool {
         self.readers == 0
             && self.writers == 0

@@ -47,7 +47,7 @@ pub enum Operation {
         offset: u64,
         /// The bytes.
         data: Vec<u8>,
-        /// Who writes, if they may not leave setuid and setgid standing.
+        /// The caller that writes, if it may not leave setuid and setgid standing.
         unprivileged: Option<Caller>,
     },
     /// Everything of one inode becomes durable.
@@ -83,7 +83,7 @@ pub enum Operation {
     },
     /// See [`Core::rename`].
     Rename {
-        /// Who asks; a whiteout is theirs.
+        /// The caller; it owns a whiteout.
         caller: Caller,
         /// Where the name stands.
         parent: Ino,
@@ -109,8 +109,8 @@ pub enum Operation {
     Checkpoint,
     /// The core asks a file itself how fast it plays.
     Probe(Box<Probing>),
-    /// What holds for a file or directory, and who says so. A file whose rate nobody says is asked itself first, as it is when
-    /// somebody plays it; what it says is known to nobody else.
+    /// What holds for a file or directory, and which source says so. A file of unknown rate is asked itself first, as it is when a
+    /// client plays it. What it says is told to this caller alone.
     Explain {
         /// Which.
         ino: Ino,

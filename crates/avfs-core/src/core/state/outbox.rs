@@ -10,12 +10,12 @@ use rtsched::{Confidence, StreamId, StreamSpec};
 use smallvec::SmallVec;
 use units::Ino;
 
-/// Requests that nobody wants any more.
+/// Requests that are not wanted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancellation {
     /// This one.
     Request(IoTag),
-    /// All of a stream: who plays it is elsewhere.
+    /// All of a stream: its player is elsewhere.
     Stream(StreamId),
 }
 
@@ -30,15 +30,15 @@ pub struct Outbox {
     pub streams: Vec<(StreamId, Option<(StreamSpec, Confidence)>)>,
     /// What becomes of requests that were handed over before, before [`requests`](Self::requests) are.
     pub promotions: Vec<Promotion>,
-    /// What nobody wants any more.
+    /// What is not wanted any more.
     pub cancellations: Vec<Cancellation>,
     /// Operations that ended.
     pub finished: Vec<(Ticket, Outcome)>,
-    /// What clients have asked to read, or have read. It is nothing to do, and wakes nobody.
+    /// What clients have asked to read, or have read. It is nothing to do, and wakes no thread.
     pub takes: SmallVec<[Take; 1]>,
 }
 
-/// A client's read, as those see it who watch.
+/// A client's read, as an observer sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
     /// Whose.
@@ -61,7 +61,7 @@ impl Outbox {
             && self.finished.is_empty()
     }
 
-    /// Somebody now waits for a request, handed over already or not.
+    /// A client now waits for a request, handed over already or not.
     pub(in crate::core) fn promote(&mut self, promotion: Promotion) {
         // Tags ascend in the order in which requests are made.
         match self.requests.binary_search_by_key(&promotion.tag, |request| request.tag) {

@@ -54,7 +54,7 @@ impl Replacements {
         std::mem::take(&mut self.held_back)
     }
 
-    /// Who waits for it to go on.
+    /// The operations that wait for it to go on.
     pub(in crate::core) fn held_back(&self) -> &[Ticket] {
         &self.held_back
     }
