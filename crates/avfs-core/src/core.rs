@@ -58,7 +58,7 @@ use units::Now;
 
 pub use holdings::Holding;
 pub(crate) use names::MAX_XATTR_BYTES;
-pub use policies::Informant;
+pub use policies::RateSource;
 pub use state::HANDED_OVER_BYTES;
 pub use state::operation::{Operation, Outcome, Probing, Ticket};
 pub use state::outbox::{Cancellation, Outbox, Take};

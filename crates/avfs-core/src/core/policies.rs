@@ -1,7 +1,7 @@
 //! Finding out what holds for a file: which sources are asked, in which order, and when.
 
 use super::state::Core;
-use super::state::file::Told;
+use super::state::file::DiscoveredRate;
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
@@ -12,7 +12,7 @@ use units::Ino;
 
 /// What tells of a file where no policy was written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Informant {
+pub enum RateSource {
     /// The reader of the container's headers.
     Container,
     /// The observer of what its clients do.
@@ -52,7 +52,7 @@ impl Core {
     /// the nearest to the root, the configuration, the container, what was observed: these two as `told`.
     ///
     /// Of a file with several names only one counts: that which it has had for longest without a change.
-    pub(super) fn levels(&self, ino: Ino, told: Told) -> Vec<Level> {
+    pub(super) fn levels(&self, ino: Ino, told: DiscoveredRate) -> Vec<Level> {
         let source = |at| if at == ino { Source::Own } else { Source::Directory(at) };
         let mut levels: Vec<_> =
             self.line_to_root(ino).map(|(at, inode)| Level::of_inode(source(at), inode)).collect();
@@ -71,7 +71,7 @@ impl Core {
         levels
     }
 
-    pub(super) fn told(&self, ino: Ino) -> Told {
+    pub(super) fn told(&self, ino: Ino) -> DiscoveredRate {
         self.data.files.get(&ino).and_then(|file| file.told.as_deref().copied()).unwrap_or_default()
     }
 
@@ -84,7 +84,7 @@ impl Core {
         self.explain_with(ino, self.told(ino))
     }
 
-    pub(super) fn explain_with(&self, ino: Ino, told: Told) -> Result<PolicyReport> {
+    pub(super) fn explain_with(&self, ino: Ino, told: DiscoveredRate) -> Result<PolicyReport> {
         self.metadata.get(ino).ok_or(Error::Stale)?;
         let describe = |source| match source {
             Source::Own => PolicySource::Own,
@@ -113,12 +113,12 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Stale`]: no client uses such a file.
-    pub fn inform(&mut self, ino: Ino, informant: Informant, settings: Settings) -> Result<()> {
+    pub fn record_rate(&mut self, ino: Ino, source: RateSource, settings: Settings) -> Result<()> {
         let file = self.data.files.get_mut(&ino).ok_or(Error::Stale)?;
         let told = file.told.get_or_insert_default();
-        match informant {
-            Informant::Container => told.container = settings,
-            Informant::Observation => told.observation = settings,
+        match source {
+            RateSource::Container => told.container = settings,
+            RateSource::Observation => told.observation = settings,
         }
         self.clients.streams.file_mut(ino).is_observed = told.is_only_observed();
         self.learn_policy(ino);

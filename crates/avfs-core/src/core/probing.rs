@@ -6,7 +6,7 @@
 //! for each time a file is used, and no client waits for it. A probe reads at most 1 MiB, as best effort, and what is in memory
 //! already from there. A client that only wants to know changes nothing.
 
-use super::policies::Informant;
+use super::policies::RateSource;
 use super::state::Core;
 use super::state::operation::{Operation, Probing, Progress, Stage, Ticket, Waiting};
 use crate::config::{Rate, Settings};
@@ -147,7 +147,7 @@ impl Core {
                     finding.basis
                 );
                 // The client that used it may be gone.
-                let _ = self.inform(ino, Informant::Container, settings(&finding));
+                let _ = self.record_rate(ino, RateSource::Container, settings(&finding));
             }
             Err(Refusal::NotMedia) => {}
             Err(refusal) => tracing::info!("{path:?} does not tell its rate: {refusal}"),

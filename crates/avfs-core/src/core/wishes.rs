@@ -2,7 +2,7 @@
 //!
 //! **For:** asking a file its rate, believing what was observed, taking requests back. **Excludes:** deciding. **State:** none of its own.
 
-use super::policies::Informant;
+use super::policies::RateSource;
 use super::state::Core;
 use super::state::outbox::Cancellation;
 use crate::config::quantity::is_bitrate;
@@ -19,7 +19,7 @@ impl Core {
                     tracing::debug!(%ino, kilobits = rate.0 / 1000, "a client has a rate of its own");
                     let settings = Settings { rate: Some(Rate::Bitrate(rate)), ..Settings::default() };
                     // It is open, so it is there.
-                    let _ = self.inform(ino, Informant::Observation, settings);
+                    let _ = self.record_rate(ino, RateSource::Observation, settings);
                 }
                 Wish::Observed(..) => {}
                 Wish::Cancel(stream) => {

@@ -3,7 +3,7 @@
 use crate::players::wave;
 use avfs_core::Error;
 use avfs_core::config::{Config, Rate, Settings};
-use avfs_core::core::{Core, Informant, Operation, Outcome, WriteStart};
+use avfs_core::core::{Core, Operation, Outcome, RateSource, WriteStart};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
@@ -405,15 +405,15 @@ fn what_was_found_in_a_file_is_heard_last_and_at_once() {
         rate: Some(Rate::Bitrate(Bitrate::from_megabits(megabits))),
         ..Settings::default()
     };
-    let inform = |volume: &mut SimVolume, informant, settings| {
-        volume.with(|core, _| core.inform(file, informant, settings))
+    let record_rate = |volume: &mut SimVolume, source, settings| {
+        volume.with(|core, _| core.record_rate(file, source, settings))
     };
     volume.sync().unwrap();
-    assert_eq!(inform(&mut volume, Informant::Container, rate(10)), Err(Error::Stale));
+    assert_eq!(record_rate(&mut volume, RateSource::Container, rate(10)), Err(Error::Stale));
     let handle = open(&mut volume, file, OpenFlags::READ);
-    inform(&mut volume, Informant::Observation, rate(5)).unwrap();
+    record_rate(&mut volume, RateSource::Observation, rate(5)).unwrap();
     assert_eq!(decided(&volume, file, "rate"), ("5 Mbit/s".to_owned(), PolicySource::Observation));
-    inform(&mut volume, Informant::Container, rate(10)).unwrap();
+    record_rate(&mut volume, RateSource::Container, rate(10)).unwrap();
     assert_eq!(decided(&volume, file, "rate"), ("10 Mbit/s".to_owned(), PolicySource::Container));
     assert_eq!(volume.streams()[0].bits_per_second, 10_000_000);
     set(&mut volume, Ino::ROOT, "bitrate", "20 Mbit/s").unwrap();

@@ -86,19 +86,19 @@ pub(in crate::core) struct FileState {
     pub(in crate::core) pages_are_true: bool,
     /// The free space that a recorder keeps ahead of itself, as its policy has it.
     pub(in crate::core) window_units: Option<usize>,
-    pub(in crate::core) told: Option<Box<Told>>,
+    pub(in crate::core) told: Option<Box<DiscoveredRate>>,
     /// What it was found to be, and how long a frame of it is shown.
     pub(in crate::core) found: Option<(Container, Option<Duration>)>,
 }
 
 /// What was told of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::core) struct Told {
+pub(in crate::core) struct DiscoveredRate {
     pub(in crate::core) container: Settings,
     pub(in crate::core) observation: Settings,
 }
 
-impl Told {
+impl DiscoveredRate {
     /// The same, and what the container was found to say.
     pub(in crate::core) fn with_container(self, container: Settings) -> Self {
         Self { container, ..self }
