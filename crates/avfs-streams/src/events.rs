@@ -82,7 +82,7 @@ impl<K: Default, F> Streams<K, F> {
         let reads_only = client.direction == Direction::Read;
         let player = client.player.get_or_insert_default();
         player.came.get_or_insert(now);
-        if player.only_looks(offset, end, size) {
+        if player.probes_header(offset, end, size) {
             return None;
         }
         player.return_to(offset, end);

@@ -23,11 +23,11 @@ const OWN_PACE: Duration = Duration::from_secs(2);
 
 /// A read no longer than this, no farther than [`EDGE`] from an end of its file, looks at a header or an index. Windows' Explorer
 /// and players were seen to do so while they play on. Longer ones, and those elsewhere, are pictures. Measured.
-const LOOK: u64 = 64 << 10;
+const HEADER_PROBE: u64 = 64 << 10;
 /// A look is no farther than this from the begin or the end of its file. Explorer and players were seen to look there. Measured.
 const EDGE: u64 = 1 << 20;
 /// A client that looks more often without reading on is no longer where it was. An estimator's window.
-const MOST_LOOKS: u32 = 4;
+const MOST_HEADER_PROBES: u32 = 4;
 
 /// Where a client reads on and on, and what was read ahead of it there.
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ pub struct Player<K> {
     /// Where it did before, and may read on, the latest first.
     pub elsewhere: Vec<ReadCursor<K>>,
     /// The header or index at which it looked since, and how often it looked at any.
-    look: Option<(Range<u64>, u32)>,
+    header_probe: Option<(Range<u64>, u32)>,
     /// Whether it takes more than is played.
     pub pace: LeakyBucket,
     /// Whether it rests as players do.
@@ -169,11 +169,11 @@ impl<K: Default> Player<K> {
 
     /// It only looks at a header or an index, and plays on where it is. A client that goes on behind what it looked at has jumped
     /// there.
-    pub fn only_looks(&mut self, offset: u64, end: u64, size: u64) -> bool {
-        let is_look = end - offset <= LOOK && (end <= EDGE || offset.saturating_add(EDGE) >= size);
+    pub fn probes_header(&mut self, offset: u64, end: u64, size: u64) -> bool {
+        let is_look = end - offset <= HEADER_PROBE && (end <= EDGE || offset.saturating_add(EDGE) >= size);
         let goes_on = |place: &ReadCursor<K>| !place.pattern.would_jump(offset, end);
         let is_elsewhere = is_look && self.is_run() && !self.places().any(goes_on);
-        let before = self.look.take();
+        let before = self.header_probe.take();
         if !is_elsewhere {
             return false;
         }
@@ -182,16 +182,16 @@ impl<K: Default> Player<K> {
             let (begin, behind) = (before.start.saturating_sub(EDGE), before.end.saturating_add(EDGE));
             before == (offset..end) || behind < offset || end < begin
         });
-        let stays = looks <= MOST_LOOKS && is_a_look;
+        let stays = looks <= MOST_HEADER_PROBES && is_a_look;
         if stays {
-            self.look = Some((offset..end, looks));
+            self.header_probe = Some((offset..end, looks));
         }
         stays
     }
 
     /// This is a header or an index at which it only looks.
     pub fn looks_at(&self, at: u64) -> bool {
-        self.look.as_ref().is_some_and(|(look, _)| look.contains(&at))
+        self.header_probe.as_ref().is_some_and(|(look, _)| look.contains(&at))
     }
 
     /// It asks for something here; what was kept for it where it does not read any more.

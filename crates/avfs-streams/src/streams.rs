@@ -511,7 +511,7 @@ impl<K: Default, F> Streams<K, F> {
     }
 
     /// True when this is a header or an index, at which a client only looks that plays elsewhere.
-    pub fn only_looks_at(&self, handle: HandleId, at: u64) -> bool {
+    pub fn is_header_probe(&self, handle: HandleId, at: u64) -> bool {
         self.player(handle).is_some_and(|player| player.looks_at(at))
     }
 
@@ -547,7 +547,7 @@ impl<K: Default, F> Streams<K, F> {
         if let Some(need) = self.earliest_need_of_frame(facts, handle) {
             return Some(need);
         }
-        if self.only_looks_at(handle, at) {
+        if self.is_header_probe(handle, at) {
             return None;
         }
         let player = self.player(handle)?;

@@ -98,7 +98,7 @@ impl Core {
             let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
             self.clients.streams.interrupt_frame(&facts, ino);
             let is_frame = self.clients.streams.sequence_of(ino, Direction::Read).is_some();
-            let begins = offset == 0 && !self.clients.streams.only_looks_at(handle, offset);
+            let begins = offset == 0 && !self.clients.streams.is_header_probe(handle, offset);
             let goes_on = begins || is_frame || self.goes_on(handle, offset);
             let sequential = goes_on && self.clients.streams.policy(ino).prefetch_depth() > Bytes::ZERO;
             let need = self.need(now, ino, handle, offset, Bytes::ZERO);
