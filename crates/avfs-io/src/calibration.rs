@@ -7,12 +7,12 @@
 //! measurement ends, however slow the device is.
 //!
 //! Each stage has a part of the time. What is wanted is the average that a command holds the device for when there is always
-//! another one ([`ServiceTime`]), so a stage keeps the device busy with as many commands as suit it, and divides. Where reads
-//! come one by one, each is timed by itself, and the longest and the shortest tenth are left out: what a busy host is late
-//! with is not the device's, and a two-hundredth more would refuse a stream that the device carries. Writes begin
-//! with the longest, and of each length the first half of the time is not counted: it fills a write-back cache with writes
-//! of that length, and what is counted then are the platters. A cache that takes longer to fill is not seen through; then
-//! writes come out faster than reads, which [`Measured::has_unfilled_cache`] tells.
+//! another one ([`ServiceTime`]), so a stage keeps the device busy with as many commands as suit it, and divides. Where reads come
+//! one by one, each is timed by itself, and the longest and the shortest tenth are left out. What a busy host is late with is not
+//! the device's, and a two-hundredth more would refuse a stream that the device carries. Writes begin with the longest, and of each
+//! length the first half of the time is not counted: it fills a write-back cache with writes of that length, and what is counted
+//! then are the platters. A cache that takes longer to fill is not seen through; then writes come out faster than reads, which
+//! [`Measured::has_unfilled_cache`] tells.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -340,8 +340,8 @@ impl Calibration {
     }
 }
 
-/// Bytes a second at the start of the device and at its end: the line through zones that has the median of all their slopes
-/// (Theil, 1950; Sen, 1968), so that two zones of eight in which the host was busy do not bend it.
+/// Bytes a second at the start of the device and at its end. It is the line through zones that has the median of all their slopes
+/// (Theil, 1950; Sen, 1968). So two zones of eight in which the host was busy do not bend it.
 fn ends(zones: &[Bytes; ZONES]) -> [Bytes; 2] {
     // Each was read from its own start on.
     let rate = |zone: usize| zones[zone].0 as f64;
@@ -370,7 +370,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// What writes take of each length that the scheduler wants to know, where these `points` were measured and `line` goes through
-/// them: as many times what the line says as the measured ones around it do, evenly in the logarithm of the length.
+/// them. It is as many times what the line says as the measured ones around it do, evenly in the logarithm of the length.
 fn write_times(line: ServiceTime, points: &[(Bytes, Duration)]) -> [Duration; WRITE_LENGTHS.len()] {
     let mut factors: Vec<(f64, f64)> = points
         .iter()

@@ -426,8 +426,8 @@ fn device_error(error: &io::Error) -> IoError {
     IoError::Device(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// How long another may have the lock of a block device that is ours already: udev, which probes it, or the kernel, which takes the files
-/// of a process that was killed from it, and ends its commands, some time after the process is gone.
+/// How long another may have the lock of a block device that is ours already. Udev probes it. The kernel takes the files of a
+/// killed process from it, and ends its commands, some time after the process is gone.
 const LOCKED_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 

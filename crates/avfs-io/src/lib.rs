@@ -4,8 +4,8 @@
 //! is the sole owner of the ring and of the scheduler. **Excludes:** what the bytes mean; nothing here knows a
 //! file. **State:** one `EngineCore` under each engine owns the scheduler and every request that waits; the engine thread owns the
 //! ring and the commands at the device, a simulated engine its disk and those; the pool owns all buffer memory.
-//! **Invariants:** every device request passes the scheduler, and the gate of the lease on the volume; a buffer cannot be freed while
-//! a request or a reader holds it; each submitted request completes exactly once, also when it fails or the engine stops.
+//! **Invariants:** every device request passes the scheduler, and the gate of the lease on the volume. A buffer cannot be freed
+//! while a request or a reader holds it. Each submitted request completes exactly once, also when it fails or the engine stops.
 
 pub mod calibration;
 pub mod device;

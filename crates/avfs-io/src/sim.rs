@@ -8,9 +8,8 @@
 //! unflushed.
 //!
 //! The model of the device is the one the block layer promises and no more (Linux,
-//! `Documentation/block/writeback_cache_control.rst`): a completed write may be lost, reordered and torn until a
-//! flush that was submitted after its completion has completed; a durable write (FUA) persists itself alone; a
-//! sector of 512 bytes is atomic.
+//! `Documentation/block/writeback_cache_control.rst`). A completed write may be lost, reordered and torn until a flush that was
+//! submitted after its completion has completed. A durable write (FUA) persists itself alone. A sector of 512 bytes is atomic.
 
 mod disk;
 mod engine;

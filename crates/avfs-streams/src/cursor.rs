@@ -428,9 +428,10 @@ mod tests {
         }
     }
 
-    /// The first eight of a buffer that came were every second frame, and every second one was read ahead, 1 MiB and an access each. When
-    /// the others had come, what was read ahead had holes, and each of them was read when it was asked for: six players of films lost up
-    /// to 51 units in four of eight rehearsals, at 4 to 6 MiB a seek; a point of the laboratory with 26 had looked so.
+    /// The first eight of a buffer that came were every second frame, and every second one was read ahead, 1 MiB and an access
+    /// each. When the others had come, what was read ahead had holes, and each of them was read when it was asked for. Six players
+    /// of films lost up to 51 units in four of eight rehearsals, at 4 to 6 MiB a seek. A point of the laboratory with 26 had looked
+    /// so.
     #[test]
     fn what_has_not_come_yet_leaves_no_step_and_no_hole() {
         let frame = |number| PrefetchedFrame { number, bytes: 5, kept: () };

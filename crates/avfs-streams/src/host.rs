@@ -81,8 +81,8 @@ pub trait Facts {
     fn place_of(&self, ino: Ino) -> Option<DeviceOffset>;
     /// The pieces in which a file lies, in the file's order, as ranges of the device.
     fn pieces_of(&self, ino: Ino, each: &mut dyn FnMut(Range<u64>));
-    /// Where what lies on the device in one piece from `from` on ends in the file, which has `size` bytes: a request over two pieces costs
-    /// two accesses, and leaves the second one shorter by its part, which is another access.
+    /// Where what lies on the device in one piece from `from` on ends in the file, which has `size` bytes. A request over two
+    /// pieces costs two accesses, and leaves the second one shorter by its part, which is another access.
     fn piece_end(&self, ino: Ino, from: u64, size: u64) -> u64;
     /// The directory and the name of a file; of several the one that it has had for longest.
     fn name_of(&self, ino: Ino) -> Option<(Ino, &[u8])>;

@@ -4,9 +4,9 @@
 //! times. **Excludes:** what is done about it. **State:** one [`Pattern`] and one [`LeakyBucket`] for each client.
 //! **Invariants:** a function of the calls; constant memory.
 //!
-//! Requests over a network come several at once and out of order (Windows keeps up to ten of 1 MiB on their way), so
-//! no request is judged by its order alone: a run goes on as long as requests fall near the one before, and its
-//! direction is that of their mean over sixteen.
+//! Requests over a network come several at once and out of order: Windows keeps up to ten of 1 MiB on their way. So no request is
+//! judged by its order alone. A run goes on as long as requests fall near the one before, and its direction is that of their mean
+//! over sixteen.
 
 use rtsched::Direction;
 use units::{Bitrate, Bytes, Duration, Instant};
@@ -240,8 +240,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// now and then. An estimator's window.
 const RESTED: Duration = Duration::from_millis(100);
 
-/// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers; a copy
-/// asks as soon as it has one, and on a full device that tells it from a player, because there it is no faster than its share.
+/// Whether a client rests before what it asks for next. One with a clock does, however long it has to wait for answers. A copy asks
+/// as soon as it has one. On a full device that tells it from a player, because there it is no faster than its share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyDetector {
     /// When it last asked for something, or had it.

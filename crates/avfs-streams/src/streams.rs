@@ -343,8 +343,8 @@ impl<K: Default, F> Streams<K, F> {
         })
     }
 
-    /// What one access brings on average of a file that lies in pieces, each of which ends a request; `None` where that costs
-    /// no access more than a file in one piece takes: the tail of a clip lies apart, and is read with the last of its requests.
+    /// What one access brings on average of a file that lies in pieces, each of which ends a request. `None` where that costs no
+    /// access more than a file in one piece takes. The tail of a clip lies apart, and is read with the last of its requests.
     fn piece_of_reader(&self, facts: &dyn Facts, ino: Ino, rate: Bitrate) -> Option<Bytes> {
         let request = rate.bytes_in(LONG_REQUEST).0.clamp(1, LONGEST_REQUEST).next_multiple_of(REQUEST);
         let (mut bytes, mut accesses, mut piece, mut end) = (0_u64, 0, 0_u64, None);

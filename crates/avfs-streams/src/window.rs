@@ -33,10 +33,10 @@ impl ReadaheadWindow {
     }
 }
 
-/// What is asked for next behind (or before) what was asked for: up to a multiple of the longest buffer, so that
-/// requests after the first lie as blocks do; but forward it ends where what lies in one piece does, at `run_end`, and is as long as
-/// it may be where that piece would take one more request otherwise. What is left of a piece is taken with it if that is half as much
-/// more at most, and no more than `most` in all, which is at least `request`: it would be an access of its own.
+/// What is asked for next behind (or before) what was asked for. It goes up to a multiple of the longest buffer, so that requests
+/// after the first lie as blocks do. Forward it ends where what lies in one piece does, at `run_end`. It is as long as it may be
+/// where that piece would take one more request otherwise. What is left of a piece is taken with it if that is half as much more at
+/// most, and no more than `most` in all, which is at least `request`: it would be an access of its own.
 pub fn next_request(
     way: ScanDirection,
     asked: u64,
@@ -76,7 +76,7 @@ mod tests {
     proptest! {
         /// Whatever the length of requests, and of the pieces that the file lies in: each begins where the one before ended. None
         /// is empty, over two pieces or longer than it may be. The last one reaches the end, and no piece takes more of them than
-        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own: twelve players of an
+        /// it has to. (Requests that ended where blocks do left the end of each piece to a request of its own. Twelve players of an
         /// aged volume had 15.1 MiB an access where 16.4 were to be had, and some were late. The half requests of beginning players
         /// left a few MiB of most pieces to another access: 13.9 MiB in the mean where 15.1 were to be had.)
         #[test]

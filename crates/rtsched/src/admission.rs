@@ -25,9 +25,8 @@ use units::{Bitrate, Bytes, Duration, Instant, nanos};
 pub(crate) struct Sizing {
     /// What a request plays for, about.
     time: Duration,
-    /// Its deadline in quarters of that, or of its period where a request is longer than it would be: every stream has
-    /// the same time, however long its requests may be, so that no short deadline makes the others' blocking longer
-    /// than it.
+    /// Its deadline in quarters of that, or of its period where a request is longer than it would be. Every stream has
+    /// the same time, however long its requests may be. So no short deadline makes the others' blocking longer than it.
     quarters: u32,
 }
 

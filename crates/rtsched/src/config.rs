@@ -108,14 +108,14 @@ pub struct Config {
     /// Neighbouring requests are merged into commands of at most this length; 0: never. Those of an admitted stream
     /// are merged up to the length of its requests. An operator's target.
     pub max_merge: Bytes,
-    /// While there is real time, the commands at the device together take at most this percentage of the shortest time
-    /// that a real-time request had until its deadline, 1..=100; one command is always allowed. 12 was chosen by hand
-    /// on the modelled array. Fitted.
+    /// While there is real time, the commands at the device together take at most this percentage, 1..=100, of the
+    /// shortest time that a real-time request had until its deadline. One command is always allowed. 12 was chosen by
+    /// hand on the modelled array. Fitted.
     pub blocking_percent: u32,
     /// While streams hold reservations, nothing goes before their requests that would leave them less time to spare
-    /// than this percentage of the shortest deadline, 0..=50: for commands that take longer than the average by which
-    /// they are reckoned, and to notice in time that the device has become slower. 25 was chosen by hand on the
-    /// modelled array. Fitted.
+    /// than this percentage of the shortest deadline, 0..=50. It pays for commands that take longer than the average by
+    /// which they are reckoned. It also leaves time to notice that the device has become slower. 25 was chosen by hand
+    /// on the modelled array. Fitted.
     pub cushion_percent: u32,
     /// The longest single request that the classes without guarantees make: what a stream's request may find at the
     /// device, for admission. A longer one is accepted, but may make a stream late. An operator's target.

@@ -1,10 +1,10 @@
 //! The least share of the device's time that each class without guarantees gets.
 //!
-//! **For:** the floors of metadata, best effort and idle work. Time is shared, not bytes: on a device that seeks
-//! a reserved bandwidth wastes almost all of it (Povzner et al., *Fahrrad*, 2008). A floor is a server with a
-//! bandwidth, as in Abeni and Buttazzo's constant bandwidth server (1998). What its share adds up to gives a
-//! class's oldest request first a **claim**, which goes before other work without guarantees, and when that was
-//! not enough a **turn**, which competes with the real-time deadlines under a deadline of its own.
+//! **For:** the floors of metadata, best effort and idle work. Time is shared, not bytes: on a device that seeks a
+//! reserved bandwidth wastes almost all of it (Povzner et al., *Fahrrad*, 2008). A floor is a server with a bandwidth,
+//! as in Abeni and Buttazzo's constant bandwidth server (1998). What its share adds up to gives a class's oldest
+//! request first a **claim**, which goes before other work without guarantees. When that was not enough it gives a
+//! **turn**, which competes with the real-time deadlines under a deadline of its own.
 //! **Excludes:** what the classes get beyond it, in the slack. **State:** per class, since when it was not
 //! served, and what its share is a part of. **Invariants:** turns of one class demand at most its share of any time span in which it waits.
 

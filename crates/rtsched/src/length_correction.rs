@@ -1,10 +1,10 @@
 //! By how much commands of a length differ from the line.
 //!
-//! **For:** commands of the lengths that were measured take as long as they did. An array puts long writes into whole stripes
-//! and short ones not, so no line through all of them is right by 2 %, which is what the admission has to spare: the best one
-//! through a RAID5's writes says 11 % too little of 8 MiB and 5 % too much of 64 MiB. **Excludes:** the line, which learns;
-//! the correction stays. **State:** for each measured length, what it takes of what the line says. **Invariants:** what was
-//! measured is said again, within 2^-16 of it.
+//! **For:** commands of the lengths that were measured take as long as they did. An array puts long writes into whole
+//! stripes and short ones not. So no line through all of them is right by 2 %, which is what the admission has to
+//! spare. The best one through a RAID5's writes says 11 % too little of 8 MiB and 5 % too much of 64 MiB. **Excludes:**
+//! the line, which learns; the correction stays. **State:** for each measured length, what it takes of what the line
+//! says. **Invariants:** what was measured is said again, within 2^-16 of it.
 
 use crate::cost_model::{Figures, ServiceTime};
 use units::{Bytes, Duration};

@@ -157,11 +157,11 @@ impl Scheduler {
         }
     }
 
-    /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before
-    /// it had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come, with
-    /// a quarter of the cushion to spare, due when its client's grace is over;
-    /// but in all it never gets more than it would have had at its rate by its first deadline. What it is not given
-    /// remains the request's wish.
+    /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before it
+    /// had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come,
+    /// with a quarter of the cushion to spare. What is given is due when its client's grace is over. In all it never
+    /// gets more than it would have had at its rate by its first deadline. What it is not given remains the request's
+    /// wish.
     fn advance(&mut self, now: Instant, owner: StreamSlot, wish: Instant, by_terms: Waiting) {
         let Some(held) = self.streams.held_of_mut(owner) else { return self.insert(now, by_terms) };
         let before = (held.next_release, held.advanced);

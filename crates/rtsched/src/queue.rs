@@ -1,10 +1,10 @@
 //! Everything that waits, findable by name, deadline, place and stream.
 //!
 //! **For:** the orders the policy chooses from, and the neighbours merging asks for, each in O(log n).
-//! **Excludes:** the choice. **State:** a slot per request; by class the deadline order (real time in
-//! [`Deadlines`], which knows slack) and the offset order; the [`Lists`] of streams; the names. **Invariants:** a slot in
-//! use is in the names and in the deadline order exactly once, in the offset order exactly once unless it is a flush,
-//! which has no place, and in one list of its stream if it has one. Steady state allocates nothing.
+//! **Excludes:** the choice. **State:** a slot per request; by class the deadline order (real time in [`Deadlines`],
+//! which knows slack) and the offset order; the [`Lists`] of streams; the names. **Invariants:** a slot in use is in
+//! the names and in the deadline order exactly once. It is in the offset order exactly once, unless it is a flush,
+//! which has no place. It is in one list of its stream if it has one. Steady state allocates nothing.
 
 use crate::due::Due;
 use crate::index::Index;

@@ -325,10 +325,10 @@ impl Scheduler {
         self.reprice();
     }
 
-    /// Gives a stream other terms. One that is playing keeps its deadlines: when it is to read further ahead, what is
-    /// due at some instant may be asked for earlier than before, and only when it has done so do its requests become
-    /// longer, because until then they would be due too soon for their length. They become shorter at once: memory has
-    /// been promised to others, and a stream that asks for nothing for a while would keep its part of it.
+    /// Gives a stream other terms. One that is playing keeps its deadlines. When it is to read further ahead, what is
+    /// due at some instant may be asked for earlier than before. Only when it has done so do its requests become
+    /// longer: until then they would be due too soon for their length. They become shorter at once: memory has been
+    /// promised to others, and a stream that asks for nothing for a while would keep its part of it.
     fn set_terms(&mut self, now: Instant, slot: StreamSlot, held: Held, terms: Terms, is_fresh: bool) {
         if (held.terms.request, held.terms.deadline) == (terms.request, terms.deadline)
             && held.wanted.is_none()
@@ -564,8 +564,8 @@ impl Scheduler {
         for slot in 0..self.streams.slot_count() {
             let Some(held) = self.streams.held_of(slot) else { continue };
             let stream = self.streams.get(slot);
-            // A stream that asks for much at a time asks seldom, and one that has taken ahead of its rate, as after a jump, waits until
-            // it is its turn again: no request for a while is silence only if one was to come.
+            // A stream that asks for much at a time asks seldom. One that has taken ahead of its rate, as after a jump,
+            // waits until it is its turn again. So no request for a while is silence only if one was to come.
             let turn = held.next_release.saturating_before(held.terms.period);
             let used = stream.last_used.max(held.since).max(held.terms.since).max(turn);
             let silence = self.config.reservation_timeout.max(held.terms.period * 2);

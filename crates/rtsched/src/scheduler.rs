@@ -104,9 +104,8 @@ impl Scheduler {
     /// Requests that overlap are not kept in order: a caller that needs one to see the other's bytes enqueues it when
     /// the other has completed.
     ///
-    /// While some stream holds a reservation, a real-time request without one is served as best effort unless it fits into
-    /// the slack there is, and no stream wants something sooner that it is promised later; and so is what a stream asks
-    /// for beyond its rate.
+    /// While some stream holds a reservation, a real-time request without one is served as best effort unless it fits
+    /// into the slack there is. So is what a stream asks for beyond its rate.
     ///
     /// # Panics
     /// When a request of the same name is queued already. One that is in flight is not noticed.
@@ -155,7 +154,7 @@ impl Scheduler {
     }
 
     /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait.
-    /// When some is late, it is late for all, but no request waits behind all that another client has asked for: each
+    /// When some is late, it is late for all, but no request waits behind all that another client has asked for. Each
     /// stream, and what belongs to none, has its turns at distances of what they cost (start-time fair queueing: Goyal,
     /// Vin and Cheng 1996, section 2). Half of the cost: so a client that has the device for itself is never ahead of
     /// the clock.
@@ -583,10 +582,10 @@ impl Scheduler {
     /// that its stream asked for later.
     ///
     /// What a stream asked for before it had a reservation, but not in real time, draws on that from now on: a player
-    /// that was refused, and admitted later, waited for it for as long as it played. Any other real time that is asked
-    /// for so is given, while some stream holds a reservation, only if every deadline then holds, and what the request
-    /// goes on behind is due no later; what is beyond its stream's rate when its stream's grace is over and not sooner
-    /// than after a cushion, and wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
+    /// that was refused, and admitted later, waited for it for as long as it played. While some stream holds a
+    /// reservation, any other real time is given only if every deadline then holds, and if what the request goes on
+    /// behind is due no later. What is beyond its stream's rate is due when its stream's grace is over, not sooner than
+    /// after a cushion, and is wanted by `deadline`. Otherwise the request keeps its class, and the deadline counts
     /// among its equals.
     pub fn promote(&mut self, now: Instant, id: RequestId, class: Class, deadline: Instant) -> bool {
         let Some(slot) = self.queue.slot_of(id) else { return false };
@@ -674,9 +673,9 @@ impl Scheduler {
 
     /// A stream's request would be promised sooner than what it goes on behind, or than the `older` one before it,
     /// which is wanted no later and may lie elsewhere. A player needs that first; and a piece that is reckoned without
-    /// an access, or shorter, fits where the one before it did not, and then begins a command. And what is beyond a
-    /// stream's rate is not promised before what the stream asked for before, and wants no later: given to the pieces
-    /// behind, the rate was used up, and a player waited for four seconds for 8 MiB while it was read further ahead.
+    /// an access, or shorter, fits where the one before it did not, and then begins a command. What is beyond a
+    /// stream's rate is not promised before what the stream asked for before, and wants no later. Given to the pieces
+    /// behind, the rate was used up: a player waited for four seconds for 8 MiB while it was read further ahead.
     fn overtakes(&self, waiting: &Waiting, older: Option<Slot>) -> bool {
         let Request { direction, stream, offset, .. } = waiting.request;
         let goes_on = stream.is_some()
@@ -790,9 +789,9 @@ impl Scheduler {
         }
         /// The shortest step of time. Representation.
         const MOMENT: Duration = Duration::from_nanos(1);
-        // The chosen request waits because the commands in flight are as many as real time bears. That ends when
-        // real time is no longer remembered, or when another request is chosen: because this one has lost its
-        // slack, or comes late enough for a floor's claim or turn to go first, or an overdue one goes before it.
+        // The chosen request waits because the commands in flight are as many as real time bears. That ends when real
+        // time is no longer remembered, or when another request is chosen. This one may have lost its slack. It may
+        // come late enough for a floor's claim or turn to go first. Or an overdue one goes before it.
         let view = self.view(now);
         let (slot, _) = choose(&self.queue, &view)?;
         let forgotten = self.tightest.map(|(_, until)| until);

@@ -1,14 +1,13 @@
 //! How long does the device take?
 //!
-//! **For:** the service model C(Q) = a + Q/R, one access and a transfer at one rate: what a command takes on average,
-//! for reads, writes and flushes apart, because an array's write-back cache makes writes a device of their own. Random
-//! reads of 64 KiB to 16 MiB on a RAID5 of five SATA disks follow the line within a tenth with a = 16 ms and
-//! R = 170 MB/s. Places are learned apart, see [`zones`](crate::zones). The average and no percentile,
-//! because what is decided by it are sums over many commands; what the next few may take beyond it is the scheduler's
-//! cushion. **Excludes:** queueing. **State:** [`CostModels`] for each direction, the span that is going on, the debt of a
-//! cache. **Invariants:** over any time in which the device was never idle, what its completions are said to
-//! have taken adds up to that time; estimates are never zero and change in steps, so what is queued is priced anew
-//! rarely.
+//! **For:** the service model C(Q) = a + Q/R, one access and a transfer at one rate. It is what a command takes on
+//! average. Reads, writes and flushes have one each, because an array's write-back cache makes writes a device of their
+//! own. Random reads of 64 KiB to 16 MiB on a RAID5 of five SATA disks follow the line within a tenth with a = 16 ms
+//! and R = 170 MB/s. Places are learned apart, see [`zones`](crate::zones). The average and no percentile, because what
+//! is decided by it are sums over many commands; what the next few may take beyond it is the scheduler's cushion.
+//! **Excludes:** queueing. **State:** [`CostModels`] for each direction, the span that is going on, the debt of a
+//! cache. **Invariants:** over any time in which the device was never idle, what its completions are said to have taken
+//! adds up to that time; estimates are never zero and change in steps, so what is queued is priced anew rarely.
 
 use crate::config::{Calibrated, Config};
 use crate::cost_model::{CONFIDENCE_GUESSED, CONFIDENCE_MEASURED, Figures, ServiceTime};
@@ -320,9 +319,9 @@ mod tests {
 
     #[test]
     fn what_a_device_does_for_one_command_and_shows_in_another_cancels_out() {
-        // A RAID with a write-back cache and two commands: while one read is transferred, the other's time goes to
-        // whatever the cache has to write; then it follows at once. 0.07 s and 0.72 s are two reads of 0.395 s: learned
-        // from each by itself, the price would go up and down with them, and with it what is admitted.
+        // A RAID with a write-back cache and two commands. While one read is transferred, the other's time goes to
+        // whatever the cache has to write; then it follows at once. Reads of 0.07 s and 0.72 s are two of 0.395 s.
+        // Learned from each by itself, the price would go up and down with them, and with it what is admitted.
         let length = Bytes::from_mib(64);
         let mut model = model(DISK);
         let mut changes = 0;

@@ -1,15 +1,15 @@
 //! The books of the streams: what each was promised, how far it has drawn on it, and what all may still ask for.
 //!
-//! **For:** policing, so that a stream which asks for more than its rate spends its own budget only; and the demand
-//! of the requests that are still to come, without which the device would be given away before they are there.
+//! **For:** policing, so that a stream which asks for more than its rate spends its own budget only. Also the demand of
+//! the requests that are still to come: without it the device would be given away before they are there.
 //! **Excludes:** admission, queueing. **State:** a slot per stream that holds a reservation or has requests; three
 //! orders of them. **Invariants:** of an active stream the reserved requests' virtual releases are at least what they
 //! play apart, so its demand is never more than was admitted. Steady state allocates nothing.
 //!
-//! Policing is a constant bandwidth server's deadline assignment (Abeni and Buttazzo 1998) with the virtual
-//! scheduling of a token bucket: a request's virtual release is that of the one before it and what that one plays,
-//! or its arrival if that is later; its deadline is the terms' deadline after that. What is asked for more than a
-//! deadline before its virtual release is excess.
+//! Policing is a constant bandwidth server's deadline assignment (Abeni and Buttazzo 1998) with the virtual scheduling
+//! of a token bucket. A request's virtual release is that of the one before it and what that one plays, or its arrival
+//! if that is later. Its deadline is the terms' deadline after that. What is asked for more than a deadline before its
+//! virtual release is excess.
 
 use crate::index::{Index, Summary};
 use crate::queue::{Names, StreamSlot};
@@ -82,8 +82,8 @@ impl Held {
         u64::try_from((u128::from(self.cost) << SHARE_SHIFT).div_ceil(period)).unwrap_or(1 << SHARE_SHIFT)
     }
 
-    /// Where it was lately is where it goes on: about the last eight requests, because a file that lies in pieces all over
-    /// the device would else be as dear as the zone in which its last piece happens to lie.
+    /// Where it was lately is where it goes on: about the last eight requests. Else a file that lies in pieces all over
+    /// the device would be as dear as the zone in which its last piece happens to lie.
     pub(crate) fn goes_on_at(&mut self, offset: DeviceOffset) {
         let before = self.spec.place.unwrap_or(offset);
         self.spec.place = Some(DeviceOffset(before.0 - before.0 / 8 + offset.0 / 8));

@@ -1,9 +1,9 @@
 //! Writing shards home, a few at a time, and flipping the superblock.
 //!
-//! **Invariants:** an image is written only into space that no superblock points at; the superblock is written only
-//! when images and table are on stable storage and the log is durable up to the newest image; what the old superblock
-//! pointed at is reused only after the new one is on stable storage. Room for one whole checkpoint is kept aside, so
-//! that a full volume can still be checkpointed: whole units where there are some, else whatever is free.
+//! **Invariants:** an image is written only into space that no superblock points at. The superblock is written only when images and
+//! table are on stable storage and the log is durable up to the newest image. What the old superblock pointed at is reused only
+//! after the new one is on stable storage. Room for one whole checkpoint is kept aside, so that a full volume can still be
+//! checkpointed: whole units where there are some, else whatever is free.
 
 use super::state::Core;
 use super::state::checkpoints::{Phase, Placing, Running};

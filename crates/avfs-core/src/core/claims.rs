@@ -75,9 +75,9 @@ impl Core {
         block.is_filling(&bytes) || block.dirty.overlaps(bytes.clone()) || block.in_writing.overlaps(bytes)
     }
 
-    /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the
-    /// device: what that page holds behind the old end must be replaced there, by zeros or by those bytes, before the
-    /// new size is recorded. False when there is no memory.
+    /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the device. What
+    /// that page holds behind the old end must be replaced there, by zeros or by those bytes, before the new size is recorded.
+    /// False when there is no memory.
     pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> bool {
         let Some(file) = self.data.files.get(&ino) else { return true };
         let size = file.size;

@@ -18,8 +18,8 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 impl Core {
-    /// True when no request of the file is on its way; otherwise the operation is parked, and they are expedited: an office
-    /// that saved a file again waited for two seconds until what it had saved before was written beside players.
+    /// True when no request of the file is on its way. Otherwise the operation is parked, and they are expedited. An office that
+    /// saved a file again waited for two seconds until what it had saved before was written beside players.
     fn is_quiet(&mut self, now: Now, ino: Ino, ticket: Ticket) -> bool {
         let idle = self.file_mut(ino).is_idle() && !self.is_filling(ino);
         if !idle {
@@ -429,8 +429,8 @@ impl Core {
         self.transact(now, &records).map(|()| true)
     }
 
-    /// What was placed among small files, before it was known that this one is none: if nothing of it is on the device yet, and
-    /// there is room beside the pages that are wanted, it moves, so that the file lies in one piece.
+    /// What was placed among small files, before it was known that this one is none. It moves if nothing of it is on the device
+    /// yet, and if there is room beside the pages that are wanted. So the file lies in one piece.
     fn begun_as_small(&self, ino: Ino, wanted: u64) -> RangeSet {
         let mut pages = RangeSet::default();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());

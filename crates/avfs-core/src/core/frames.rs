@@ -2,8 +2,8 @@
 //! are one stream, and those that are recorded lie one behind the other.
 //!
 //! **For:** what follows from what [`avfs_streams::sequence`] knows. **Excludes:** recognition. **State:** none of its own.
-//! **Invariants:** as for players: what was read ahead is not evicted before it has been passed, as long as there is other memory;
-//! what no client will come to is cancelled; a client never has more ahead of it than its terms' buffer, or the policy's depth and
+//! **Invariants:** as for players. What was read ahead is not evicted before it has been passed, as long as there is other memory.
+//! What no client will come to is cancelled. A client never has more ahead of it than its terms' buffer, or the policy's depth and
 //! one request, and a frame.
 //!
 //! Attributes, names and where files lie are in memory anyway; it is their bytes that are read ahead. Frames that are

@@ -3,7 +3,7 @@
 //! **For:** prefetching, and which clients are the streams of a file. **Excludes:** what a client's requests look like
 //! ([`avfs_streams::pattern`]), and what the device does first (the scheduler). **State:** a [`Player`] for each handle that has
 //! read, with each [`ReadCursor`] where it reads on. **Invariants:** what was prefetched is not evicted before its player has
-//! passed it, as long as there is other memory; what no client will want any more is cancelled and given up; a player never has
+//! passed it, as long as there is other memory. What no client will want any more is cancelled and given up. A player never has
 //! more ahead of it, at all its places together, than its terms' buffer, or the policy's depth and one request.
 //!
 //! A stream that was admitted asks for what its terms say, when they say it: a request's length, as soon as no more than the terms'

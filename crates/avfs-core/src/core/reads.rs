@@ -120,9 +120,9 @@ impl Core {
         Progress::Wait
     }
 
-    /// A client waits for a file that it reads from its start. If that is small, and the second one in its directory for which a client
-    /// waits, those beside it on the device are asked for as well: only what goes on there without a gap, so that it is one command.
-    /// What no client comes to is evicted like anything else.
+    /// A client waits for a file that it reads from its start. If that is small, and the second one in its directory for which a
+    /// client waits, those beside it on the device are asked for as well. Only what goes on there without a gap is asked for, so
+    /// that it is one command. What no client comes to is evicted like anything else.
     fn load_neighbours(&mut self, ino: Ino, need: RequestQos) {
         let Some((own, directory)) = self.small_file(ino) else { return };
         if !self.waits_again_in(directory) || need.class != Class::BestEffort {

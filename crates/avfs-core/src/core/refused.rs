@@ -1,11 +1,11 @@
 //! What the device did not take, and what it does not give back.
 //!
-//! **For:** data whose write failed goes to another place, and the place is not used again while the volume is mounted; where no
-//! place takes it, or a page that it was to complete cannot be read, it is lost, and each client that has the file open hears so
+//! **For:** data whose write failed goes to another place, and the place is not used again while the volume is mounted. It is lost
+//! where no place takes it, or where a page that it was to complete cannot be read. Each client that has the file open hears so
 //! from its next fsync(2), once. A read that failed is repeated in ever smaller parts, so that only those pages fail that cannot be
 //! read. **Excludes:** the log and metadata, whose errors end all changes ([`Core::fail`]). **State:** the refused places; what was
-//! lost of each file, in its [`FileState`](super::file::FileState). **Invariants:** nothing that is dirty is dropped
-//! without being counted as lost; of a refused place no block is free.
+//! lost of each file, in its [`FileState`](super::file::FileState). **Invariants:** nothing that is dirty is dropped without being
+//! counted as lost; of a refused place no block is free.
 
 use super::state::Core;
 use super::state::blocks::{BlockId, page_ceil};

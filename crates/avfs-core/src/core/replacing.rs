@@ -8,9 +8,9 @@
 //! The bytes are expedited as an fsync expedites them, but not before the commit needs them: what is saved again, or removed,
 //! before that is never written.
 //!
-//! **Invariants:** no batch ends between the first record of a [`Replacing`] and the records of its bytes. What an fsync of
-//! another file may wait for is bounded: at most [`SAVED_AT_ONCE`] bytes are held for at once, no new wait begins while
-//! a commit is due, and a file that stays open after it was emptied is waited for only so long.
+//! **Invariants:** no batch ends between the first record of a [`Replacing`] and the records of its bytes. What an fsync of another
+//! file may wait for is bounded. At most [`SAVED_AT_ONCE`] bytes are held for at once. No new wait begins while a commit is due. A
+//! file that stays open after it was emptied is waited for only so long.
 
 use super::state::operation::Ticket;
 use super::state::replacements::{Replacing, Until};

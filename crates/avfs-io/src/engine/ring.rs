@@ -329,10 +329,10 @@ fn build(entries: u32) -> Result<IoUring, StartError> {
     Ok(uring)
 }
 
-/// Commands of more than the kernel gives to a device in one piece are cut up by workers of the ring, and the pieces of
-/// commands that several workers cut up at once reach the device in turn: heads then seek for each piece instead of for
-/// each command. One worker cuts them up in the order in which they were dispatched. (One on each NUMA node: the kernel
-/// counts by them.) Flash does not mind the order, and gains from several.
+/// Commands of more than the kernel gives to a device in one piece are cut up by workers of the ring. The pieces of commands that
+/// several workers cut up at once reach the device in turn. Heads then seek for each piece instead of for each command. One worker
+/// cuts them up in the order in which they were dispatched. (One on each NUMA node: the kernel counts by them.) Flash does not mind
+/// the order, and gains from several.
 fn keep_order(uring: &IoUring) {
     // The first is for block devices and regular files, the second for everything else: zero leaves it as it is.
     if let Err(error) = uring.submitter().register_iowq_max_workers(&mut [1, 0]) {

@@ -3,8 +3,9 @@
 //! A block covers a power of two of bytes of one file, aligned to its size, 4 KiB to 8 MiB, in one buffer, or in several where
 //! writes hand theirs over. Which of its bytes are valid and which are dirty is kept to the byte, so a write never needs a read first.
 //!
-//! **Invariants:** blocks of a file do not overlap; dirty bytes are valid; a block that is dirty, loading, being
-//! written or being filled by a client is never evicted, one that a player will come to only when there is nothing else; valid bytes beyond the end of the file are zero.
+//! **Invariants:** blocks of a file do not overlap; dirty bytes are valid. A block that is dirty, loading, being written or being
+//! filled by a client is never evicted. One that a player will come to is evicted only when there is nothing else. Valid bytes
+//! beyond the end of the file are zero.
 
 use super::blocks::{BlockId, BlockIndex};
 use crate::ranges::RangeSet;

@@ -1,10 +1,10 @@
 //! Which holes of a file its writer is about to fill.
 //!
-//! A stream's bytes do not arrive in the order of the file. Windows goes ahead of what it appends with writes of one byte
-//! at a stride of 128 KiB, which are to make the server allocate (Intel, "Windows client CIFS behavior can slow Linux NAS
-//! performance", 2007; Flebbe, "Preventing File System Fragmentation", SambaXP 2010); clients have tens of requests on
-//! their way, which overtake each other; headers are written last. What lies in between will come, so it belongs where it
-//! continues its neighbours on the device. The bytes themselves are ordinary data.
+//! A stream's bytes do not arrive in the order of the file. Windows goes ahead of what it appends with writes of one byte at a
+//! stride of 128 KiB, which are to make the server allocate. (Intel, "Windows client CIFS behavior can slow Linux NAS performance",
+//! 2007; Flebbe, "Preventing File System Fragmentation", SambaXP 2010.) Clients have tens of requests on their way, which overtake
+//! each other. Headers are written last. What lies in between will come, so it belongs where it continues its neighbours on the
+//! device. The bytes themselves are ordinary data.
 //!
 //! **For:** telling such holes from those of a sparse file, by offsets and lengths alone. **Excludes:** what is done with
 //! them; that is `reservation`'s. **State:** one [`Expectation`] for each file in use. **Invariants:** no page that was
