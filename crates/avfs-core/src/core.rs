@@ -117,7 +117,7 @@ impl Core {
 
     /// From now on nothing is written: a caller with the right to has asked for it (FS_IOC_SHUTDOWN).
     pub fn stop_writing(&mut self, now: Now) {
-        self.fail("somebody asked for that (FS_IOC_SHUTDOWN)");
+        self.fail("a caller asked for that (FS_IOC_SHUTDOWN)");
         self.pump(now);
     }
 

@@ -413,7 +413,7 @@ impl Buffer {
     /// # Panics
     /// When the buffer is held elsewhere, too.
     pub fn receive(&mut self, from: impl AsFd, head: &mut [u8], tail: &mut [u8]) -> io::Result<usize> {
-        assert!(!self.is_shared(), "somebody else has the buffer that is to be read into");
+        assert!(!self.is_shared(), "the buffer that is to be read into is held elsewhere");
         self.piece.shared.memory.receive(self.piece.offset, self.len(), from.as_fd(), head, tail)
     }
 
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "somebody else has the buffer")]
+    #[should_panic(expected = "is held elsewhere")]
     fn nothing_is_read_into_what_is_held_elsewhere() {
         let pool = Pool::new(Bytes::from_mib(8), false).unwrap();
         let mut buffer = pool.allocate(4096).unwrap();

@@ -430,7 +430,7 @@ mod tests {
         assert!(client.take("a.000009.dpx").unwrap().first.is_none());
         assert!(client.joins("a.000010.dpx"));
         assert!(!client.joins("b.000008.dpx") && !client.joins("a.dpx"));
-        assert!(client.joins("a.000900.dpx"), "who plays may jump");
+        assert!(client.joins("a.000900.dpx"), "a player may jump");
         let sequence = client.sequences.get(noted.id).unwrap();
         assert_eq!(
             (sequence.players(), sequence.rate()),

@@ -146,7 +146,7 @@ mod tests {
             let later = at(0) + RECORDED.time_for(Bytes::from_mib(1));
             assert!(openers.may_record(later, one, memory));
         }
-        assert!(!Writers::default().may_record(at(0), one, LARGE), "nobody gave anything");
+        assert!(!Writers::default().may_record(at(0), one, LARGE), "no writer gave anything");
     }
 
     /// After ten seconds it is another writer, of which nothing is known.

@@ -233,7 +233,7 @@ proptest! {
                 }
                 continue;
             }
-            let (_, stream) = ask.expect("somebody asks");
+            let (_, stream) = ask.expect("a stream asks");
             let (_, leaves, _) = playing[&stream];
             if leaves <= lab.now {
                 let (.., reservation) = playing.remove(&stream).expect("it plays");

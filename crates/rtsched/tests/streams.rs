@@ -256,7 +256,7 @@ fn a_seek_takes_back_what_waits_and_gives_the_budget_back() {
         lab.enqueue(of_stream(1, id, id << 30, UNIT));
     }
     assert_eq!(status(&lab, 1).excess, 1);
-    assert_eq!(lab.scheduler.cancel_stream(lab.now, StreamId(3), |_| panic!("nobody")), 0);
+    assert_eq!(lab.scheduler.cancel_stream(lab.now, StreamId(3), |_| panic!("there is none")), 0);
 }
 
 #[test]
@@ -641,7 +641,7 @@ fn refusal_after(hiccups: u64) -> Option<Why> {
         lab.drain();
         lab.now = lab.now.max(release + period);
     }
-    assert!(lab.missed.len() as u64 >= hiccups, "somebody waits for each of them");
+    assert!(lab.missed.len() as u64 >= hiccups, "a stream waits for each of them");
     let now = lab.now;
     lab.scheduler.admit(now, StreamId(3), &fixed(HD)).err().map(|rejected| rejected.why)
 }
@@ -774,7 +774,7 @@ fn thirteen_streams_of_100_megabits_play_on_a_device_that_carries_fourteen_in_se
     let left = 600.0 * (1.0 - 13.0 * array.of(terms.request).as_secs_f64() / terms.period.as_secs_f64());
     let got = copied.0 as f64 / UNIT.0 as f64 * array.of(UNIT).as_secs_f64();
     assert!(got >= 0.85 * left, "{got} s of {left} s");
-    assert_eq!(Some(terms), lab.scheduler.terms(StreamId(0)), "nobody was resized");
+    assert_eq!(Some(terms), lab.scheduler.terms(StreamId(0)), "no stream was resized");
 }
 
 /// Thirteen players were admitted beside a copy, which left a hundredth of the time. In two rehearsals of twelve one of

@@ -157,7 +157,7 @@ fn what_had_no_stream_is_that_of_the_stream_that_comes_of_it() {
         let deadline = lab.now + Duration::from_millis(500);
         if is_assigned {
             assert!(lab.scheduler.assign(lab.now, RequestId(1), StreamId(1), deadline));
-            assert!(!lab.scheduler.assign(lab.now, RequestId(1), StreamId(2), deadline), "it is somebody's");
+            assert!(!lab.scheduler.assign(lab.now, RequestId(1), StreamId(2), deadline), "it has a stream");
             assert!(!lab.scheduler.assign(lab.now, RequestId(7), StreamId(1), deadline), "it is not there");
         }
         lab.enqueue(wanted(1, 2, UNIT.0, Duration::from_millis(500)));

@@ -193,7 +193,7 @@ impl Core {
                 let has_dirty = !block.dirty.is_empty();
                 let known = !has_dirty
                     || self.writeback.files.contains(&ino) && self.writeback.next_aging < Instant::FAR_FUTURE;
-                ensure!(known, "{place} is dirty and nobody will write it");
+                ensure!(known, "{place} is dirty and will not be written");
             }
         }
         let kept = self.data.files.values().flat_map(|file| file.blocks.ids());
@@ -325,7 +325,7 @@ impl Core {
             let behind = file.touched.is_some() || recorded != file.size;
             let known = !behind
                 || self.writeback.files.contains(&ino) && self.writeback.next_aging < Instant::FAR_FUTURE;
-            ensure!(known, "inode {ino} is ahead of its record and nobody will record it");
+            ensure!(known, "inode {ino} is ahead of its record and will not be recorded");
             for &(page, end) in &file.tails {
                 ensure!(
                     recorded <= end,
@@ -399,7 +399,7 @@ impl Core {
         let busy = !self.log.commit.is_idle() || self.checkpoints.is_running() || is_held || coming;
         ensure!(
             (self.space.waiters.is_empty() && self.log.commit.tickets().next().is_none()) || busy,
-            "somebody waits for a commit and none is under way"
+            "an operation waits for a commit and none is under way"
         );
         Ok(())
     }

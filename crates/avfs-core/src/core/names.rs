@@ -360,7 +360,7 @@ impl Core {
     /// See rename(2) and renameat2(2).
     #[expect(
         clippy::too_many_arguments,
-        reason = "renameat2(2) has as many, and a caller, who owns a whiteout"
+        reason = "renameat2(2) has as many, and a caller, which owns a whiteout"
     )]
     pub fn rename(
         &mut self,
