@@ -10,7 +10,7 @@ use crate::window::{ReadaheadWindow, next_request};
 use crate::{Facts, HandleId, REQUEST, RequestQos};
 use rtsched::{Class, Direction};
 use std::ops::Range;
-use units::{Bytes, Instant};
+use units::{Bitrate, Bytes, Instant};
 
 /// How far ahead of a client is to be read.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,10 @@ pub struct Ahead {
     asked: u64,
     lead: ReadaheadWindow,
     most: u64,
+    rate: Option<Bitrate>,
     size: u64,
+    /// It comes to what was asked for so much sooner than was reckoned that the host should say so.
+    pub is_sooner: bool,
 }
 
 /// What is to be read next.
@@ -36,16 +39,9 @@ pub struct ReadAhead {
     pub is_promised: bool,
 }
 
-impl Ahead {
-    /// The host reads this.
-    pub fn is_read(&mut self, range: &Range<u64>) {
-        self.asked = end_of(self.way, range);
-    }
-}
-
 impl<K: Default, F> Streams<K, F> {
     /// Where a client is to be read ahead of. `None`: nowhere, or not yet.
-    pub fn ahead_of(&self, facts: &dyn Facts, handle: HandleId) -> Option<Ahead> {
+    pub fn ahead_of(&self, facts: &dyn Facts, now: Instant, handle: HandleId) -> Option<Ahead> {
         let ino = self.client_state(handle)?.ino;
         let player = self.player(handle)?;
         let size = facts.size_of(ino);
@@ -63,7 +59,10 @@ impl<K: Default, F> Streams<K, F> {
             ScanDirection::Backward => asked.unwrap_or(front).min(front),
         };
         let (lead, most) = player.share(self.lead(ino, handle));
-        Some(Ahead { way, front, asked, lead, most, size })
+        let rate = self.rate_of(ino, handle);
+        // A client that fills a buffer of its own asks for a second of it at once, or two, and comes so much sooner to what is ahead.
+        let is_sooner = rate.is_some_and(|rate| player.here.is_sooner(now, rate));
+        Some(Ahead { way, front, asked, lead, most, rate, size, is_sooner })
     }
 
     /// What is to be read next, if anything.
@@ -74,7 +73,7 @@ impl<K: Default, F> Streams<K, F> {
         handle: HandleId,
         ahead: &Ahead,
     ) -> Option<ReadAhead> {
-        let &Ahead { way, front, asked, lead, most, size } = ahead;
+        let &Ahead { way, front, asked, lead, most, size, .. } = ahead;
         if asked.abs_diff(front) > lead.bytes {
             return None;
         }
@@ -91,6 +90,15 @@ impl<K: Default, F> Streams<K, F> {
         }
         let need = self.need_ahead(facts, now, handle, front, asked);
         Some(ReadAhead { range, need, is_promised: lead.is_promised })
+    }
+
+    /// The host reads it.
+    pub fn asked_ahead(&mut self, now: Instant, handle: HandleId, ahead: &mut Ahead, range: &Range<u64>) {
+        let is_promised = ahead.lead.is_promised;
+        if let Some((rate, player)) = ahead.rate.filter(|_| is_promised).zip(self.player_mut(handle)) {
+            player.here.reckon(now, rate);
+        }
+        ahead.asked = end_of(ahead.way, range);
     }
 
     /// It reads no more, for now.

@@ -44,6 +44,8 @@ pub struct PrefetchedFrame<K> {
     pub bytes: u64,
     /// What the host keeps until it has been passed.
     pub kept: K,
+    /// By when it was asked for.
+    pub needed: Option<Instant>,
 }
 
 /// A frame that the client has taken.
@@ -434,7 +436,7 @@ mod tests {
     /// so.
     #[test]
     fn what_has_not_come_yet_leaves_no_step_and_no_hole() {
-        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: () };
+        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: (), needed: None };
         let mut head = each_after(Duration::from_micros(40), &[1, 3, 5, 6, 8, 10, 12, 14]);
         assert_eq!(next(&head, 2), [15, 16]);
         let mut fast = after(&[1, 3, 5, 7, 9, 11, 13, 15]);
@@ -509,7 +511,7 @@ mod tests {
     #[test]
     fn what_is_passed_is_given_back_when_it_is_closed_or_far_behind() {
         let mut head = after(&[1, 2]);
-        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: () };
+        let frame = |number| PrefetchedFrame { number, bytes: 5, kept: (), needed: None };
         head.ahead.extend((3..33).map(frame));
         assert_eq!((head.ahead_bytes(), head.reached()), (150, 32));
         assert!(head.pass(4).is_empty(), "3 may still be read");

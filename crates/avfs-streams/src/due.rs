@@ -17,3 +17,7 @@ pub const OWN_BUFFER: Duration = Duration::from_secs(2);
 /// A player is taken to begin with so much. A player that asks for more has this much as soon. It is the buffer of the laboratory's
 /// clients (`doc/experiments/time-to-begin.md`). Fitted.
 pub const BEGINS_WITH: Duration = Duration::from_secs(1);
+
+/// What a client comes to so much sooner than was reckoned when it was asked for is expedited. Less is no news. An
+/// estimator's window.
+pub const HASTE: Duration = Duration::from_millis(100);

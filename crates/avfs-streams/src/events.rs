@@ -94,6 +94,7 @@ impl<K: Default, F> Streams<K, F> {
         }
         if is_elsewhere || access == Access::First {
             player.here.origin = (now, offset);
+            player.here.reckoned = None;
             // One that comes to the end of its file before it has begun goes on at the start of it, and still begins.
             if !player.has_played {
                 player.starts_by = Some(now + START);

@@ -5,6 +5,7 @@
 //! what [`Facts`] answers.
 
 use crate::cursor::PrefetchedFrame;
+use crate::due::HASTE;
 use crate::sequence::{Sequence, SequenceId, Taken};
 use crate::streams::{Streams, sequence_ranking};
 use crate::window::ReadaheadWindow;
@@ -135,6 +136,33 @@ impl<K: Default, F> Streams<K, F> {
             return ReadaheadWindow::promised(terms, rate);
         }
         ReadaheadWindow::unpromised(&sequence.policy, self.memory().0)
+    }
+
+    /// Of what is ahead of a client, by their places there, the frames that are needed much sooner than they were asked for.
+    pub fn frames_needed_sooner(
+        &self,
+        now: Instant,
+        id: SequenceId,
+        index: usize,
+    ) -> Vec<(usize, RequestQos)> {
+        let sequence = self.sequences.get(id);
+        let Some((sequence, head)) = sequence.and_then(|one| Some((one, one.heads.get(index)?))) else {
+            return Vec::new();
+        };
+        let mut sooner = Vec::new();
+        let (mut ahead, mut needed, mut need) = (0, None, None);
+        for (at, frame) in head.ahead.iter().enumerate() {
+            // What was wanted together stays so.
+            if frame.needed != needed {
+                needed = frame.needed;
+                let now_needed = self.need_of_frames(now, id, sequence, index, Bytes(ahead));
+                let is_sooner = |(now_needed, asked): (Instant, Instant)| now_needed + HASTE <= asked;
+                need = now_needed.deadline.zip(needed).is_some_and(is_sooner).then_some(now_needed);
+            }
+            sooner.extend(need.map(|need| (at, need)));
+            ahead += frame.bytes;
+        }
+        sooner
     }
 
     /// How what lies `ahead` of a client is ranked: it is there when the client comes to it, the scheduler makes that later

@@ -4,6 +4,7 @@
 //! ([`players`](super)). **State:** a [`Player`] for each handle that has read or written. **Invariants:** a function of the calls;
 //! no more than [`MOST_PLACES`] places.
 
+use crate::due::HASTE;
 use crate::pattern::{CopyDetector, LeakyBucket, Pattern, RateEstimator, ScanDirection, VirtualClock};
 use crate::window::ReadaheadWindow;
 use crate::{PAGE, REQUEST};
@@ -42,6 +43,8 @@ pub struct ReadCursor<K> {
     /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
     /// [`START`](crate::due::START) after that.
     pub origin: (Instant, u64),
+    /// When it was where, as reckoned with in what was asked for ahead of it.
+    pub reckoned: Option<(Instant, u64)>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
     pub asked: Option<u64>,
     /// What the host keeps for it.
@@ -75,9 +78,29 @@ impl<K: Default> ReadCursor<K> {
         }
     }
 
+    /// How long ago it was reckoned with, and how much it has come to since, in time at its rate.
+    fn since_reckoned(&self, now: Instant, rate: Bitrate) -> Option<(Duration, Duration)> {
+        let (at, offset) = self.reckoned?;
+        let came = rate.time_for(Bytes(self.pattern.front().saturating_sub(offset)));
+        Some((now.saturating_since(at), came))
+    }
+
+    /// It has come much farther than was reckoned with.
+    pub fn is_sooner(&self, now: Instant, rate: Bitrate) -> bool {
+        let is_ahead = |(passed, came)| came >= passed + HASTE;
+        self.pattern.way() == ScanDirection::Forward && self.since_reckoned(now, rate).is_some_and(is_ahead)
+    }
+
+    /// It comes to what is asked for now no sooner than reckoned now.
+    pub fn reckon(&mut self, now: Instant, rate: Bitrate) {
+        if self.since_reckoned(now, rate).is_none_or(|(passed, came)| passed >= came) {
+            self.reckoned = Some((now, self.pattern.front()));
+        }
+    }
+
     /// The client is elsewhere: what was kept for it here, and is kept no more.
     pub fn leave(&mut self) -> K {
-        (self.asked, self.taken, self.has_own_pace) = (None, None, false);
+        (self.asked, self.reckoned, self.taken, self.has_own_pace) = (None, None, None, false);
         self.pattern.leave();
         std::mem::take(&mut self.kept)
     }

@@ -27,6 +27,9 @@ const INTERACTIVE_PART: u32 = 5;
 /// Interactive reads have at least one of so many parts of the time. It was chosen by hand on the modelled array.
 /// Fitted.
 const INTERACTIVE_LEAST: u32 = 50;
+/// Interactive reads have their part of so long a time at once. A player that begins looks at a picture first, and one that
+/// lies in two places is two requests. An operator's target.
+const INTERACTIVE_BURST: Duration = Duration::from_millis(300);
 
 impl Scheduler {
     /// Reckons a request's costs.
@@ -82,7 +85,7 @@ impl Scheduler {
             self.unpromised.looked(now, stream, waiting.cost);
         }
         let part = self.interactive_part();
-        let turn = self.interactive_clock;
+        let turn = self.interactive_clock.saturating_before(INTERACTIVE_BURST);
         self.interactive_clock = self.interactive_clock.max(now) + Duration::from_nanos(waiting.cost) * part;
         waiting.is_at_once = turn <= now && wanted <= now + INTERACTIVE_WITHIN;
         turn

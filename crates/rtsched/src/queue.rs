@@ -376,6 +376,22 @@ impl Queue {
         self.wishes.first().map(|(_, slot)| slot)
     }
 
+    /// Whether a stream wants something before `end` that it is promised later. Looks at no more than [`Self::CROWD`] wishes of
+    /// others that come before, so it may overlook one.
+    pub(crate) fn is_wanted_before(&self, end: Instant) -> bool {
+        let mut from = (Instant::ZERO, 0);
+        for _ in 0..=Self::CROWD {
+            let Some((key, slot)) = self.wishes.at_or_after(from).filter(|(key, _)| key.0 < end) else {
+                return false;
+            };
+            if self.get(slot).budget == Budget::Reserved {
+                return true;
+            }
+            from = (key.0, key.1 + 1);
+        }
+        false
+    }
+
     /// The latest real-time deadline.
     pub(crate) fn last_guaranteed(&self) -> Option<Instant> {
         self.real_time.last().map(|(deadline, _)| deadline)

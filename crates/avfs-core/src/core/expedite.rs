@@ -9,6 +9,7 @@ use super::state::{Core, WRITTEN_WITHIN};
 use avfs_io::{IoTag, Promotion};
 use avfs_streams::RequestQos;
 use rtsched::Class;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use units::{Ino, Now};
 
@@ -31,6 +32,16 @@ impl Core {
             let &Purpose::Load { block, start, length, .. } = purpose else { return None };
             let from = cache.get(block)?.start + start;
             (from < range.end && range.start < from + length).then_some(need)
+        });
+    }
+
+    /// Blocks that were asked for are needed sooner than was known then.
+    pub(super) fn expedite_blocks(&mut self, needs: &BTreeMap<BlockId, RequestQos>) {
+        let files = needs.keys().filter_map(|&id| Some(self.data.cache.get(id)?.ino)).collect();
+        let tags = self.requests.in_flight.of_all(&files).into_iter().collect();
+        self.expedite_those(tags, |_, purpose| match purpose {
+            Purpose::Load { block, .. } => needs.get(block).copied(),
+            _ => None,
         });
     }
 

@@ -23,6 +23,7 @@ use avfs_streams::sequence::SequenceId;
 use avfs_streams::window::ReadaheadWindow;
 use rtsched::Direction;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use units::{Bytes, Ino, Instant, Now};
 
 /// No more frames are read ahead, however short they are. It bounds memory. An operator's target.
@@ -95,8 +96,26 @@ impl Core {
     pub(super) fn read_sequence_ahead(&mut self, now: Now, id: SequenceId) {
         let heads = self.clients.streams.sequences.get(id).map_or(0, |sequence| sequence.heads.len());
         for index in 0..heads {
+            self.expedite_frames(now, id, index);
             self.read_frames_ahead(now, id, index);
         }
+    }
+
+    /// Frames are wanted by when they are needed now. A client that fills a buffer asks for a second of them at once. It comes
+    /// so much sooner to those behind.
+    fn expedite_frames(&mut self, now: Now, id: SequenceId, index: usize) {
+        let sooner = self.clients.streams.frames_needed_sooner(now.monotonic, id, index);
+        let head =
+            self.clients.streams.sequences.get_mut(id).and_then(|sequence| sequence.heads.get_mut(index));
+        let Some(head) = head.filter(|_| !sooner.is_empty()) else { return };
+        let mut needs = BTreeMap::new();
+        for (at, need) in sooner {
+            if let Some(frame) = head.ahead.get_mut(at) {
+                frame.needed = need.deadline;
+                needs.extend(frame.kept.iter().map(|&block| (block, need)));
+            }
+        }
+        self.expedite_blocks(&needs);
     }
 
     /// Asks for what comes behind what clients began with, once all of that has been asked for.
@@ -183,7 +202,7 @@ impl Core {
         }
         let kept = self.load_frame(ino, size, need)?;
         kept.iter().for_each(|&block| self.data.cache.want(block));
-        let frame = PrefetchedFrame { number, bytes, kept };
+        let frame = PrefetchedFrame { number, bytes, kept, needed: need.deadline };
         self.clients.streams.sequences.get_mut(id)?.heads.get_mut(index)?.ahead.push_back(frame);
         Some(bytes)
     }

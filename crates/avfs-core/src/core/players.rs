@@ -138,8 +138,11 @@ impl Core {
         if self.data.files.get(&ino).is_none_or(|file| file.exclusive > 0) {
             return;
         }
-        let begun = self.clients.streams.ahead_of(&self.facts(), handle);
+        let begun = self.clients.streams.ahead_of(&self.facts(), now.monotonic, handle);
         let Some(mut ahead) = begun else { return };
+        if ahead.is_sooner {
+            self.expedite_ahead(now, ino, handle);
+        }
         while let Some(next) = self.clients.streams.next_ahead(&self.facts(), now.monotonic, handle, &ahead) {
             let ReadAhead { range, need, is_promised } = next;
             let wanted = self.data.cache.wanted_bytes() + range.end - range.start;
@@ -147,7 +150,7 @@ impl Core {
             if is_short || !self.load(ino, range.clone(), false, need) {
                 break;
             }
-            ahead.is_read(&range);
+            self.clients.streams.asked_ahead(now.monotonic, handle, &mut ahead, &range);
             self.want(ino, handle, range, ahead.way);
         }
         self.clients.streams.ended_ahead(handle, &ahead);
@@ -211,6 +214,11 @@ impl Core {
             }
             let need = self.need(now, ino, handle, front, Bytes::ZERO);
             self.expedite(ino, front.saturating_sub(NEAR)..front, need);
+        }
+        for place in self.clients.streams.player_mut(handle).into_iter().flat_map(Player::places_mut) {
+            if place.pattern.way() == ScanDirection::Forward {
+                place.reckoned = Some((now.monotonic, place.pattern.front()));
+            }
         }
     }
 
