@@ -127,7 +127,10 @@ fn what_is_ahead_of_a_promised_player_comes_in_requests_with_deadlines() {
     let (mut at, mut deadline) = (3 * MIB, None);
     while let Some(next) = client.streams.next_ahead(&Host, client.now, CLIENT, &ahead) {
         assert_eq!((next.range.start, next.is_promised, next.need.class), (at, true, Class::RealTime));
-        assert!(next.range.end - at <= if deadline.is_none() { 16 * MIB } else { 32 * MIB } && next.need.deadline > deadline);
+        assert!(
+            next.range.end - at <= if deadline.is_none() { 16 * MIB } else { 32 * MIB }
+                && next.need.deadline > deadline
+        );
         client.streams.asked_ahead(client.now, CLIENT, &mut ahead, &next.range);
         (at, deadline) = (next.range.end, next.need.deadline);
     }
