@@ -11,6 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILE = re.compile(r"[\w./-]+/[\w./-]*\.(?:rs|md|sh|py|toml|txt|c|h)")
 TEST = re.compile(r"(?:\w+::)*([a-z0-9]+(?:_[a-z0-9]+){3,})")
+# The map is read in one go: bytes.
+LONGEST_MAP = 16 << 10
 # Documents that name tests by their names alone, and those that name files.
 NAME_TESTS = ("ARCHITECTURE.md", "doc/semantics.md", "doc/decisions/")
 NAME_FILES = ("ARCHITECTURE.md", "README.md", "doc/semantics.md", "doc/decisions/")
@@ -61,6 +63,9 @@ def main():
         for function in re.findall(r"\bfn (\w+)", (ROOT / name).read_text()):
             functions.setdefault(function, set()).add(name)
     links = tests = files = 0
+    length = (ROOT / "ARCHITECTURE.md").stat().st_size
+    if length > LONGEST_MAP:
+        faults.append(f"ARCHITECTURE.md: {length} bytes, {LONGEST_MAP} at most")
     for document in listed("*.md"):
         text = (ROOT / document).read_text()
         for number, line in enumerate(prose(text), 1):
