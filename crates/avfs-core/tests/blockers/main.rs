@@ -51,7 +51,7 @@ fn a_slow_disk_is_named() {
     stage.play(&mut players, SECOND * 4);
     assert_eq!(stage.happened(), []);
     stage.knobs().factor = 12.0;
-    stage.play(&mut players, SECOND * 2);
+    stage.play(&mut players, SECOND * 3);
     stage.knobs().factor = 1.0;
     stage.play(&mut players, SECOND * 2);
     let events = stage.happened();
