@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Alone, comes_to_hold, refuse, succeed};
+use common::{Alone, comes_to_hold, ctl, json, refuse, say, succeed, text};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -99,26 +99,6 @@ impl Drop for Rig {
             let _ = rustix::mount::unmount(entry.path(), rustix::mount::UnmountFlags::DETACH);
         }
     }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn ctl(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).output().unwrap()
-}
-
-#[track_caller]
-fn say(arguments: &[&str]) -> String {
-    let output = ctl(arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&say(arguments)).unwrap()
 }
 
 /// Writes and reads files of a directory until it is dropped.
@@ -384,7 +364,7 @@ fn health_is_one_word_with_an_exit_code_for_a_monitor() {
     let (code, said) = check(&["no such volume"]);
     assert!(code == 3 && said.starts_with("unknown  no such volume: "), "{said}");
     assert_eq!(check(&["--nonsense"]).0, 3);
-    // A daemon that is stopped answers nobody.
+    // A daemon that is stopped does not answer.
     let (device, daemon) = (rig.path("well.image"), rig.daemon("well"));
     rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
     let (code, said) = check(&[text(&device)]);
@@ -507,7 +487,7 @@ fn memory_is_taken_when_it_is_needed_given_back_and_limited_anew_while_the_volum
     fs::write(mount.join("a.mov"), &bytes).unwrap();
     let most = locked(&rig, "memory");
     assert!((200..=512).contains(&most), "{most} MiB");
-    // Nobody uses it any more: all goes but what is kept ready.
+    // No client uses it any more: all goes but what is kept ready.
     assert!(
         comes_to_hold(Duration::from_secs(60), || taken(&rig, "memory").0 <= 80),
         "{:?}",

@@ -242,7 +242,7 @@ fn a_bare_umount_returns_when_everything_is_written_and_the_device_is_free() {
     succeed(rig.umount(&[], &rig.place()));
 }
 
-/// A small request through rings takes a third of the time, and only who knew of them had them.
+/// A small request through rings takes a third of the time, and only mounts that asked for them had them.
 #[test]
 fn requests_come_through_rings_where_the_kernel_has_them() {
     let Some(rig) = Rig::mounted() else { return };

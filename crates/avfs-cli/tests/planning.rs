@@ -1,120 +1,38 @@
 //! `avfsctl plan`, `trace` and `simulate` beside a mounted volume under load: what they say is what happened.
 
 mod common;
+#[path = "common/modelled.rs"]
+mod modelled;
 
-use avfs_lab::lun::{Lun, LunOptions, REACTION};
-use common::{Alone, refuse, succeed};
+use common::{ctl, json, refuse, say, succeed, text};
+use modelled::{MIB, Modelled, PERIOD};
 use rtsched_sim::device::DeviceSpec;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use units::Bytes;
 
-const MIB: usize = 1 << 20;
-const CONFIG: &str = "[[stream]]\npath = \"*.mov\"\nbitrate = \"100 Mbit/s\"\n";
-/// What a MiB plays for at 100 Mbit/s.
-const PERIOD: Duration = Duration::from_micros(83_886);
 /// Of a clip.
 const CLIP_MIB: usize = 160;
 
-/// A volume on the array of the paper, in real time.
-struct Rig {
-    device: Option<Lun>,
-    directory: tempfile::TempDir,
-    _alone: Alone,
+/// A volume on the array of the paper, with two clips and what is to be copied.
+fn array() -> Option<Modelled> {
+    let rig = Modelled::new(DeviceSpec::named("raid5-table5").unwrap(), 1024, "512M")?;
+    for name in ["a.mov", "b.mov", "copied.bin"] {
+        fs::write(rig.path("mount").join(name), vec![7; CLIP_MIB * MIB]).unwrap();
+    }
+    // Nothing of it is in memory any more.
+    succeed(rig.umount());
+    rig.mount();
+    rig.device_is("modelled");
+    Some(rig)
 }
 
-impl Rig {
-    fn new() -> Option<Self> {
-        let alone = Alone::to_mount()?;
-        let directory = tempfile::tempdir().unwrap();
-        let mut rig = Self { device: None, directory, _alone: alone };
-        fs::create_dir(rig.path("mount")).unwrap();
-        fs::create_dir(rig.path("device")).unwrap();
-        let size = Bytes::from_mib(1024);
-        let spec = DeviceSpec::named("raid5-table5").unwrap();
-        let backing = Some(rig.path("data"));
-        let options =
-            LunOptions { spec, size, backing, memory: size, log: None, seed: 1, reaction: REACTION };
-        rig.device = Some(Lun::mount(&options, &rig.path("device")).unwrap());
-        rig.device_is("fast");
-        fs::write(rig.path("config"), CONFIG).unwrap();
-        succeed(
-            Command::new(env!("CARGO_BIN_EXE_mkfs-avfs"))
-                .args(["--label", "footage"])
-                .arg(rig.path("device/lun"))
-                .output()
-                .unwrap(),
-        );
-        rig.mount();
-        for name in ["a.mov", "b.mov", "copied.bin"] {
-            fs::write(rig.path("mount").join(name), vec![7; CLIP_MIB * MIB]).unwrap();
-        }
-        // Nothing of it is in memory any more.
-        succeed(rig.umount());
-        rig.mount();
-        rig.device_is("modelled");
-        Some(rig)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn device_is(&self, how: &str) {
-        fs::write(self.path("device/control"), how).unwrap();
-    }
-
-    fn mount(&self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
-        command.arg(self.path("device/lun")).arg(self.path("mount"));
-        command.env("STATE_DIRECTORY", self.path("state")).args(["-o", "cache_size=512M,transport=device"]);
-        command.arg("-o").arg(format!("config={}", self.path("config").display()));
-        command.arg("-o").arg(format!("log={}", self.path("log").display()));
-        succeed(command.output().unwrap());
-    }
-
-    fn umount(&self) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.path("mount")).output().unwrap()
-    }
-
-    fn streams(&self) -> Value {
-        let all: Value =
-            serde_json::from_str(&say(&["streams", "--json", arg(&self.path("mount"))])).unwrap();
-        all[0].clone()
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.device_is("fast");
-        self.umount();
-        let _ = rustix::mount::unmount(self.path("mount"), rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-fn arg(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn ctl(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).output().unwrap()
-}
-
-#[track_caller]
-fn say(arguments: &[&str]) -> String {
-    let output = ctl(arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&say(arguments)).unwrap()
+fn streams_of(rig: &Modelled) -> Value {
+    json(&["streams", "--json", text(&rig.path("mount"))])[0].clone()
 }
 
 /// Plays a clip at its rate until it is to stop; how often a MiB was there later than a second after it was to be shown, and how many
@@ -136,15 +54,15 @@ fn play(file: &Path, stop: &AtomicBool) -> (u32, usize) {
 
 #[test]
 fn a_recording_is_what_happened_and_says_what_would_have() {
-    let Some(rig) = Rig::new() else { return };
+    let Some(rig) = array() else { return };
     let trace = rig.path("trace");
     let stop = AtomicBool::new(false);
-    let before = rig.streams();
+    let before = streams_of(&rig);
     let (late, played) = std::thread::scope(|scope| {
         // The recording begins before the players do.
         let recorder = scope.spawn(|| {
             let mount = rig.path("mount");
-            ctl(&["trace", "record", "--seconds", "9", "--output", arg(&trace), arg(&mount)])
+            ctl(&["trace", "record", "--seconds", "9", "--output", text(&trace), text(&mount)])
         });
         std::thread::sleep(Duration::from_secs(1));
         let mount = rig.path("mount");
@@ -152,7 +70,7 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
             let (file, stop) = (mount.join(name), &stop);
             scope.spawn(move || play(&file, stop))
         });
-        // Somebody copies meanwhile.
+        // A client copies meanwhile.
         let copied = mount.join("copied.bin");
         let copy = scope.spawn(move || {
             let mut bytes = Vec::new();
@@ -166,11 +84,11 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
             .into_iter()
             .fold((0, 0), |(late, all), one| (late + one.0, all + one.1))
     });
-    let after = rig.streams();
+    let after = streams_of(&rig);
 
     // What was recorded is what the device did.
-    let text = fs::read_to_string(&trace).unwrap();
-    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let recording = fs::read_to_string(&trace).unwrap();
+    let mut lines = recording.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let head = lines.next().unwrap();
     assert_eq!((head["avfs_trace"].as_u64(), head["label"].as_str()), (Some(1), Some("footage")));
     let lines: Vec<Value> = lines.collect();
@@ -195,13 +113,13 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
     assert!(sum(&read) <= done("read_bytes") + (32 << 20) && sum(&read) > played_bytes / 2, "{}", sum(&read));
 
     // It is shown, and exported.
-    let shown = say(&["trace", "show", arg(&trace)]);
+    let shown = say(&["trace", "show", text(&trace)]);
     for word in ["footage", "/a.mov plays 100 Mbit/s", "/b.mov plays 100 Mbit/s", "commands"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }
-    let all = say(&["trace", "show", "--all", arg(&trace)]);
+    let all = say(&["trace", "show", "--all", text(&trace)]);
     assert_eq!(all.lines().count(), lines.iter().filter(|line| !line["record"].is_null()).count());
-    let exported = json(&["trace", "export", arg(&trace)]);
+    let exported = json(&["trace", "export", text(&trace)]);
     let events = exported["traceEvents"].as_array().unwrap();
     let commands = events.iter().filter(|event| event["ph"] == "X").count();
     assert_eq!(commands, ended.len());
@@ -209,10 +127,10 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
     assert!(names("device") && names("/a.mov") && names("/b.mov"));
     let end = |event: &Value| event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap_or(0.0);
     assert!(events.iter().filter(|event| event["ph"] != "M").all(|event| (0.0..12e6).contains(&end(event))));
-    refuse(ctl(&["trace", "export", "--output", arg(&trace), arg(&trace)]), 1, "File exists");
+    refuse(ctl(&["trace", "export", "--output", text(&trace), text(&trace)]), 1, "File exists");
 
-    // As it was, nobody is late; neither was anybody.
-    let as_it_was = json(&["simulate", "--json", arg(&trace)]);
+    // As it was, no stream is late; neither was any.
+    let as_it_was = json(&["simulate", "--json", text(&trace)]);
     let streams = |outcome: &Value| outcome["streams"].as_array().unwrap().clone();
     let late_in =
         |outcome: &Value| streams(outcome).iter().filter(|one| one["late"].as_u64() > Some(0)).count();
@@ -223,7 +141,7 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
     }
     // The modelled array carries thirteen; four fit, and thirty do not.
     let more = |count: &str| {
-        json(&["simulate", "--json", "--device", "raid5-table5", "--editors", count, arg(&trace)])["changed"]
+        json(&["simulate", "--json", "--device", "raid5-table5", "--editors", count, text(&trace)])["changed"]
             .clone()
     };
     let (four, thirty) = (more("4"), more("30"));
@@ -235,26 +153,26 @@ fn a_recording_is_what_happened_and_says_what_would_have() {
     let kept =
         streams(&thirty).into_iter().filter(|one| one["is_added"] == false).all(|one| one["late"] == 0);
     assert!(kept, "{thirty}");
-    let said = say(&["simulate", "--slower", "20", arg(&trace)]);
+    let said = say(&["simulate", "--slower", "20", text(&trace)]);
     assert!(said.contains("with everything taking 20 times as long: ") && said.contains("late"), "{said}");
-    let said = say(&["simulate", "--lost-disk", "--device", "raid5-table5", arg(&trace)]);
+    let said = say(&["simulate", "--lost-disk", "--device", "raid5-table5", text(&trace)]);
     assert!(said.contains("none of 2 streams is late"), "{said}");
 }
 
 #[test]
 fn what_is_planned_is_what_the_admission_of_a_volume_promises() {
-    let Some(rig) = Rig::new() else { return };
+    let Some(rig) = array() else { return };
     // The room of an idle volume that knows nothing of its device is that of a plan with the same configuration.
-    let streams = rig.streams();
+    let streams = streams_of(&rig);
     assert_eq!(streams["streams"], Value::Array(Vec::new()), "{streams}");
-    let room = json(&["streams", "--rate", "100 Mbit/s", "--json", arg(&rig.path("mount"))]);
+    let room = json(&["streams", "--rate", "100 Mbit/s", "--json", text(&rig.path("mount"))]);
     let more = room[0]["room"][0]["more"].as_u64().unwrap();
     let measured = "[device]\nread_access = \"16 ms\"\nread_rate = \"170 MB/s\"\n";
     fs::write(rig.path("measured"), measured).unwrap();
     let plan = json(&[
         "plan",
         "--config",
-        arg(&rig.path("measured")),
+        text(&rig.path("measured")),
         "--cache",
         "512M",
         "--rate",
@@ -279,14 +197,14 @@ fn a_plan_names_what_it_lacks_and_a_broken_recording_its_line() {
     refuse(ctl(&["plan", "--device", "nvme", "--codec", "betamax"]), 1, "no codec has `betamax`");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("trace");
-    refuse(ctl(&["trace", "show", arg(&file)]), 1, "No such file");
-    for (text, wrong) in [
+    refuse(ctl(&["trace", "show", text(&file)]), 1, "No such file");
+    for (content, wrong) in [
         ("", "it is empty"),
         ("{}\n", "it is no recording of AVFS"),
         ("{\"avfs_trace\":2}\n", "version 2, and this command reads version 1"),
         ("{\"avfs_trace\":1}\n", "line 1: missing field"),
     ] {
-        fs::write(&file, text).unwrap();
-        refuse(ctl(&["simulate", arg(&file)]), 1, wrong);
+        fs::write(&file, content).unwrap();
+        refuse(ctl(&["simulate", text(&file)]), 1, wrong);
     }
 }

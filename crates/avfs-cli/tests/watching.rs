@@ -1,95 +1,43 @@
 //! `avfsctl streams`, `top`, `events` and `why` on a mounted volume: what they say is what happened.
 
 mod common;
+#[path = "common/modelled.rs"]
+mod modelled;
 
-use avfs_lab::lun::{Lun, LunOptions, REACTION};
-use common::{Alone, comes_to_hold, refuse, succeed};
+use common::{comes_to_hold, ctl, refuse, succeed};
+use modelled::{MIB, Modelled, PERIOD};
 use rtsched_sim::device::{DeviceSpec, ModelSpec};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::ops::Deref;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use units::Bytes;
 
-const MIB: usize = 1 << 20;
-const CONFIG: &str = "[[stream]]\npath = \"*.mov\"\nbitrate = \"100 Mbit/s\"\n";
-/// What a MiB plays for at 100 Mbit/s.
-const PERIOD: Duration = Duration::from_micros(83_886);
+/// A volume on a device that can become slow.
+struct Rig(Modelled);
 
-/// A volume on a device that can become slow, mounted by a daemon that keeps its events in a directory of its own.
-struct Rig {
-    device: Option<Lun>,
-    directory: tempfile::TempDir,
-    _alone: Alone,
+impl Deref for Rig {
+    type Target = Modelled;
+
+    fn deref(&self) -> &Modelled {
+        &self.0
+    }
 }
 
 impl Rig {
     fn new() -> Option<Self> {
         /// Of each channel: a third of what a player takes, together.
         const SLOW_MB_PER_S: f64 = 0.13;
-        let alone = Alone::to_mount()?;
-        let directory = tempfile::tempdir().unwrap();
-        let mut rig = Self { device: None, directory, _alone: alone };
-        fs::create_dir(rig.path("mount")).unwrap();
-        let size = Bytes::from_mib(512);
         let mut spec = DeviceSpec::named("nvme").unwrap();
         let ModelSpec::Flash(flash) = &mut spec.model else { panic!("it has an arm") };
         flash.read_channel_mb_per_s = SLOW_MB_PER_S;
-        let backing = Some(rig.path("data"));
-        let options =
-            LunOptions { spec, size, backing, memory: size, log: None, seed: 1, reaction: REACTION };
-        let served = rig.path("device");
-        fs::create_dir(&served).unwrap();
-        rig.device = Some(Lun::mount(&options, &served).unwrap());
-        rig.device_is("fast");
-        fs::write(rig.path("config"), CONFIG).unwrap();
-        succeed(
-            Command::new(env!("CARGO_BIN_EXE_mkfs-avfs"))
-                .args(["--label", "footage"])
-                .arg(served.join("lun"))
-                .output()
-                .unwrap(),
-        );
-        rig.mount();
-        Some(rig)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn device_is(&self, how: &str) {
-        fs::write(self.path("device/control"), how).unwrap();
-    }
-
-    fn mount(&self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mount-avfs"));
-        command
-            .arg(self.path("device/lun"))
-            .arg(self.path("mount"))
-            .env("STATE_DIRECTORY", self.path("state"));
-        command.args(["-o", "cache_size=128M,transport=device"]);
-        command.arg("-o").arg(format!("config={}", self.path("config").display()));
-        command.arg("-o").arg(format!("log={}", self.path("log").display()));
-        succeed(command.output().unwrap());
-    }
-
-    fn umount(&self) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_umount-avfs")).arg(self.path("mount")).output().unwrap()
-    }
-
-    fn ctl(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).output().unwrap()
+        Modelled::new(spec, 512, "128M").map(Self)
     }
 
     /// What a command says of the mount, or of a file.
     fn say(&self, arguments: &[&str], file: &str) -> String {
         let path = self.path("mount").join(file);
-        let output = self.ctl(&[arguments, &[path.to_str().unwrap()]].concat());
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        common::say(&[arguments, &[common::text(&path)]].concat())
     }
 
     fn json(&self, arguments: &[&str], file: &str) -> Value {
@@ -108,15 +56,6 @@ impl Rig {
         let all = self.json(&["events"], "");
         let is_it = |event: &&Value| event["kind"] == kind && event["path"] == path.as_str();
         all.as_array().unwrap().iter().filter(is_it).cloned().collect()
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.device_is("fast");
-        // Ends when the daemon has left the device, which could not be unmounted before.
-        self.umount();
-        let _ = rustix::mount::unmount(self.path("mount"), rustix::mount::UnmountFlags::DETACH);
     }
 }
 
@@ -237,8 +176,8 @@ fn a_mistake_is_one_line() {
     let Some(rig) = Rig::new() else { return };
     let mount = rig.path("mount");
     let mount = mount.to_str().unwrap();
-    refuse(rig.ctl(&["why", mount, "--at", "teatime"]), 1, "`teatime` is no time: say 21:14");
-    refuse(rig.ctl(&["events", mount, "--since", "25:00"]), 1, "`25:00` is no time");
-    refuse(rig.ctl(&["why", "/nothing/there"]), 1, "No such file or directory");
-    refuse(rig.ctl(&["streams", "/proc"]), 1, "no AVFS volume is mounted there");
+    refuse(ctl(&["why", mount, "--at", "teatime"]), 1, "`teatime` is no time: say 21:14");
+    refuse(ctl(&["events", mount, "--since", "25:00"]), 1, "`25:00` is no time");
+    refuse(ctl(&["why", "/nothing/there"]), 1, "No such file or directory");
+    refuse(ctl(&["streams", "/proc"]), 1, "no AVFS volume is mounted there");
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +32,30 @@ pub(crate) fn can_mount() -> bool {
 #[track_caller]
 pub(crate) fn succeed(output: Output) {
     assert!(output.status.success(), "{output:?}");
+}
+
+/// What `avfsctl` does with these arguments.
+pub(crate) fn ctl(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_avfsctl")).args(arguments).output().unwrap()
+}
+
+/// What it prints.
+#[track_caller]
+pub(crate) fn say(arguments: &[&str]) -> String {
+    let output = ctl(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it prints, of JSON.
+#[track_caller]
+pub(crate) fn json(arguments: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&say(arguments)).unwrap()
+}
+
+/// A path as an argument.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
 }
 
 /// Fails with this exit code and one line that contains `message`.
