@@ -3,6 +3,7 @@
 mod asking;
 mod check;
 mod clients;
+mod columns;
 mod events;
 mod frag;
 mod label;

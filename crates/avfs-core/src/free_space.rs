@@ -5,18 +5,19 @@
 
 use crate::allocator::BlockRun;
 use crate::format::BLOCK;
+use avfs_streams::streams::LONGEST_REQUEST;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Version of the report: fields are only added to one.
 pub const VERSION: u32 = 1;
 
-/// A run is long from this length on, in bytes: the longest request that a stream is served with. Longer runs win it nothing.
-pub const LONG: u64 = 64 << 20;
+/// A run is long from this length on, in bytes: longer ones win a stream nothing.
+pub const LONG: u64 = LONGEST_REQUEST;
 
 /// What an estimate looks back at most, in milliseconds: an estimator's window. A facility has a rhythm of a week.
 const WINDOW: i64 = 7 * DAY;
-/// An estimate needs this much time at least, in milliseconds.
+/// An estimate needs this much time at least, in milliseconds: an estimator's window, the time between two samples.
 const LEAST: i64 = HOUR;
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;

@@ -150,13 +150,14 @@ fn ends_a_line(file: &mut File) -> io::Result<bool> {
     Ok(last == *b"\n")
 }
 
-fn read(path: &Path, state: &mut State) -> io::Result<()> {
-    // It may be anything: a pipe would be waited for.
+/// Opens what an earlier daemon has kept. It may be anything by now: a pipe would be waited for.
+pub(crate) fn open_kept(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    let mut reader = BufReader::new(io::Read::take(file, LONGEST * 2));
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+}
+
+fn read(path: &Path, state: &mut State) -> io::Result<()> {
+    let mut reader = BufReader::new(io::Read::take(open_kept(path)?, LONGEST * 2));
     let (mut line, mut damaged) = (Vec::new(), 0_u64);
     loop {
         line.clear();

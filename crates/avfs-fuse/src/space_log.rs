@@ -4,6 +4,7 @@
 //! last days, in memory and in a file. **Invariants:** bounded; a file that is damaged, or cannot be read or written, costs
 //! estimates and nothing else.
 
+use crate::event_log::open_kept;
 use avfs_core::free_space::Sample;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -12,11 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often free space is counted: estimates are about days.
+/// How often free space is counted: estimates are about days. An estimator's window.
 const EACH: Duration = Duration::from_secs(3600);
-/// Samples that are kept: those of eight days.
+/// Samples that are kept: those of eight days, one more than an estimate looks back. An estimator's window.
 const MOST: usize = 8 * 24;
-/// Of a longer file no more is read.
+/// Of a longer file no more is read. It bounds memory.
 const LONGEST: u64 = 1 << 20;
 
 /// See the module.
@@ -84,13 +85,8 @@ impl SpaceLog {
 }
 
 fn read(path: &Path) -> io::Result<VecDeque<Sample>> {
-    // It may be anything: a pipe would be waited for.
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, LONGEST), &mut bytes)?;
+    io::Read::read_to_end(&mut io::Read::take(open_kept(path)?, LONGEST), &mut bytes)?;
     let lines = bytes.split(|byte| *byte == b'\n');
     let mut samples: VecDeque<Sample> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
     samples.drain(..samples.len().saturating_sub(MOST));

@@ -81,8 +81,6 @@ pub(crate) struct EngineCore {
     statistics: Statistics,
     /// Kept for its memory.
     dispatch: Dispatch,
-    /// What the scheduler began with, for a recording.
-    config: Config,
     /// While there is one.
     trace: Option<Box<Ring>>,
 }
@@ -91,7 +89,7 @@ impl EngineCore {
     /// Idle. No command leaves before [`permit`](Self::permit).
     pub(crate) fn new(config: Config, device: DeviceFacts) -> Self {
         Self {
-            scheduler: Scheduler::new(config.clone()),
+            scheduler: Scheduler::new(config),
             streams: Streams::default(),
             device,
             permitted_until: Instant::ZERO,
@@ -100,13 +98,12 @@ impl EngineCore {
             ended: VecDeque::new(),
             statistics: Statistics::default(),
             dispatch: Dispatch::empty(),
-            config,
             trace: None,
         }
     }
 
-    /// A recording of what is called and done begins, or goes on from the record of this number. `None`: it has ended, because nobody
-    /// asked for long.
+    /// A recording of what is called and done begins, or goes on from the record of this number. `None`: it has ended, because no
+    /// recorder asked for long.
     pub(crate) fn trace(&mut self, now: Instant, since: Option<u64>) -> Option<Part> {
         self.end_deserted_trace(now);
         if let Some(since) = since {
@@ -116,7 +113,7 @@ impl EngineCore {
         let waiting = waiting.values().filter_map(|request| request.as_ref());
         let waiting = waiting.map(|request| Asked::of(&request.describe())).collect();
         let streams = self.streams.report_with_confidence(&self.scheduler);
-        let begin = Begin::new(now, &self.config, self.service_times(), &streams, waiting);
+        let begin = Begin::new(now, self.scheduler.config(), self.service_times(), &streams, waiting);
         let next = self.trace.get_or_insert_with(|| Box::new(Ring::new(now))).next(now);
         Some(Part { begin: Some(Box::new(begin)), records: Vec::new(), next, lost: 0, now: now.as_nanos() })
     }
@@ -171,10 +168,7 @@ impl EngineCore {
             stream: stream.map(|stream| stream.0),
             deadline: deadline.as_nanos(),
         });
-        let stream = stream.filter(|_| class == Class::RealTime);
-        if !stream.is_some_and(|stream| self.scheduler.assign(now, tag.into(), stream, deadline)) {
-            self.scheduler.promote(now, tag.into(), class, deadline);
-        }
+        promote(&mut self.scheduler, now, tag.into(), class, stream, deadline);
     }
 
     /// See [`Engine::cancel`](crate::Engine::cancel).
@@ -353,9 +347,7 @@ impl EngineCore {
 
     /// See [`Engine::reconfigure`](crate::Engine::reconfigure).
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &Config) -> Result<(), Bytes> {
-        self.scheduler.reconfigure(now, config)?;
-        self.config = config.clone();
-        Ok(())
+        self.scheduler.reconfigure(now, config)
     }
 
     /// Requests accepted that have not ended.
@@ -381,5 +373,20 @@ impl EngineCore {
         let (busy, reckoned) = (counters.busy, counters.reckoned);
         let promised_permille = self.scheduler.utilisation_permille();
         Statistics { queued, in_flight, busy, reckoned, promised_permille, ..self.statistics }
+    }
+}
+
+/// A client now waits for a request: within its stream's rate by that time, else by its class.
+pub(crate) fn promote(
+    scheduler: &mut Scheduler,
+    now: Instant,
+    request: RequestId,
+    class: Class,
+    stream: Option<StreamId>,
+    deadline: Instant,
+) {
+    let stream = stream.filter(|_| class == Class::RealTime);
+    if !stream.is_some_and(|stream| scheduler.assign(now, request, stream, deadline)) {
+        scheduler.promote(now, request, class, deadline);
     }
 }

@@ -1,11 +1,11 @@
 //! The scheduler of production before any device, in virtual time, without data.
 //!
 //! **For:** what would have happened: the calls of a recording, or of clients that are made up, go through the same scheduler and the
-//! same books of streams as in an [`Engine`](crate::Engine). **Excludes:** who asks for what, and how long the device takes, which is a
+//! same books of streams as in an [`Engine`](crate::Engine). **Excludes:** the clients, and how long the device takes, which is a
 //! [`Timing`]. **State:** scheduler, streams, the commands at the device. **Invariants:** time goes on only in
 //! [`advance`](Replay::advance); the same calls and the same device give the same ends.
 
-use crate::engine_core::{DeclaredStream, Incident, Promise, Streams};
+use crate::engine_core::{DeclaredStream, Incident, Promise, Streams, promote};
 use crate::sim::{SimCommand, Timing};
 use rtsched::{
     Class, Confidence, Config, Dispatch, DispatchId, Request, RequestId, Scheduler, StreamId, StreamSpec,
@@ -73,12 +73,8 @@ impl Replay {
 
     /// See [`Engine::promote`](crate::Engine::promote).
     pub fn promote(&mut self, request: RequestId, class: Class, stream: Option<StreamId>, deadline: Instant) {
-        if !self.waiting.contains_key(&request) {
-            return;
-        }
-        let stream = stream.filter(|_| class == Class::RealTime);
-        if !stream.is_some_and(|stream| self.scheduler.assign(self.now, request, stream, deadline)) {
-            self.scheduler.promote(self.now, request, class, deadline);
+        if self.waiting.contains_key(&request) {
+            promote(&mut self.scheduler, self.now, request, class, stream, deadline);
         }
     }
 

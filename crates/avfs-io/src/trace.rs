@@ -1,8 +1,8 @@
 //! What an engine was asked, and what its device did: a recording in bounded memory.
 //!
-//! **For:** the words of a recording, and the ring that keeps the last of them while somebody listens. **Excludes:** files, names of
+//! **For:** the words of a recording, and the ring that keeps the last of them while a recorder listens. **Excludes:** files, names of
 //! streams, and what is made of it. **State:** one [`Ring`] beside the books of an engine, only while it is asked for. **Invariants:**
-//! no more than [`MOST_KEPT`] records; whoever asks later than that is told how many are lost; a ring that nobody has asked for ten
+//! no more than [`MOST_KEPT`] records; a recorder that asks later than that is told how many are lost; a ring that none has asked for ten
 //! seconds is given up. Whatever is read back is [checked](Record::check) before it is replayed.
 
 use crate::engine_core::{DeclaredStream, Promise};
@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant, nanos};
 
-/// Records that are kept: some seconds of flash, minutes of disks. About 8 MiB.
+/// Records that are kept: some seconds of flash, minutes of disks. About 8 MiB: it bounds memory.
 const MOST_KEPT: usize = 1 << 16;
-/// Records that are given at once.
+/// Records that are given at once, of which the engine's thread makes a copy: it bounds a turn's length.
 pub const MOST_GIVEN: usize = 1 << 12;
 /// A recorder that asks for nothing for so long has gone. An operator's patience.
 const GONE_AFTER: Duration = Duration::from_secs(10);
@@ -170,7 +170,7 @@ pub enum Does {
 pub enum Happened {
     /// A request was submitted.
     Asked(Asked),
-    /// Somebody waits for one.
+    /// A client waits for one.
     Promoted {
         /// Which.
         tag: u64,
@@ -288,7 +288,7 @@ impl Ring {
         Self { records: VecDeque::new(), next: 0, asked: now }
     }
 
-    /// Nobody listens any more.
+    /// No recorder listens any more.
     pub(crate) fn is_deserted(&self, now: Instant) -> bool {
         now.saturating_since(self.asked) > GONE_AFTER
     }
@@ -329,8 +329,8 @@ pub type Wrong = &'static str;
 const LARGEST: u64 = 1 << 60;
 /// The longest command that there is.
 const LONGEST: u64 = 1 << 32;
-/// The longest time between two things that belong together: a day.
-const A_DAY: u64 = 86_400_000_000_000;
+/// The longest time between two things that belong together, nanoseconds: a day.
+pub const A_DAY: u64 = 86_400_000_000_000;
 
 fn within(value: u64, range: std::ops::RangeInclusive<u64>, wrong: Wrong) -> Result<(), Wrong> {
     if range.contains(&value) { Ok(()) } else { Err(wrong) }

@@ -12,7 +12,8 @@ use rtsched::{Class, Direction, Request, RequestId, StreamId, Terms};
 use std::collections::{BTreeMap, VecDeque};
 use units::{Bitrate, Bytes, DeviceOffset, Duration, Instant};
 
-/// What a client has of its own before it begins to show anything: players of the laboratory have as much.
+/// What a client has of its own before it begins to show anything: players of the laboratory have as much. An assumption: a client that
+/// has more is late less.
 const BUFFER: Duration = Duration::from_secs(1);
 /// A client that does not begin for so long is late: what does not play is never late otherwise. As in the laboratory.
 const BEGINS_WITHIN: Duration = Duration::from_secs(5);

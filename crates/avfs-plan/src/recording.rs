@@ -5,7 +5,7 @@
 //! **Invariants:** nothing that is read is trusted: a line is at most [`LONGEST_LINE`] bytes, a recording at most [`MOST_RECORDS`] records and
 //! a day, and every value is one that can have been; else the reader says which line is wrong.
 
-use avfs_io::trace::{Begin, Happened, Part, Record};
+use avfs_io::trace::{A_DAY, Begin, Happened, Part, Record, Wanted};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -13,12 +13,10 @@ use thiserror::Error;
 
 /// Of what is written. A reader takes this one alone.
 pub const VERSION: u32 = 1;
-/// Bytes.
+/// Bytes: it bounds memory.
 pub const LONGEST_LINE: u64 = 1 << 20;
-/// Some 700 MB in memory.
+/// Some 700 MB in memory, which it bounds.
 pub const MOST_RECORDS: usize = 4 << 20;
-/// Nanoseconds.
-const A_DAY: u64 = 86_400_000_000_000;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,6 +262,16 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Each stream whenever it was declared, the first ones as they were when the recording began.
+    pub fn declared(&self) -> impl Iterator<Item = (u64, Wanted)> + '_ {
+        let first = self.head.begin.streams.iter().map(|stream| (stream.stream, stream.wanted));
+        let later = self.records.iter().filter_map(|record| match &record.what {
+            Happened::Declared { stream, wanted: Some(wanted) } => Some((*stream, *wanted)),
+            _ => None,
+        });
+        first.chain(later)
+    }
+
     /// Reads all of it.
     ///
     /// # Errors

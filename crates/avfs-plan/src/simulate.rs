@@ -247,12 +247,8 @@ fn configuration(recording: &Recording, change: &Change) -> rtsched::Config {
 
 /// The rate of the fastest player.
 fn fastest(recording: &Recording) -> Option<Bitrate> {
-    let later = recording.records.iter().filter_map(|record| match &record.what {
-        Happened::Declared { wanted, .. } => *wanted,
-        _ => None,
-    });
-    let first = recording.head.begin.streams.iter().map(|stream| stream.wanted);
-    first.chain(later).filter(|wanted| !wanted.writes).map(|wanted| Bitrate(wanted.bits_per_second)).max()
+    let players = recording.declared().map(|(_, wanted)| wanted).filter(|wanted| !wanted.writes);
+    players.map(|wanted| Bitrate(wanted.bits_per_second)).max()
 }
 
 /// What a changed configuration says of what was recorded.
@@ -314,8 +310,7 @@ struct Played {
 impl Run {
     /// Finds the players of the recording.
     fn prepare(&mut self, recording: &Recording, policies: &Policies) {
-        let mut played = played(recording);
-        for (stream, Played { rate, reads }) in std::mem::take(&mut played) {
+        for (stream, Played { rate, reads }) in played(recording) {
             let rate = Bitrate(rate);
             let class = policies.class(stream).unwrap_or(Class::RealTime);
             self.of_stream.insert(stream, self.players.len());
@@ -396,8 +391,7 @@ impl Run {
                 self.take(&record.what, policies);
             }
             while let Some((number, _)) = added.next_if(|(_, from)| *from <= now) {
-                let spec = StreamSpec { rate, ..StreamSpec::reader(rate) };
-                self.declare(ADDED + number, Some((spec, Confidence::Known)));
+                self.declare(ADDED + number, Some((StreamSpec::reader(rate), Confidence::Known)));
             }
             self.hear();
             self.ask(now);
@@ -506,6 +500,9 @@ impl Run {
             // It had ended before the recording did.
             None => "-",
         };
+        let reason = |stream: u64, late: u32, service: &str| {
+            self.reasons.get(&stream).filter(|_| late > 0 || service != "promised").cloned()
+        };
         let mut outcomes = Vec::new();
         let mut of_players: Vec<(u64, usize)> =
             self.of_stream.iter().map(|(stream, index)| (*stream, *index)).collect();
@@ -517,7 +514,6 @@ impl Run {
             let name =
                 if is_added { format!("editor {}", stream - ADDED + 1) } else { recording.name(stream) };
             let service = service(stream);
-            let reason = self.reasons.get(&stream).filter(|_| late > 0 || service != "promised").cloned();
             outcomes.push(StreamOutcome {
                 name,
                 records: false,
@@ -528,13 +524,12 @@ impl Run {
                 longest_microseconds: microseconds(longest),
                 start_microseconds: microseconds(start),
                 service,
-                reason,
+                reason: reason(stream, late, service),
             });
         }
         for (stream, wanted) in recorders(recording) {
             let (late, longest) = self.broken.get(&stream).copied().unwrap_or_default();
             let service = service(stream);
-            let reason = self.reasons.get(&stream).filter(|_| late > 0 || service != "promised").cloned();
             outcomes.push(StreamOutcome {
                 name: recording.name(stream),
                 records: true,
@@ -545,7 +540,7 @@ impl Run {
                 longest_microseconds: microseconds(longest),
                 start_microseconds: 0,
                 service,
-                reason,
+                reason: reason(stream, late, service),
             });
         }
         let duration = until.saturating_since(Instant::from_nanos(recording.head.begin.at));
@@ -567,16 +562,8 @@ fn comes(number: u64, count: u32, start: Instant, until: Instant) -> Instant {
 fn played(recording: &Recording) -> BTreeMap<u64, Played> {
     let begin = &recording.head.begin;
     let mut played: BTreeMap<u64, Played> = BTreeMap::new();
-    let mut declare = |stream: u64, wanted: &Wanted| {
-        if !wanted.writes {
-            played.entry(stream).or_default().rate = wanted.bits_per_second;
-        }
-    };
-    begin.streams.iter().for_each(|stream| declare(stream.stream, &stream.wanted));
-    for record in &recording.records {
-        if let Happened::Declared { stream, wanted: Some(wanted) } = &record.what {
-            declare(*stream, wanted);
-        }
+    for (stream, wanted) in recording.declared().filter(|(_, wanted)| !wanted.writes) {
+        played.entry(stream).or_default().rate = wanted.bits_per_second;
     }
     // By tag: when it was asked for, whose it is, and its place in what was read.
     let mut asked: HashMap<u64, (u64, usize)> = HashMap::new();
@@ -631,12 +618,7 @@ fn played(recording: &Recording) -> BTreeMap<u64, Played> {
 
 /// The streams that record.
 fn recorders(recording: &Recording) -> BTreeMap<u64, Wanted> {
-    let first = recording.head.begin.streams.iter().map(|stream| (stream.stream, stream.wanted));
-    let later = recording.records.iter().filter_map(|record| match &record.what {
-        Happened::Declared { stream, wanted: Some(wanted) } => Some((*stream, *wanted)),
-        _ => None,
-    });
-    first.chain(later).filter(|(_, wanted)| wanted.writes).collect()
+    recording.declared().filter(|(_, wanted)| wanted.writes).collect()
 }
 
 fn blocker(blocker: Blocker) -> &'static str {

@@ -57,7 +57,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Fitted.
 const LONG_REQUEST: Duration = Duration::from_millis(2684);
 /// No such request is longer than this, in whole extents of 8 MiB. It bounds the length of a request. An operator's target.
-const LONGEST_REQUEST: u64 = 64 << 20;
+pub const LONGEST_REQUEST: u64 = 64 << 20;
 /// Frames in shorter pieces than this are read in requests as long as the pieces are on average. It is the longest request. An
 /// operator's target.
 pub const LONG_PIECE: u64 = 64 << 20;

@@ -826,6 +826,11 @@ impl Scheduler {
             .min()
     }
 
+    /// What an administrator has set, as far as it holds.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Requests accepted and not dispatched. O(1).
     pub fn queued(&self) -> usize {
         self.queue.len()

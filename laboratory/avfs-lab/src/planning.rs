@@ -9,7 +9,6 @@ use avfs_core::config::Config;
 use avfs_plan::plan::{Fit, Load, System, fit, measured};
 use avfs_workloads::{Contender, CopySpec, Declaration, Experiment, Pattern, StreamSpec};
 use rtsched_sim::device::{DeviceError, DeviceSpec};
-use std::collections::BTreeMap;
 use std::path::Path;
 use thiserror::Error;
 use units::{Bitrate, Bytes};
@@ -164,20 +163,7 @@ pub fn compare(case: &Case, repeats: u32, scratch: &Path) -> Result<Compared, Pl
 fn declaration(case: &Case, name: &str, device: &DeviceSpec, planned: u32, repeats: u32) -> Declaration {
     let megabits = case.megabits;
     let config = format!("[[stream]]\npath = \"**/*.mov\"\nbitrate = \"{megabits} Mbit/s\"\n");
-    let contender = Contender {
-        name: "AVFS".to_owned(),
-        filesystem: "avfs".to_owned(),
-        mkfs: Vec::new(),
-        mount: vec![format!("cache_size={}G", CACHE.as_u64() >> 30)],
-        calibrated: true,
-        config: Some(config),
-        scheduler: "none".to_owned(),
-        dirty_mib: 0,
-        queue: BTreeMap::new(),
-        prepare: Vec::new(),
-        share: BTreeMap::new(),
-        guess: BTreeMap::new(),
-    };
+    let contender = Contender::rehearsed("AVFS".to_owned(), CACHE.as_u64() >> 30, true, Some(config));
     // A unit plays for as long at each rate, and clients buffer a second.
     let unit_kib = u64::from(megabits) * 1024 / 100;
     let stream = StreamSpec { megabits: megabits.into(), unit_kib, buffer_ms: 1000 };
@@ -197,7 +183,7 @@ fn declaration(case: &Case, name: &str, device: &DeviceSpec, planned: u32, repea
     let mut declaration =
         Declaration::rehearsed("plan", name, case.size_gib, seconds, vec![contender], experiment);
     declaration.repeats = repeats;
-    // Nobody reads the same twice, and a copy has twelve times as much.
+    // No client reads the same twice, and a copy has twelve times as much.
     let run_s = seconds + u64::from(most) / 4 + 2;
     let played_mib = u64::from(megabits) * run_s / 8 + 64;
     let copied_mib = if case.beside_copy { device.sequential_mb_per_s() as u64 * run_s / 12 } else { 0 };

@@ -44,6 +44,24 @@ pub struct Contender {
 }
 
 impl Contender {
+    /// AVFS, for a rehearsal, with so much cache and this configuration.
+    pub fn rehearsed(name: String, cache_gib: u64, calibrated: bool, config: Option<String>) -> Self {
+        Self {
+            name,
+            filesystem: "avfs".to_owned(),
+            mkfs: Vec::new(),
+            mount: vec![format!("cache_size={cache_gib}G")],
+            calibrated,
+            config,
+            scheduler: default_scheduler(),
+            dirty_mib: 0,
+            queue: BTreeMap::new(),
+            prepare: Vec::new(),
+            share: BTreeMap::new(),
+            guess: BTreeMap::new(),
+        }
+    }
+
     /// Where its search begins.
     pub fn guess(&self, experiment: &Experiment) -> u32 {
         self.guess.get(&experiment.name).map_or(experiment.guess, |guess| (*guess).clamp(1, experiment.most))

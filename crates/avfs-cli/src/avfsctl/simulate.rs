@@ -1,6 +1,7 @@
 //! `avfsctl simulate`: a recording once more, with something otherwise.
 
 use super::asking::{CtlError, print_json};
+use super::columns;
 use super::times;
 use super::trace;
 use avfs_core::config::{Config, parse_size};
@@ -190,17 +191,8 @@ fn table(output: &mut impl Write, title: &str, outcome: &Outcome) -> io::Result<
             stream.reason.clone().unwrap_or_default(),
         ]
     };
-    let rows: Vec<_> = outcome.streams.iter().map(row).collect();
-    let heads = ["stream", "", "rate", "service", "begins within", "late", "because"].map(str::to_owned);
-    let mut widths = heads.each_ref().map(|head| head.chars().count());
-    for row in &rows {
-        widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
-    }
-    for row in std::iter::once(&heads).chain(&rows) {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(output, "  {}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    let rows: Vec<_> = outcome.streams.iter().map(|stream| (row(stream), None)).collect();
+    columns::print(output, ["stream", "", "rate", "service", "begins within", "late", "because"], &rows)
 }
 
 #[cfg(test)]

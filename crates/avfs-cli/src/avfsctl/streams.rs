@@ -2,6 +2,7 @@
 
 use super::asking::{CtlError, print_json};
 use super::clients::Clients;
+use super::columns;
 use super::volumes::{Volume, title};
 use avfs_core::events::{Room, StreamDetail, StreamsReport, permille, rate, time};
 use avfs_core::types::{StreamLack, StreamService};
@@ -174,19 +175,7 @@ fn print(output: &mut impl Write, report: &StreamsReport, clients: &mut Clients)
     if rows.is_empty() {
         writeln!(output, "  nothing is played or recorded at a rate that is known")?;
     } else {
-        let mut widths = HEADS.map(|head| head.chars().count());
-        for (row, _) in &rows {
-            widths.iter_mut().zip(row).for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
-        }
-        let mut line = |cells: [&str; 9]| {
-            let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-            writeln!(output, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end())
-        };
-        line(HEADS)?;
-        for (row, reason) in &rows {
-            line(row.each_ref().map(String::as_str))?;
-            reason.as_ref().map_or(Ok(()), |reason| line(["", reason, "", "", "", "", "", "", ""]))?;
-        }
+        columns::print(output, HEADS, &rows)?;
     }
     let device = &report.device;
     write!(

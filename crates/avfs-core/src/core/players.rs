@@ -12,7 +12,6 @@
 //! most a whole one.
 
 use super::state::blocks::BlockId;
-use super::state::cache::CacheBlock;
 use super::state::outbox::Cancellation;
 use super::state::{Core, Player, ReadCursor, STREAM_SIZE};
 use super::streams::Known;
@@ -154,18 +153,6 @@ impl Core {
             self.want(ino, handle, range, ahead.way);
         }
         self.clients.streams.ended_ahead(handle, &ahead);
-    }
-
-    /// Bytes ahead of a player, where it is, that it can have at once.
-    pub(super) fn came_ahead(&self, handle: HandleId) -> u64 {
-        let Some(player) = self.clients.streams.player(handle) else { return 0 };
-        let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
-        let blocks = player.here.kept.iter().filter_map(|id| self.data.cache.get(*id));
-        let ahead = |block: &CacheBlock| match way {
-            ScanDirection::Forward => block.end().saturating_sub(block.start.max(front)),
-            ScanDirection::Backward => block.end().min(front).saturating_sub(block.start),
-        };
-        blocks.take_while(|block| block.loading.is_empty()).map(ahead).sum()
     }
 
     /// Clients that began to play and have all they asked for play from now on: they come to what was read ahead sooner

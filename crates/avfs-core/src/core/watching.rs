@@ -3,11 +3,13 @@
 //! **For:** naming streams by paths and clients, and saying how far ahead of them something is in memory. **Excludes:** every change:
 //! it is called from outside of the core, and by nothing in it. **State:** none.
 
-use super::state::Core;
+use super::state::cache::CacheBlock;
 use super::state::outbox::Purpose;
+use super::state::{Core, Player};
 use crate::events::{ClientReport, StreamDetail, microseconds};
 use crate::types::*;
 use avfs_io::{DeclaredStream, IoTag};
+use avfs_streams::pattern::ScanDirection;
 use avfs_streams::streams::{ClientState, StreamKey};
 use rtsched::{Direction, StreamId};
 use units::{Bitrate, Bytes, Duration, Ino, Now};
@@ -123,6 +125,17 @@ impl Core {
         self.space.refused.counts().1
     }
 
+    /// Bytes ahead of a player, where it is, that it can have at once.
+    fn came_ahead(&self, player: &Player) -> u64 {
+        let (way, front) = (player.here.pattern.way(), player.here.pattern.front());
+        let blocks = player.here.kept.iter().filter_map(|id| self.data.cache.get(*id));
+        let ahead = |block: &CacheBlock| match way {
+            ScanDirection::Forward => block.end().saturating_sub(block.start.max(front)),
+            ScanDirection::Backward => block.end().min(front).saturating_sub(block.start),
+        };
+        blocks.take_while(|block| block.loading.is_empty()).map(ahead).sum()
+    }
+
     /// A declared stream with its file and its clients.
     pub(crate) fn stream_detail(&self, now: Now, declared: DeclaredStream) -> StreamDetail {
         let stream = declared.stream;
@@ -149,7 +162,7 @@ impl Core {
                     || clients.iter().filter_map(|handle| Some((*handle, streams.player(*handle)?)));
                 if direction == Direction::Read {
                     let playing = players().filter(|(_, player)| player.streams() > 0);
-                    ahead = playing.map(|(handle, _)| self.came_ahead(handle)).min();
+                    ahead = playing.map(|(_, player)| self.came_ahead(player)).min();
                     rate = players().find_map(|(handle, _)| streams.rate_of(ino, handle)).unwrap_or(rate);
                 }
                 silent = players()

@@ -7,7 +7,6 @@ use super::Request;
 use avfs_workloads::{Contender, Declaration, Experiment};
 use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens};
 use rtsched_sim::device::DeviceSpec;
-use std::collections::BTreeMap;
 
 /// A device, and what it carries.
 #[derive(Clone, Copy, Debug)]
@@ -183,20 +182,8 @@ fn contender(table: &Table, setting: Setting, cache_gib: u64) -> Contender {
         }
         Setting::AsItComes => ("plain", None),
     };
-    Contender {
-        name: if cache_gib == 1 { name.to_owned() } else { format!("{name}-{cache_gib}G") },
-        filesystem: "avfs".to_owned(),
-        mkfs: Vec::new(),
-        mount: vec![format!("cache_size={cache_gib}G")],
-        calibrated: setting == Setting::Named,
-        config: told,
-        scheduler: "none".to_owned(),
-        dirty_mib: 0,
-        queue: BTreeMap::new(),
-        prepare: Vec::new(),
-        share: BTreeMap::new(),
-        guess: BTreeMap::new(),
-    }
+    let name = if cache_gib == 1 { name.to_owned() } else { format!("{name}-{cache_gib}G") };
+    Contender::rehearsed(name, cache_gib, setting == Setting::Named, told)
 }
 
 fn experiment(table: &Table, place: usize, most: u32) -> Experiment {
