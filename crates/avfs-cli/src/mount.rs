@@ -340,7 +340,7 @@ struct Job {
     remark: Option<String>,
     options: MountOptions,
     config: Config,
-    /// Who may ask the daemon beside root.
+    /// The group that may ask the daemon, beside root.
     group: Option<u32>,
     live: Live,
 }

@@ -68,7 +68,7 @@ pub struct Config {
     pub requests: RequestsConfig,
     /// What is logged.
     pub log: LogConfig,
-    /// Who may ask the daemon.
+    /// The group that may ask the daemon.
     pub control: ControlConfig,
     /// What a browser and a monitor are shown.
     pub web: WebConfig,

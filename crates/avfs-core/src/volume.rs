@@ -150,9 +150,10 @@ pub enum OpenError {
 const MOST_RATES: usize = 4;
 const MOST_MORE: u32 = 200;
 
-/// Of so many files it is found out again at once what holds for them: each costs some microseconds.
+/// Of so many files it is found out again at once what holds for them: each costs some microseconds. An operator's target: the turn's length.
 const FILES_AT_ONCE: usize = 64;
-/// Of so many units free space is looked at while all others wait: each costs up to a microsecond.
+/// Of so many units free space is looked at while all others wait: each costs up to a microsecond. An operator's target, as
+/// above.
 const UNITS_AT_ONCE: u64 = 1024;
 
 /// Smallest cache: the largest request several times, and what the volume itself needs.
@@ -1305,7 +1306,7 @@ impl Volume {
     }
 
     /// Begins a recording of what the engine is asked and does, or gives what was recorded from that number on, with what the streams in it are
-    /// called. `None`: the recording has ended, because nobody asked for long. Waits for the engine's thread, not for the device.
+    /// called. `None`: the recording has ended, because no recorder asked for long. Waits for the engine's thread, not for the device.
     pub fn trace(&self, since: Option<u64>) -> Option<(Part, BTreeMap<u64, String>)> {
         let part = self.shared.engine.get()?.trace(since)?;
         let begun = part.begin.iter().flat_map(|begin| begin.streams.iter().map(|stream| stream.stream));

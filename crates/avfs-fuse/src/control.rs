@@ -257,7 +257,7 @@ impl Control {
     pub fn start(path: &Path, group: Option<u32>, handler: Arc<Handler>) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
-            // Whatever the mask of this process: what is in there says by itself who may have it.
+            // Whatever the mask of this process: what is in there says by itself which group may have it.
             std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
         }
         let _alone = lock_directory_of(path)?;
@@ -488,7 +488,7 @@ impl Client {
     /// Connects to the daemon that listens at `path`.
     ///
     /// # Errors
-    /// When nobody listens, or the caller may not ask.
+    /// When no daemon listens, or the caller may not ask.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         match connect_within(path, PATIENCE) {
             Ok(stream) => Ok(Self { stream: BufReader::new(stream), path: path.to_owned() }),

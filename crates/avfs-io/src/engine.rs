@@ -220,7 +220,7 @@ impl Engine {
     }
 
     /// Begins a recording of what is asked and done, or gives what was recorded from that number on; see [`trace`](crate::trace). Waits
-    /// for the engine thread to answer; `None` when the recording has ended because nobody asked for long, or the engine stops.
+    /// for the engine thread to answer; `None` when the recording has ended because no recorder asked for long, or the engine stops.
     pub fn trace(&self, since: Option<u64>) -> Option<Part> {
         let (sender, answer) = mpsc::channel();
         self.shared.post(std::iter::once(Message::Trace(since, sender)));

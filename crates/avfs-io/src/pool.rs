@@ -25,8 +25,8 @@ pub const MIN_BUFFER: usize = 4096;
 pub const MAX_BUFFER: usize = 8 << 20;
 const ORDERS: usize = (MAX_BUFFER / MIN_BUFFER).ilog2() as usize + 1;
 
-/// A pinned pool that is tended has so much that nobody uses, in bytes: the longest request of a stream, so that it never waits for the
-/// kernel to clear memory.
+/// A pinned pool that is tended has so much to spare, in bytes: the longest request of a stream, so that it never waits for the
+/// kernel to clear memory. An operator's target.
 pub const READY: usize = 64 << 20;
 
 /// What a machine can give without another program being swapped out, by its `/proc/meminfo` (proc_meminfo(5)); `None`: it does not say.
@@ -54,7 +54,7 @@ pub struct Pool {
 struct Shared {
     memory: Memory,
     free: Mutex<FreeLists>,
-    /// Less is ready than should be, or somebody wants it tended.
+    /// Less is ready than should be, or the owner wants it tended.
     wanted: Condvar,
     /// Memory has come from the machine, or does not come.
     arrived: Condvar,
@@ -192,7 +192,7 @@ impl Pool {
         Bytes(self.shared.free.lock().used() as u64)
     }
 
-    /// Memory that nobody has, or that may still be taken.
+    /// Memory that is free, or that may still be taken.
     pub fn available(&self) -> Bytes {
         let free = self.shared.free.lock();
         Bytes(free.usable_bytes.saturating_sub(free.used()) as u64)

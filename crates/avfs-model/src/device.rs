@@ -2,7 +2,7 @@
 //!
 //! **For:** the time a device takes for each command, from a declaration: a RAID of disks behind a write-back
 //! cache ([`DiskSpec`]), flash ([`FlashSpec`]), or what was measured of one ([`LineSpec`]), and how it changes ([`Phase`]).
-//! **Excludes:** data, the scheduler, the simulator: whoever drives a [`Device`] by a real clock gets a modelled device in real time.
+//! **Excludes:** data, the scheduler, the simulator: driven by a real clock, a [`Device`] is a modelled device in real time.
 //! **State:** one [`Device`], owned by its driver. **Invariants:** a pure state machine: completions depend on the
 //! declaration, the seed, and the calls alone; each command that was submitted completes exactly once; time
 //! never runs backwards.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// From one point to the next.
+/// From one point to the next: the page's hour is 360 of them. An operator's target.
 pub(crate) const EACH: Duration = Duration::from_secs(10);
 /// An hour of them.
 const MOST: usize = 360;

@@ -14,7 +14,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Figures<'a> {
     /// The volume and its daemon.
     pub info: &'a Info,
-    /// Who plays, and the device.
+    /// The streams, and the device.
     pub streams: &'a StreamsReport,
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, oneshot};
 /// Questions to the volume at a time. An operator's figure: some browsers and a monitor.
 const AT_ONCE: usize = 8;
 
-/// Events that one answer has at most.
+/// Events that one answer has at most: all that a daemon keeps. It bounds memory.
 const MOST_EVENTS: usize = 2000;
 
 /// What listens. Dropping it ends it.
@@ -158,7 +158,7 @@ async fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, kind)], text)
 }
 
-/// Who asks the volume.
+/// What a request of the page needs to ask the volume.
 #[derive(Clone)]
 struct Asking {
     ask: Arc<Handler>,

@@ -310,7 +310,7 @@ mod tests {
         points
     }
 
-    /// What is simulated from a recording beside what really happens on the same device: with how many more players nobody is late.
+    /// What is simulated from a recording beside what really happens on the same device: with how many more players no stream is late.
     #[test]
     #[ignore = "simulated 10, carried 13: players of the simulation are late by 20 to 70 ms where they begin (doc/roadmap.md, known faults)"]
     fn a_recording_says_with_how_many_more_players_nobody_is_late() {

@@ -16,7 +16,7 @@ use units::{Bitrate, Bytes};
 
 /// Of a plan in JSON. It changes when a field changes its meaning or goes.
 const VERSION: u32 = 1;
-/// Of a device of which nobody says how large it is. Prices depend on the part of it alone.
+/// Of a device whose size is not said. Prices depend on the part of it alone.
 const NOMINAL: Bytes = Bytes(1_000_000_000_000);
 
 #[derive(Debug, Args)]

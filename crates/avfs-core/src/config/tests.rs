@@ -396,7 +396,7 @@ fn every_setting_of_the_example_is_compared_and_says_whether_it_is_live() {
     }
 }
 
-/// What anybody can reach would show names of files to all who ask.
+/// A place that any host can reach would show names of files to all of them.
 #[test]
 fn the_page_is_for_this_host_alone() {
     let listen =

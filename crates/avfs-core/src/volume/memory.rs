@@ -14,9 +14,10 @@ use units::{Bytes, Duration, Instant};
 
 /// How often it is looked at. An estimator's window: free memory that is needed again within it is not given back.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// Of so many looks the least that was free may go: a file that is written and removed again and again keeps its memory.
+/// Of so many looks the least that was free may go: a file that is written and removed again and again keeps its memory. An
+/// estimator's window.
 const LOOKS: usize = 10;
-/// So many points of time are told apart within the time for which unused data is kept.
+/// So many points of time are told apart within the time for which unused data is kept: its resolution. An estimator's window.
 const POINTS: u32 = 16;
 /// So large a part of the machine's memory is left for others: an operator's target. Below, the kernel swaps out what editors need.
 const PART_OF_OTHERS: u64 = 16;
@@ -31,7 +32,7 @@ pub(super) trait Cached: Send + Sync {
     fn shed(&self, stamp: u64, bytes: u64) -> (u64, bool);
 }
 
-/// Who tends the memory.
+/// The thread that tends the memory.
 pub(super) struct Tender {
     pool: Pool,
     /// For how long what is not used is kept.

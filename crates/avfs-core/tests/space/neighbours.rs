@@ -92,7 +92,7 @@ fn a_single_small_file_comes_alone() {
     assert!(after - before <= 64 << 10, "{before} {after}");
 }
 
-/// What was read for nobody is true like anything else: files that change, shrink or go meanwhile.
+/// What no client waited for is true like anything else: files that change, shrink or go meanwhile.
 #[test]
 fn neighbours_that_change_while_they_are_read_are_read_as_they_are() {
     let (volume, inos, _) = copied();

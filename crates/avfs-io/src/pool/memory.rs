@@ -47,7 +47,7 @@ impl Memory {
     /// From now on these bytes, of whole pages, can be used: zeros, locked into memory.
     pub(super) fn take(&self, offset: usize, length: usize) -> io::Result<()> {
         let place = self.at(offset, length).cast();
-        // SAFETY: inside the mapping (`at` checks), and nobody uses it before this returns.
+        // SAFETY: inside the mapping (`at` checks), and no buffer of it is out before this returns.
         let taken = unsafe {
             libc::mprotect(place, length, libc::PROT_READ | libc::PROT_WRITE) == 0
                 && libc::mlock(place, length) == 0
@@ -55,7 +55,7 @@ impl Memory {
         if taken { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// These bytes, of whole pages, which nobody uses any more, are the machine's again.
+    /// These bytes, of whole pages, which are free, are the machine's again.
     pub(super) fn give_back(&self, offset: usize, length: usize) -> io::Result<()> {
         let place = self.at(offset, length).cast();
         // SAFETY: inside the mapping (`at` checks). Whatever holds bytes of it holds a `Piece`, and there is none of these; they read as

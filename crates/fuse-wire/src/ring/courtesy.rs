@@ -16,14 +16,15 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 /// A third of what the kernel lets a process run before another of its rank has its turn: a client that asks meanwhile waits for
-/// less than it would wait behind one other client.
+/// less than it would wait behind one other client. An operator's target.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Of a processor that others use it is not tried again for so long: what was waited for in vain is a fiftieth of it at most.
+/// An operator's target.
 const BUSY: Duration = Duration::from_millis(100);
 /// A client that has moved is kept for so many answers; then one is given as if it stayed by itself. If it does not, that one has
-/// cost a sixty-fourth of what they all would.
+/// cost a sixty-fourth of what they all would. An estimator's window.
 const KEPT: u32 = 64;
-/// Nothing stepped back for so many looks: the guard sleeps.
+/// Nothing stepped back for so many looks: the guard sleeps. An estimator's window.
 const QUIET_LOOKS: u32 = 20;
 
 /// Sets the policy of a thread; 0 is the caller. Keeps its nice value. False if that is not allowed.
@@ -144,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Brings back whoever steps back since the last look. True if any has stepped back since then.
+    /// Brings back the threads that step back since the last look. True if any has stepped back since then.
     fn look(&self, seen: &mut Vec<u64>) -> bool {
         let threads = self.threads.lock();
         seen.resize(threads.len(), 0);
