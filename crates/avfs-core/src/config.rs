@@ -68,7 +68,7 @@ pub struct Config {
     pub requests: RequestsConfig,
     /// What is logged.
     pub log: LogConfig,
-    /// The group that may ask the daemon.
+    /// The control socket, and the group that may ask there.
     pub control: ControlConfig,
     /// What a browser and a monitor are shown.
     pub web: WebConfig,

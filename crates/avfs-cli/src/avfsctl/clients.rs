@@ -84,7 +84,7 @@ fn ask() -> Option<String> {
     let (sender, receiver) = mpsc::channel();
     let reader = thread::spawn(move || {
         let mut text = String::new();
-        // After its time no recorder listens any more.
+        // After its time the receiver is gone.
         let _ = sender.send(output.read_to_string(&mut text).map(|_| text));
     });
     let said = receiver.recv_timeout(PATIENCE);
