@@ -24,6 +24,10 @@ done
 for page in "$manual"/*.8; do
     install -m 644 "$page" "$root/usr/share/man/man8/"
 done
+# Where there is udev: it names volumes as it names other filesystems.
+for rules in "$(dirname "$0")"/../../packaging/udev/*.rules; do
+    install -D -m 644 "$rules" "$root/usr/lib/udev/rules.d/$(basename "$rules")"
+done
 # Where there is systemd: a service for each volume of fstab, with its daemon.
 units=$(dirname "$0")/../../packaging/systemd
 install -D -m 644 "$units/avfs@.service" "$root/usr/lib/systemd/system/avfs@.service"

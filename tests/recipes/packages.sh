@@ -1,18 +1,27 @@
 #!/usr/bin/env bash
-# The package in a fresh Debian 12 under systemd: install, mount at boot, share, play, a daemon killed and one that hangs, upgrade, purge.
+# The package in a fresh Debian 12 under systemd: install, fstab by file, label and UUID, others that would overwrite, share, upgrade, purge.
 # usage: ./prove packages
 #
-# Root alone, no virtual machine: the fresh root is booted with systemd-nspawn, which has this machine's kernel and its FUSE.
-# The volume is in an image file: systemd in there has no units for devices, which an entry of fstab for one would wait for.
+# Root alone, no virtual machine: the fresh root is booted with systemd-nspawn, which has this machine's kernel and its FUSE. udevd
+# runs in there. One volume is in an image file, two are on loop devices, which are to it what disks are.
 # Environment: FRESH_ROOT  a root that debootstrap has made before, to be copied (default: it is made)
 . "$(dirname "$0")/../lib.sh"
 
 need_packages debootstrap systemd-container debhelper dpkg-dev binutils file
-[ -e /dev/fuse ] || die "this machine has no /dev/fuse"
+for device in /dev/fuse /dev/autofs; do [ -e $device ] || die "this machine has no $device"; done
 build_avfs
 isolate "$@"
 scratch
 root=$SCRATCH/root
+
+# The disks.
+disks=()
+for disk in array archive; do
+	truncate -s 1G "$SCRATCH/$disk"
+	device=$(losetup --find --show "$SCRATCH/$disk")
+	on_exit losetup --detach "$device"
+	disks+=("$device")
+done
 
 say "== A fresh Debian 12"
 # The mirrors that this machine uses.
@@ -52,7 +61,7 @@ done
 
 say "== samba, as an administrator installs it"
 chroot "$root" sh -c 'apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	apt-get install -y -qq --no-install-recommends samba samba-vfs-modules smbclient' >"$SCRATCH/apt.log" 2>&1 || {
+	apt-get install -y -qq --no-install-recommends samba samba-vfs-modules smbclient e2fsprogs xfsprogs lvm2 parted' >"$SCRATCH/apt.log" 2>&1 || {
 	tail -20 "$SCRATCH/apt.log"
 	die "samba cannot be installed in the fresh root"
 }
@@ -62,6 +71,8 @@ chroot "$root" apt-get install -y -qq --no-install-recommends avfs >>"$SCRATCH/a
 # What the machine does after its boot: one script for each, whose lines "pass CASE" and "fail CASE" are counted.
 cat >"$root/root/lib" <<'EOF'
 IMAGE=/srv/footage.img V=/mnt/footage S=avfs@mnt-footage.service M=mnt-footage.mount
+A=/mnt/array B=/mnt/archive
+. /root/disks
 check() { name=$1; shift; if "$@"; then echo "pass $name"; else echo "fail $name"; systemctl status --no-pager "$S" "$M" smbd 2>&1; fi; } >>/root/results
 # until_so COMMAND…: waits for that, 60 s at the most.
 until_so() { i=0; while ! "$@" >/dev/null 2>&1; do i=$((i + 1)); [ $i -lt 600 ] || return 1; sleep 0.1; done; }
@@ -72,6 +83,7 @@ whole() { [ "$(sha256sum <"$V/clip.mov")" = "$(cat /root/sum)" ]; }
 through_smb() { smbclient //localhost/media -N -c "get clip.mov /root/clip" >/dev/null 2>&1 && [ "$(sha256sum </root/clip)" = "$(cat /root/sum)" ]; }
 serving() { mounted && systemctl is-active $S && whole; }
 EOF
+say "ARRAY=${disks[0]} ARCHIVE=${disks[1]}" >"$root/root/disks"
 cat >"$root/root/first" <<'EOF'
 . /root/lib
 export DEBIAN_FRONTEND=noninteractive
@@ -94,6 +106,44 @@ avfsctl samba-config --share media --path $V >>/etc/samba/smb.conf && sed -i 's/
 avfsctl samba-config --share media --path $V --systemd >/etc/systemd/system/smbd.service.d/media.conf
 check "samba-config" testparm -s /etc/samba/smb.conf
 umount $V
+# By label and by UUID, on disks.
+check "mkfs on a disk" mkfs.avfs --label array $ARRAY
+check "an empty disk holds nothing" [ -z "$(avfsctl probe --udev $ARCHIVE)" ]
+check "mkfs on another disk" mkfs.avfs --label "two words" $ARCHIVE
+uuid=$(avfsctl probe --udev $ARCHIVE | sed -n 's/^ID_FS_UUID=//p')
+check "udev has a link for the label" until_so [ /dev/disk/by-label/array -ef $ARRAY ]
+check "udev has a link for a label of two words" until_so [ '/dev/disk/by-label/two\x20words' -ef $ARCHIVE ]
+check "udev has a link for the UUID" until_so [ /dev/disk/by-uuid/$uuid -ef $ARCHIVE ]
+check "lsblk -f" sh -c "lsblk --noheadings --fs --raw $ARRAY | grep -q ' avfs 1 array '"
+check "blkid" sh -c "blkid --probe $ARRAY | grep -q 'PTTYPE=.dos'"
+check "wipefs" sh -c "wipefs $ARRAY | grep -q dos"
+before=$(head -c 16M $ARRAY | sha256sum)
+check "mkfs.ext4 asks" sh -c "script --quiet --return --command 'mkfs.ext4 $ARRAY' /dev/null </dev/null | grep -q 'Found a dos partition table'"
+check "mkfs.xfs refuses" sh -c "mkfs.xfs $ARRAY 2>&1 | grep -q 'appears to contain a partition table'"
+check "pvcreate asks" sh -c "pvcreate --devices $ARRAY $ARRAY </dev/null 2>&1 | grep -q 'dos signature detected'"
+check "parted asks" sh -c "parted $ARRAY mklabel gpt </dev/null 2>&1 | grep -q 'existing disk label'"
+check "none has written" [ "$(head -c 16M $ARRAY | sha256sum)" = "$before" ]
+mkdir -p $A $B
+echo "LABEL=array $A avfs cache_size=128M,nofail,x-systemd.requires=before-array.service 0 0" >>/etc/fstab
+echo "UUID=$uuid $B avfs cache_size=128M,nofail,x-systemd.automount,x-systemd.idle-timeout=2s 0 0" >>/etc/fstab
+# What the volume must wait for: it fails where the volume did not.
+cat >/etc/systemd/system/before-array.service <<END
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -c "sleep 2 && ! findmnt $A"
+END
+systemctl daemon-reload
+check "mount -a -t avfs" sh -c "mount -a -t avfs && findmnt $V && findmnt $A && findmnt -t fuseblk.avfs $B"
+check "mount -a -t avfs again" mount -a -t avfs
+sha256sum </root/lib >$A/sum
+head -c 1M /dev/urandom | tee $B/clip | sha256sum >/root/sum-of-archive
+check "umount all" umount $V $A $B
+check "mount by label" sh -c "mount -t avfs LABEL=array $A && umount $A"
+check "mount by UUID" sh -c "mount -t avfs UUID=$uuid $B && umount $B"
+check "a command without udev's help" sh -c "mount.avfs LABEL=array $A && umount $A"
 EOF
 cat >"$root/root/second" <<'EOF'
 . /root/lib
@@ -101,6 +151,18 @@ export DEBIAN_FRONTEND=noninteractive
 check "mounted at boot by its service" until_so serving
 check "smbd waits for the mount" sh -c "systemctl show -p Requires -p After smbd | grep -c '[= ]$M' | grep -qx 2"
 check "share" until_so through_smb
+device=$(systemd-escape --path --suffix=device /dev/disk/by-label/array)
+check "mounted at boot by its label" until_so sh -c "findmnt $A && systemctl is-active avfs@mnt-array.service && test -s $A/sum"
+check "its service waits for udev's link" sh -c "systemctl cat avfs@mnt-array.service | grep -qF 'After=$device' && systemctl is-active '$device'"
+check "its service waits for x-systemd.requires" systemctl is-active before-array.service
+check "findmnt" [ "$(findmnt --noheadings --nofsroot --raw --output SOURCE,FSTYPE,LABEL $A)" = "$ARRAY fuseblk.avfs array" ]
+check "lsblk has the mount" sh -c "lsblk --noheadings --fs --raw $ARRAY | grep -q ' avfs 1 array .* $A'"
+check "df" sh -c "df --output=source,fstype,target $A | tail -1 | grep -Eq '^$ARRAY +fuseblk([.]avfs)? +$A\$'"
+check "not mounted before it is used" sh -c "! findmnt -t fuseblk.avfs,fuse.avfs $B"
+check "mounted when it is used, by its UUID" sh -c "sha256sum <$B/clip | cmp - /root/sum-of-archive && findmnt -t fuseblk.avfs $B"
+check "unmounted when it is idle" until_so sh -c "! findmnt -t fuseblk.avfs $B"
+check "mounted again" sh -c "sha256sum <$B/clip | cmp - /root/sum-of-archive"
+check "not even by force while it is mounted" sh -c "! mkfs.ext4 -F $ARRAY && ! mkfs.xfs -f $ARRAY && ! pvcreate -ff -y --devices $ARRAY $ARRAY"
 check "systemctl status says how the volume is" until_so sh -c "systemctl status --no-pager $S | grep -q 'Status: \"footage: serving; .* free'"
 systemctl status --no-pager $S >>/root/log 2>&1
 check "log lines have volume and label" sh -c "journalctl -u $S --no-pager | tee -a /root/log | grep -q 'footage on $IMAGE: '"
@@ -149,11 +211,24 @@ TimeoutSec=infinity
 EOF
 mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -sf ../proof.service "$root/etc/systemd/system/multi-user.target.wants/proof.service"
+# In a container systemd listens to udevd only where that runs before it starts: so it starts once more, before there are any events.
+cat >"$root/etc/systemd/system/listen.service" <<'EOF'
+[Unit]
+DefaultDependencies=no
+After=systemd-udevd.service
+Before=systemd-udev-trigger.service local-fs-pre.target sysinit.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=systemctl daemon-reexec
+EOF
+mkdir -p "$root/etc/systemd/system/sysinit.target.wants"
+ln -sf ../listen.service "$root/etc/systemd/system/sysinit.target.wants/listen.service"
 
 # boot SCRIPT: starts the machine, which runs it and ends.
 boot() {
 	local device binds=()
-	for device in /dev/fuse /dev/loop-control /dev/loop[0-9]*; do [ ! -e "$device" ] || binds+=("--bind=$device"); done
+	for device in /dev/fuse /dev/autofs /dev/loop-control /dev/loop[0-9]*; do [ ! -e "$device" ] || binds+=("--bind=$device"); done
 	cp "$root/root/$1" "$root/root/now"
 	SYSTEMD_SECCOMP=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 timeout --kill-after=10 900 \
 		systemd-nspawn --quiet --boot --register=no --keep-unit --capability=all --console=pipe \

@@ -11,6 +11,7 @@ mod list;
 mod metrics;
 mod plan;
 mod policy;
+mod probe;
 mod reload;
 mod samba;
 mod simulate;
@@ -100,6 +101,10 @@ enum Command {
     /// Set, show and explain what files are worth
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Say which devices hold a volume, mounted or not
+    Probe(probe::ProbeArguments),
+    /// Have other tools see that a device holds a volume that was made before volumes had a partition table for that
+    Protect(probe::ProtectArguments),
     /// Have the daemon read its configuration again
     Reload(reload::Arguments),
     /// Print a share for Samba's smb.conf, with the reason for each line
@@ -182,6 +187,8 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         Command::Metrics(arguments) => metrics::run(&mut output, arguments)?,
         Command::Plan(arguments) => plan::run(&mut output, arguments)?,
         Command::Policy(command) => policy::run(&mut output, command)?,
+        Command::Probe(arguments) => code = probe::probe(&mut output, arguments)?,
+        Command::Protect(arguments) => probe::protect(&mut output, NAME, arguments)?,
         Command::Reload(arguments) => reload::run(&mut output, arguments)?,
         Command::SambaConfig(arguments) => samba::print(&mut output, arguments)?,
         Command::Simulate(arguments) => simulate::run(&mut output, arguments)?,

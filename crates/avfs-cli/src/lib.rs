@@ -23,6 +23,7 @@ pub mod mkfs;
 pub mod mount;
 mod mount_options;
 mod patience;
+mod probe;
 mod reload;
 mod service;
 pub mod umount;

@@ -8,6 +8,7 @@ use crate::logging::{self, Target};
 use crate::memory;
 use crate::mount_options::MountOptions;
 use crate::patience::within;
+use crate::probe;
 use crate::reload::{self, Live};
 use crate::service::Service;
 use avfs_core::config::Config;
@@ -43,10 +44,10 @@ const MOUNT_FAILED: u8 = 32;
 const FIRST: i32 = -20;
 
 /// Mount an AVFS volume. Usually called by mount(8) for `mount -t avfs DEVICE DIR`.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = NAME, version = crate::VERSION, max_term_width = 100)]
 struct Arguments {
-    /// Block device or image file
+    /// Block device or image file, or LABEL=LABEL or UUID=UUID of the volume on a block device
     device: PathBuf,
     /// Directory
     directory: PathBuf,
@@ -117,6 +118,11 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if options.remount {
         return if arguments.fake { Ok(()) } else { remount(&directory, &options) };
     }
+    // mount(8) has udev's links for these; the service of a volume, and who calls this directly, may have none.
+    let device = if arguments.device.exists() { Ok(None) } else { probe::resolve(&arguments.device) };
+    let device = device.map_err(|why| Failure::new(MOUNT_FAILED, why))?;
+    let named = Arguments { device: device.unwrap_or(arguments.device.clone()), ..arguments.clone() };
+    let arguments = &named;
     if let Some((place, info)) = mounted_already(&arguments.device)? {
         let added = again(arguments, &options, &place, &info, &directory)?;
         if added {

@@ -68,16 +68,26 @@ impl Features {
     pub fn allow_writing(&self) -> bool {
         self.read_only_compatible & !KNOWN_FEATURES.read_only_compatible == 0
     }
+
+    /// Whether the [protective partition table](crate::partition_table) belongs before the volume.
+    pub fn has_table(&self) -> bool {
+        self.compatible & PROTECTIVE_TABLE != 0
+    }
 }
 
+/// Of the compatible features: a protective partition table stands before the volume.
+pub const PROTECTIVE_TABLE: u64 = 1;
 /// Of the incompatible features: inodes have flags (chattr). A checkpoint adds it once one has.
 pub const INODE_FLAGS: u64 = 1;
 /// Incompatible: pieces of metadata may lie in units beside file data. Set when the first does; not taken away again.
 pub const SHARED_UNITS: u64 = 2;
 
 /// The features this code knows.
-pub const KNOWN_FEATURES: Features =
-    Features { compatible: 0, read_only_compatible: 0, incompatible: INODE_FLAGS | SHARED_UNITS };
+pub const KNOWN_FEATURES: Features = Features {
+    compatible: PROTECTIVE_TABLE,
+    read_only_compatible: 0,
+    incompatible: INODE_FLAGS | SHARED_UNITS,
+};
 
 /// A contiguous structure on the device, its checksum kept by whoever points at it. `copy` is a second one, in
 /// another unit.

@@ -26,6 +26,7 @@ mod tests;
 
 use crate::format::{MmpBlock, SuperblockError};
 use crate::lease::Over;
+use crate::partition_table;
 use crate::protection::{self, Clock, Machine};
 use crate::superblocks::Superblocks;
 use avfs_io::IoError;
@@ -95,6 +96,10 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
     if !is_protected {
         report.findings.push(Finding::MmpDamaged);
     }
+    let table = best.features.has_table().then(|| partition_table::state(device, best)).transpose()?;
+    if table == Some(partition_table::State::Missing) {
+        report.findings.push(Finding::PartitionTableMissing);
+    }
 
     // The one that counts first; usually nothing else is looked at.
     let mut chosen = None;
@@ -141,6 +146,15 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
             plan::copies(&superblocks, &copies).apply(device)?;
             report.repaired = harmless;
         }
+        _ => {}
+    }
+    match table {
+        Some(partition_table::State::Missing) if report.repaired > 0 => {
+            partition_table::write(device, best)?;
+            device.flush()?;
+        }
+        // Which of the two is wanted is not known here.
+        Some(partition_table::State::Foreign) => report.findings.push(Finding::PartitionTableForeign),
         _ => {}
     }
     Ok(report)

@@ -28,6 +28,7 @@ mod lease;
 pub mod metadata;
 pub mod mkfs;
 pub mod names;
+pub mod partition_table;
 pub mod policy;
 mod protection;
 mod ranges;

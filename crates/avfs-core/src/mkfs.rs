@@ -1,11 +1,12 @@
 //! Making a volume.
 
 use crate::format::{
-    BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, Piece, SMALLEST_VOLUME, SUPERBLOCK_A,
-    ShardLocation, Superblock, UNIT, encode_table,
+    BLOCK, Features, Geometry, LOG_START, LogPosition, MMP, MmpBlock, PROTECTIVE_TABLE, Piece,
+    SMALLEST_VOLUME, SUPERBLOCK_A, ShardLocation, Superblock, UNIT, encode_table,
 };
 use crate::journal::forget;
 use crate::metadata::Metadata;
+use crate::partition_table;
 use crate::protection::{self, Machine};
 use crate::recovery::find_superblock;
 use avfs_io::IoError;
@@ -141,7 +142,7 @@ fn write(device: &dyn Device, options: &MkfsOptions, uuid: [u8; 16]) -> Result<S
     let mut superblock = Superblock {
         uuid,
         label: options.label.clone(),
-        features: Features::default(),
+        features: Features { compatible: PROTECTIVE_TABLE, ..Features::default() },
         generation: 0,
         geometry,
         table,
@@ -160,6 +161,9 @@ fn write(device: &dyn Device, options: &MkfsOptions, uuid: [u8; 16]) -> Result<S
             device.write_at(place, &superblock.encode()[..])?;
         }
     }
+    // It protects a volume, so there is one first.
+    device.flush()?;
+    partition_table::write(device, &superblock)?;
     device.flush()?;
     Ok(superblock)
 }

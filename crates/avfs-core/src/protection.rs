@@ -365,6 +365,10 @@ impl Device for Guarded<'_> {
     fn lock_id(&self) -> LockId {
         self.device.lock_id()
     }
+
+    fn table_sector(&self) -> Bytes {
+        self.device.table_sector()
+    }
 }
 
 /// Does `work` on a volume that was [taken](take), and gives it back, whatever came of it.

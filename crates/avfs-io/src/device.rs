@@ -86,6 +86,11 @@ pub trait Device: Send + Sync {
         LockId::default()
     }
 
+    /// The unit in which a partition table of this device counts.
+    fn table_sector(&self) -> Bytes {
+        self.geometry().logical_block
+    }
+
     /// Persistent reservations, where there may be some.
     fn reservations(&self) -> Option<Box<dyn Reservations + '_>> {
         None
@@ -167,6 +172,9 @@ impl OpenError {
         }
     }
 }
+
+/// Sector of a loop device, where nothing else is said when it is made.
+const SECTOR_OF_IMAGES: Bytes = Bytes(512);
 
 /// A block device or an image file.
 #[derive(Debug)]
@@ -391,6 +399,11 @@ impl Device for FileDevice {
 
     fn lock_id(&self) -> LockId {
         self.lock_id
+    }
+
+    fn table_sector(&self) -> Bytes {
+        // Of an image file that of the loop devices that are made of it, whatever its direct I/O is aligned to.
+        if self.is_block_device { self.geometry.logical_block } else { SECTOR_OF_IMAGES }
     }
 
     fn reservations(&self) -> Option<Box<dyn Reservations + '_>> {

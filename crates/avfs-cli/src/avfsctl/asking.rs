@@ -49,6 +49,8 @@ pub(super) enum CtlError {
     SeveralMounted { count: usize },
     #[error("{0}")]
     Share(String),
+    #[error("{0}")]
+    Device(String),
     #[error(transparent)]
     Claim(#[from] ClaimError),
     #[error(transparent)]

@@ -44,6 +44,10 @@ pub enum Finding {
     CountsUsedUp,
     /// The multi-mount protection block is not one of this volume.
     MmpDamaged,
+    /// The protective partition table is not there, or not all of it.
+    PartitionTableMissing,
+    /// Something else stands where the protective partition table belongs. It is left alone.
+    PartitionTableForeign,
     /// A copy of a shard, or of the shard table, should lie where something else does, or outside the volume.
     Misplaced {
         /// Which shard; `None`: the table.
@@ -211,6 +215,7 @@ impl Finding {
             Self::SuperblockDamaged { .. }
                 | Self::SuperblockForeign { .. }
                 | Self::MmpDamaged
+                | Self::PartitionTableMissing
                 | Self::TableCopyDamaged { .. }
                 | Self::ShardCopyDamaged { .. }
                 | Self::LogBlockDamaged { .. }
@@ -251,6 +256,16 @@ impl fmt::Display for Finding {
                 )
             }
             Self::MmpDamaged => write!(f, "multi-mount protection block is damaged: to be written again"),
+            Self::PartitionTableMissing => {
+                write!(f, "the partition table that protects the volume is missing: to be written again")
+            }
+            Self::PartitionTableForeign => {
+                write!(
+                    f,
+                    "something else stands where the partition table that protects the volume belongs: left alone; if the volume is \
+                     what is wanted, avfsctl protect --force"
+                )
+            }
             Self::TableCopyDamaged { address } => {
                 write!(f, "shard table at {address} is damaged: to be written again from its other copy")
             }
