@@ -9,7 +9,7 @@ manual=$(dirname "$0")/../../doc/man
 include=$(dirname "$0")/../../include
 # mount(8) looks into /sbin, which is /usr/sbin on every system whose /usr is merged.
 if [ -z "$root" ] && [ "$(readlink -f /sbin)" != /usr/sbin ]; then sbin=/sbin; else sbin=/usr/sbin; fi
-install -d "$root$sbin" "$root/usr/bin" "$root/usr/include/avfs" "$root/usr/share/man/man8"
+install -d "$root$sbin" "$root/usr/bin" "$root/usr/include/avfs"
 for tool in mkfs mount umount fsck; do
     install -m 755 "$binaries/$tool-avfs" "$root$sbin/$tool.avfs"
 done
@@ -21,8 +21,8 @@ for kind in fuseblk fuse; do
     ln -sf mount.avfs "$root$sbin/mount.$kind.avfs"
     ln -sf umount.avfs "$root$sbin/umount.$kind.avfs"
 done
-for page in "$manual"/*.8; do
-    install -m 644 "$page" "$root/usr/share/man/man8/"
+for page in "$manual"/*.[0-9]; do
+    install -D -m 644 "$page" "$root/usr/share/man/man${page##*.}/$(basename "$page")"
 done
 # Where there is udev: it names volumes as it names other filesystems.
 for rules in "$(dirname "$0")"/../../packaging/udev/*.rules; do

@@ -432,7 +432,11 @@ fn serve(
             || Volume::open(&path, open.clone()),
             |error| matches!(error, OpenError::Device(DeviceError::InUse(_))),
         )
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| match error {
+            // It says which device.
+            OpenError::Device(error) => error.to_string(),
+            error => format!("{}: {error}", printable(&path)),
+        })?;
     logging::name(reload::name(&volume.report().label, &path));
     let refusal = volume.refusal().filter(|_| !options.read_only());
     if let Some(why) = &refusal {

@@ -40,12 +40,12 @@ pub fn all() -> Vec<Codec> {
     table.codec
 }
 
-/// Those whose names contain all of these words, whatever their case.
+/// Those whose names have, for each of these words, one that begins with it, whatever their case.
 pub fn named(words: &str) -> Vec<Codec> {
     let words: Vec<String> = words.split_whitespace().map(str::to_lowercase).collect();
     let is_it = |codec: &Codec| {
         let name = codec.name.to_lowercase();
-        words.iter().all(|word| name.contains(word.as_str()))
+        words.iter().all(|word| name.split_whitespace().any(|one| one.starts_with(word.as_str())))
     };
     all().into_iter().filter(is_it).collect()
 }
@@ -71,6 +71,8 @@ mod tests {
     fn a_codec_is_found_by_words_of_its_name() {
         assert_eq!(named("prores 422 hq uhd 25p").len(), 1);
         assert!(named("prores").len() > 3);
+        // HD was found in UHD, so that it could not be asked for alone.
+        assert_eq!(named("prores 422 hq hd").len(), 1);
         assert_eq!(named("prores betamax"), []);
     }
 }

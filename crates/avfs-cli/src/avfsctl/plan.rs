@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     /// Memory of the volume's cache, such as 16G; without it, the configuration's, or what a mount would take here
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     cache: Option<Bytes>,
-    /// Only codecs whose names have these words, such as "prores hq uhd"
+    /// Only codecs whose names have words that begin so, such as "prores hq uhd"
     #[arg(long, value_name = "WORDS")]
     codec: Vec<String>,
     /// Streams of this rate, such as "185 Mbit/s"

@@ -119,6 +119,12 @@ fn write_share(
     writeln!(output, "    read only = {}", if read_only { "yes" } else { "no" })?;
     comment(
         output,
+        "Editors of one group write into each other's folders by an ACL of the directory that names the group and is inherited:\n\
+         setfacl --modify g:GROUP:rwx,d:u::rwx,d:g::---,d:g:GROUP:rwx,d:o::--- DIRECTORY. Setgid alone does not do it: what is made\n\
+         gets its maker's own group from acl_xattr. `valid users = @GROUP` keeps all others out.",
+    )?;
+    comment(
+        output,
         "Windows' ACLs whole (acl_xattr), alternate data streams (streams_xattr), the question how a name is really spelt\n\
          (glusterfs_fuse): AVFS answers it at once; without it Samba scans the directory for each new name, and a sequence\n\
          of n frames takes n² steps. Last, next to the filesystem, reads without a thread that waits for each (io_uring):\n\

@@ -115,7 +115,12 @@ impl Volume {
             .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
             .collect();
         sockets.sort();
-        let volume = |socket: PathBuf| Self { named: printable(&socket), socket, target: None };
+        // One that hangs cannot say what it is called.
+        let mounts = mount::mounts().unwrap_or_default();
+        let volume = |socket: PathBuf| {
+            let shown = mounts.iter().find(|entry| control::socket_path(entry.device) == socket);
+            Self { named: printable(shown.map_or(&socket, |entry| &entry.directory)), socket, target: None }
+        };
         // A daemon that died has left its socket.
         let lives =
             |volume: &Self| !matches!(Client::connect(&volume.socket), Err(ClientError::NoDaemon { .. }));

@@ -47,6 +47,43 @@ fn what_is_written_of_a_first_window_is_so() {
     }
 }
 
+/// What the parser takes in a table that it reads after this text, by its own words.
+fn known(before: &str) -> Vec<String> {
+    let said = complaint(&format!("{before}\nnonsense = 1"));
+    let expected = said.split_once("expected ").unwrap().1;
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The manual page once could have said nothing of a new setting, and still have told of one that had gone.
+#[test]
+fn the_manual_has_each_setting_that_the_parser_knows_and_no_other() {
+    let page = include_str!("../../../../doc/man/avfs.toml.5");
+    let sections = known("");
+    assert!(sections.len() >= 9, "{sections:?}");
+    let settings = |section: &str| {
+        let (_, rest) = page.split_once(section)?;
+        let part = rest.split("\n.SH ").next()?;
+        let mut names: Vec<&str> = part.lines().filter_map(|line| line.strip_prefix(".B ")).collect();
+        names.sort_unstable();
+        Some(names)
+    };
+    for section in &sections {
+        let (head, before) = match section.as_str() {
+            "stream" => ("\n.SH [[stream]]\n".to_owned(), "[[stream]]\npath = \"**\"".to_owned()),
+            _ => (format!("\n.SH [{section}]\n"), format!("[{section}]")),
+        };
+        let mut known = known(&before);
+        known.sort_unstable();
+        let settings = settings(&head);
+        assert_eq!(
+            settings.as_deref(),
+            Some(&*known.iter().map(String::as_str).collect::<Vec<_>>()),
+            "{section}"
+        );
+    }
+    assert_eq!(page.matches("\n.SH [").count(), sections.len());
+}
+
 #[test]
 fn the_disabled_examples_are_right() {
     let config = Config::parse(&enabled_example()).unwrap();
