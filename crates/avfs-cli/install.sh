@@ -32,3 +32,5 @@ done
 units=$(dirname "$0")/../../packaging/systemd
 install -D -m 644 "$units/avfs@.service" "$root/usr/lib/systemd/system/avfs@.service"
 install -D -m 755 "$units/avfs-generator" "$root/usr/lib/systemd/system-generators/avfs-generator"
+# For Pacemaker: a volume as a resource of several heads.
+install -D -m 755 "$(dirname "$0")/../../packaging/ocf/volume" "$root/usr/lib/ocf/resource.d/avfs/volume"

@@ -6,6 +6,7 @@ mod clients;
 mod columns;
 mod events;
 mod frag;
+mod holder;
 mod label;
 mod list;
 mod metrics;
@@ -82,6 +83,8 @@ enum Command {
     },
     /// Show how free space is cut, and for how long there will be long runs
     Frag(frag::Arguments),
+    /// Show which process has the volume of a device, on whatever host
+    Holder(holder::Arguments),
     /// Show figures of a volume
     Info {
         /// The volume, by a path on it, its device, its label or its UUID
@@ -178,6 +181,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         }
         Command::Check(arguments) => code = check::run(&mut output, arguments)?,
         Command::Frag(arguments) => frag::run(&mut output, arguments)?,
+        Command::Holder(arguments) => holder::run(&mut output, arguments)?,
         Command::Info { volume, json } => {
             let info = Volume::find(volume)?.info()?;
             if *json { print_json(&mut output, &info)? } else { print_info(&mut output, &info)? }

@@ -32,6 +32,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::filter::Targets;
 use units::Bytes;
+use uuid::Uuid;
 
 const NAME: &str = "mount.avfs";
 
@@ -361,6 +362,7 @@ impl Job {
             read_only: options.read_only(),
             access_times: access_times(options.set),
             holds_device,
+            fenced: options.fenced.map(Uuid::into_bytes),
             cache_size: options.cache_size,
             config,
         };

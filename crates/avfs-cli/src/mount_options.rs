@@ -7,6 +7,7 @@ use avfs_fuse::mount::printable;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
 use units::Bytes;
+use uuid::Uuid;
 
 /// Options of a mount. Of two that contradict each other the later counts, as mount(8) has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(crate) struct MountOptions {
     pub(crate) log: Option<PathBuf>,
     /// How requests come from the kernel.
     pub(crate) transport: Option<Transport>,
+    /// A holder of the volume that is confirmed to be dead.
+    pub(crate) fenced: Option<Uuid>,
 }
 
 /// Option, the flags it sets, the flags it clears.
@@ -89,6 +92,7 @@ impl Default for MountOptions {
             cache_size: None,
             log: None,
             transport: None,
+            fenced: None,
         }
     }
 }
@@ -127,6 +131,11 @@ impl MountOptions {
             }
             Some(("cache_size", size)) => {
                 self.cache_size = Some(parse_cache_size(size).map_err(|why| format!("cache_size: {why}"))?);
+            }
+            Some(("fenced", holder)) => {
+                let number = Uuid::parse_str(holder).ok().filter(|number| !number.is_nil());
+                let why = || format!("fenced: `{holder}` is no holder, as `avfsctl holder` shows it");
+                self.fenced = Some(number.ok_or_else(why)?);
             }
             Some((name, _)) if IGNORED_WITH_VALUE.contains(&name) => {}
             _ if sloppy => {}
@@ -224,6 +233,8 @@ mod tests {
         assert_eq!(options.log, Some("/var/log/avfs".into()));
         assert_eq!((options.transport, parse("rw").transport), (Some(Transport::Ring), None));
         assert!(options.remount);
+        let fenced = parse("fenced=0a0b0c0d-0000-4000-8000-000000000001").fenced;
+        assert_eq!(fenced.unwrap().as_bytes()[..4], [10, 11, 12, 13]);
     }
 
     #[test]
@@ -254,6 +265,10 @@ mod tests {
         // 1 KiB once became 64 MiB without a word.
         let refused = MountOptions::parse("cache_size=1K", false).unwrap_err();
         assert_eq!(refused, "cache_size: 1 KiB is outside of 64 MiB to 16 TiB");
+        for holder in ["nas-1", "00000000-0000-0000-0000-000000000000"] {
+            let refused = MountOptions::parse(&format!("fenced={holder}"), false).unwrap_err();
+            assert_eq!(refused, format!("fenced: `{holder}` is no holder, as `avfsctl holder` shows it"));
+        }
         let refused = MountOptions::parse("transport=pigeon", false).unwrap_err();
         assert_eq!(refused, "transport: `pigeon` is none of device, ring");
     }

@@ -6,7 +6,7 @@
 //! **State:** [`Lease`] has what it last wrote, and since when that counts.
 //! **Invariants:** all times are on a clock that counts suspension.
 //! - A write of the holder is submitted at most [`HELD`] after the submission of its last renewal that was read back.
-//! - A volume is free when its holder has said so, or its block has been the same for [`WATCH`].
+//! - A volume is free when its holder has said so, or its block has been the same for [`WATCH`]; for [`FENCED`] if the holder was fenced.
 //! - Whoever takes it holds it only after its name has been there for longer than another may need from finding the volume free to
 //!   having written its own name ([`PROMPT`]). Whoever needed longer may have written over a holder: it begins again, and watches its
 //!   own name.
@@ -30,6 +30,9 @@ const HELD: Duration = LEASE.saturating_sub(MARGIN);
 /// A block that is the same for so long is nobody's. Longer than the lease by a tenth, for clocks that differ. Hosts that renewed each
 /// five seconds are seen as well.
 const WATCH: Duration = Duration::from_secs(11);
+/// The same of a holder that is known to be dead: what it gave to the device arrives within the margin, and a tenth. Longer than the
+/// time between two renewals: one that lives all the same is found out.
+const FENCED: Duration = Duration::from_millis(2200);
 /// Between two looks at a block that is watched: a living holder is found out by its next renewal.
 const LOOK: Duration = Duration::from_millis(500);
 /// From finding a volume free to having written one's name: longer than two accesses take on a busy RAID.
@@ -121,6 +124,8 @@ pub(crate) struct Watch {
     volume: Option<[u8; 16]>,
     /// This block was watched before, and nobody renewed it.
     dead: Option<MmpBlock>,
+    /// This holder is dead, says the cluster that has fenced it.
+    fenced: Option<[u8; 16]>,
     seen: Option<(Option<MmpBlock>, Instant)>,
 }
 
@@ -135,12 +140,18 @@ pub(crate) enum Verdict {
 
 impl Watch {
     pub(crate) fn new(me: MmpBlock, volume: Option<[u8; 16]>) -> Self {
-        Self { me, volume, dead: None, seen: None }
+        Self { me, volume, dead: None, fenced: None, seen: None }
     }
 
     /// The same, with a block that was watched before.
     pub(crate) fn after(self, dead: Option<MmpBlock>) -> Self {
         Self { dead, ..self }
+    }
+
+    /// The same, with a holder that is known to submit nothing any more. Each mount has a number of its own: of another holder this says
+    /// nothing.
+    pub(crate) fn fenced(self, fenced: Option<[u8; 16]>) -> Self {
+        Self { fenced, ..self }
     }
 
     /// A look that began and ended then has shown this.
@@ -150,7 +161,7 @@ impl Watch {
         }
         match &self.seen {
             Some((seen, since)) if seen.as_ref() == found => {
-                let free = *since + WATCH;
+                let free = *since + self.length(found);
                 if began >= free { Verdict::Free } else { Verdict::Wait(free.min(ended + LOOK)) }
             }
             Some((Some(_), _)) if found.is_some() => Verdict::InUse(found.expect("it is some").clone()),
@@ -164,6 +175,16 @@ impl Watch {
                 self.seen = Some((found.cloned(), ended));
                 Verdict::Wait(ended + LOOK)
             }
+        }
+    }
+
+    /// For how long this block must stay the same.
+    fn length(&self, found: Option<&MmpBlock>) -> Duration {
+        let fenced = found.filter(|found| found.holder != [0; 16] && self.fenced == Some(found.holder));
+        match fenced {
+            Some(_) if has(steps::Step::FencedIsWatched) => FENCED,
+            Some(_) => Duration::ZERO,
+            None => WATCH,
         }
     }
 

@@ -73,6 +73,7 @@ steps! {
     OthersAreExcluded: "where the device has reservations, it counts only after all others' are gone",
     RenewalReads: "a renewal reads before it writes",
     TakenIsTheEnd: "a holder that finds another name stops for good",
+    FencedIsWatched: "a volume whose holder was fenced is watched for the margin",
     HaltInRenewalIsTheEnd: "a holder that halted in a renewal for longer than the lease stops for good",
     MarginIsKept: "a holder submits nothing in the margin before the lease's end",
     GateClosesInTime: "the gate closes when the lease has run out",

@@ -107,6 +107,8 @@ pub struct OpenOptions {
     pub access_times: AccessTimes,
     /// The kernel holds the block device for the filesystem that is to be served: see [`OpenMode::Held`].
     pub holds_device: bool,
+    /// This holder of the volume is dead: a cluster has fenced its host, and confirms it. The number stands in its protection block.
+    pub fenced: Option<[u8; 16]>,
     /// Pinned memory for file data; the configuration's value when absent.
     pub cache_size: Option<Bytes>,
     /// Rates, latencies, intervals.
@@ -614,7 +616,7 @@ impl Volume {
             return Err(OpenError::OnlyRead);
         }
         let uuid = superblock.uuid;
-        let watch = protection::watch(&*device, uuid);
+        let watch = protection::watch(&*device, uuid).fenced(options.fenced);
         let in_use = |over: Over| OpenError::MountedElsewhere(over.to_string());
         if options.read_only {
             let found = protection::look(&*device, watch, &Machine)

@@ -14,6 +14,10 @@ const LAST: Trial = ("the last command", |_| {
     tests::the_last_command_of_a_holder_arrives_before_another_has_the_volume();
     Ok(())
 });
+const FENCED: Trial = ("the last command of one that was fenced", |_| {
+    tests::the_last_command_of_a_holder_that_was_fenced_arrives_before_another_has_the_volume();
+    Ok(())
+});
 const LOSS: Trial = ("a loss under load", |_| {
     loss::a_loss_under_load_is_a_loss_from_the_first_answer_on();
     Ok(())
@@ -29,6 +33,7 @@ fn trials(step: Step) -> &'static [(Trial, u64)] {
         Step::NameSettles | Step::OthersAreExcluded => &[(LEASES, 400)],
         Step::HaltInRenewalIsTheEnd => &[(HARD, 200)],
         Step::MarginIsKept => &[(LAST, 1)],
+        Step::FencedIsWatched => &[(FENCED, 1)],
         Step::LossIsToldFirst => &[(LOSS, 1), (CORES, 20)],
         Step::DiscardAsksTheGate => &[(DISCARD, 1)],
         _ => &[(CORES, 200)],

@@ -167,6 +167,38 @@ pub(super) fn the_last_command_of_a_holder_arrives_before_another_has_the_volume
     assert!(arrives <= at(taken), "it arrives at {arrives:?}, and another has the volume at {taken} ms");
 }
 
+/// Its host was switched off in the moment after it had given the device a command, and the cluster said so at once.
+#[test]
+pub(super) fn the_last_command_of_a_holder_that_was_fenced_arrives_before_another_has_the_volume() {
+    let mut found = MmpBlock { uuid: UUID, ..MmpBlock::default() };
+    let off = holds_at(&mut lease(1), &mut found, 1000, 0);
+    let arrives = at(off) + MARGIN;
+    let mut next = Lease::new(Watch::new(name(2), Some(UUID)).fenced(Some(name(1).holder)));
+    // Its clock is fast by a tenth.
+    let taken = holds_at(&mut next, &mut found, off, 1);
+    assert!(arrives <= at(taken), "it arrives at {arrives:?}, and another has the volume at {taken} ms");
+    assert!(taken - off < 3000, "it was watched for {} ms", taken - off);
+}
+
+/// A cluster that takes a living holder for dead, or means another one, takes no volume away.
+#[test]
+fn that_a_holder_was_fenced_says_nothing_of_another_nor_of_one_that_renews() {
+    let holder = |sequence| MmpBlock { sequence, ..name(1) };
+    let watch = |fenced: u8| Watch::new(name(2), Some(UUID)).fenced(Some([fenced; 16]));
+    let mut lives = watch(1);
+    assert_eq!(lives.saw(at(0), at(1), Some(&holder(3))), Verdict::Wait(at(501)));
+    assert_eq!(lives.clone().saw(at(2202), at(2203), Some(&holder(4))), Verdict::InUse(holder(4)));
+    assert_eq!(lives.saw(at(2201), at(2203), Some(&holder(3))), Verdict::Free);
+    let mut another = watch(3);
+    another.saw(at(0), at(1), Some(&holder(3)));
+    assert_eq!(another.saw(at(10_900), at(10_901), Some(&holder(3))), Verdict::Wait(at(11_001)));
+    // Blocks that were written before holders had a name.
+    let old = MmpBlock { holder: [0; 16], ..holder(3) };
+    let mut nameless = watch(0);
+    nameless.saw(at(0), at(1), Some(&old));
+    assert_eq!(nameless.saw(at(10_900), at(10_901), Some(&old)), Verdict::Wait(at(11_001)));
+}
+
 /// The same host and boot were taken for the dead predecessor, whatever name the device had: both mounted the volume.
 #[test]
 fn only_the_same_lock_of_the_same_boot_shows_that_a_holder_is_dead() {
