@@ -124,6 +124,16 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let device = device.map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     let named = Arguments { device: device.unwrap_or(arguments.device.clone()), ..arguments.clone() };
     let arguments = &named;
+    if let Some(whole) = probe::protected_by(&arguments.device) {
+        return Err(Failure::new(
+            MOUNT_FAILED,
+            format!(
+                "{} is the partition that protects the volume on {whole} from other tools: mount {whole}",
+                printable(&arguments.device),
+                whole = printable(&whole)
+            ),
+        ));
+    }
     if let Some((place, info)) = mounted_already(&arguments.device)? {
         let added = again(arguments, &options, &place, &info, &directory)?;
         if added {
@@ -429,6 +439,12 @@ fn serve(
     survive();
     let (listen, group) = (open.config.web.listen.clone(), daemon.group);
     let path = claim.device().to_owned();
+    if probe::seems_empty(&path) {
+        let shown = printable(&path);
+        tracing::warn!(
+            "other tools take {shown} for empty; `avfsctl protect {shown}`, when it is unmounted, changes that"
+        );
+    }
     let volume = claim
         .open(
             || Volume::open(&path, open.clone()),

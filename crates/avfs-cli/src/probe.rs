@@ -4,8 +4,9 @@
 use avfs_core::format::SuperblockError;
 use avfs_core::partition_table;
 use avfs_core::recovery::{RecoveryError, find_superblock};
-use avfs_fuse::mount::printable;
+use avfs_fuse::mount::{DeviceNumber, printable};
 use avfs_io::device::{Device, FileDevice, OpenError, OpenMode};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -116,6 +117,25 @@ pub(crate) fn resolve(source: &Path) -> Result<Option<PathBuf>, String> {
             Err(format!("{} hold a volume {tag}={value}: name the device", names.join(" and ")))
         }
     }
+}
+
+/// Whether other tools take a device for empty, although it holds a volume.
+pub(crate) fn seems_empty(path: &Path) -> bool {
+    let found = volume_on(path).ok().flatten().and_then(|found| found.identity);
+    found.is_some_and(|identity| !identity.is_protected)
+}
+
+/// The device that holds a volume, of the partition that only protects it.
+pub(crate) fn protected_by(partition: &Path) -> Option<PathBuf> {
+    let metadata = partition.metadata().ok().filter(|metadata| metadata.file_type().is_block_device())?;
+    let number = DeviceNumber::from_raw(metadata.rdev());
+    let directory = Path::new("/sys/dev/block").join(number.to_string());
+    if !directory.join("partition").exists() {
+        return None;
+    }
+    let whole = directory.canonicalize().ok()?.parent()?.file_name()?.to_str().map(device)?;
+    let found = volume_on(&whole).ok().flatten()?.identity?;
+    found.is_protected.then_some(whole)
 }
 
 #[cfg(test)]

@@ -136,6 +136,48 @@ impl Drop for Loop {
     }
 }
 
+/// It was told that it has no superblock, which is true, and helps nobody.
+#[test]
+fn the_partition_that_protects_a_volume_leads_to_its_device() {
+    let Some(_alone) = Alone::to_mount() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let device = Loop::of(&make(directory.path(), "footage"));
+    // The kernel does so by itself where it knows the table.
+    succeed(run("partx", &["--add", &device.0]));
+    let partition = format!("{}p1", device.0);
+    assert!(said(&run("blkid", &["-p", &partition])).contains("PTTYPE=\"dos\""));
+    let place = directory.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let refused = run(env!("CARGO_BIN_EXE_mount-avfs"), &[&partition, text(&place)]);
+    refuse(refused, 32, &format!("mount {}", device.0));
+    refuse(run(env!("CARGO_BIN_EXE_mkfs-avfs"), &[&partition]), 1, "holds a partition table of type dos");
+    // The whole device is there for its volume all the same, and the partition then for none.
+    succeed(run(env!("CARGO_BIN_EXE_mount-avfs"), &[&device.0, text(&place), "-o", "cache_size=64M"]));
+    let refused = run("mkfs.ext4", &["-F", &partition]);
+    succeed(run("umount", &[text(&place)]));
+    assert!(!refused.status.success(), "{refused:?}");
+    succeed(fsck(&[&device.0]));
+    succeed(run("partx", &["--delete", &device.0]));
+}
+
+/// An administrator has to learn that a volume of before is not protected.
+#[test]
+fn the_log_says_that_a_device_seems_empty_to_others() {
+    let Some(_alone) = Alone::to_mount() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (image, place) = (make(directory.path(), "footage"), directory.path().join("place"));
+    fs::create_dir(&place).unwrap();
+    for seems_empty in [false, true] {
+        let log = directory.path().join(format!("log-{seems_empty}"));
+        let options = format!("cache_size=64M,log={}", log.display());
+        succeed(run(env!("CARGO_BIN_EXE_mount-avfs"), &[text(&image), text(&place), "-o", &options]));
+        succeed(run("umount", &[text(&place)]));
+        let logged = fs::read_to_string(&log).unwrap();
+        assert_eq!(logged.contains("avfsctl protect"), seems_empty, "{logged}");
+        succeed(run("wipefs", &["--all", "--force", text(&image)]));
+    }
+}
+
 /// Where udev has made no links, and so mount(8) cannot know the tag.
 #[test]
 fn a_volume_is_mounted_by_its_label_or_uuid() {
