@@ -117,16 +117,37 @@ fresh_root() {
 	echo server >"$root/etc/hostname"
 }
 
-# boot: starts the machine, which comes again by itself when it is told to reboot.
-boot() {
+# machine: writes the commands that have to do with the machine: within (runs a command in it) and up (boots it, again if it runs).
+machine() {
 	local device binds=()
 	for device in /dev/fuse /dev/loop-control /dev/loop[0-9]*; do [ ! -e "$device" ] || binds+=("--bind=$device"); done
-	SYSTEMD_SECCOMP=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 \
-		systemd-nspawn --quiet --boot --register=no --keep-unit --capability=all --console=pipe \
-		--directory="$root" "${binds[@]}" </dev/null >"$SCRATCH/boot.log" 2>&1 &
-	nspawn=$!
-	on_exit stop "$nspawn" 60
+	cat >"$SCRATCH/within" <<-EOS
+		#!/bin/bash
+		exec nsenter --target "\$(cat "$SCRATCH/init")" --mount --uts --ipc --net --pid --root --wdns=/root \\
+			env -i HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "\$@"
+	EOS
+	cat >"$SCRATCH/up" <<-EOS
+		#!/bin/bash
+		if [ -e "$SCRATCH/init" ]; then
+			"$SCRATCH/within" systemctl --no-block poweroff
+			for ((i = 0; i < 1200; i++)); do [ -e "/proc/\$(cat "$SCRATCH/nspawn")" ] || break; sleep 0.1; done
+		fi
+		SYSTEMD_SECCOMP=0 SYSTEMD_NSPAWN_API_VFS_WRITABLE=yes SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 setsid \\
+			systemd-nspawn --quiet --boot --register=no --keep-unit --capability=all --console=pipe \\
+			--directory="$root" ${binds[*]} </dev/null >>"$SCRATCH/boot.log" 2>&1 &
+		echo \$! >"$SCRATCH/nspawn"
+		for ((i = 0; i < 1200; i++)); do
+			sleep 0.1
+			pgrep --parent "\$(cat "$SCRATCH/nspawn")" | head -1 >"$SCRATCH/init"
+			case \$("$SCRATCH/within" systemctl is-system-running 2>/dev/null) in running | degraded) exit 0 ;; esac
+		done
+		exit 1
+	EOS
+	chmod +x "$SCRATCH/within" "$SCRATCH/up"
+	on_exit let_go_of_machine
 }
+
+let_go_of_machine() { [ ! -e "$SCRATCH/nspawn" ] || stop "$(cat "$SCRATCH/nspawn")" 60; }
 
 fresh() {
 	need_packages debootstrap systemd-container debhelper dpkg-dev binutils file python3 util-linux
@@ -146,28 +167,7 @@ fresh() {
 	mkdir "$root/root/next"
 	cp "$SCRATCH"/0.1.0+later-1/package/avfsprogs_*.deb "$root/root/next/"
 	say "== Its boot"
-	boot
-	# Runs a command in the machine that is up; `up OLD` waits for one that is not OLD's.
-	cat >"$SCRATCH/within" <<-'EOS'
-		#!/bin/bash
-		exec nsenter --target "$(cat "$SCRATCH/init")" --mount --uts --ipc --net --pid --root --wdns=/root \
-			env -i HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
-	EOS
-	cat >"$SCRATCH/up" <<-'EOS'
-		#!/bin/bash
-		old=$(cat "$SCRATCH/init" 2>/dev/null)
-		[ -z "$old" ] || "$SCRATCH/within" systemctl --no-block reboot || exit
-		for ((i = 0; i < 1200; i++)); do
-			sleep 0.1
-			new=$(pgrep --parent "$NSPAWN" | head -1)
-			[ -n "$new" ] && [ "$new" != "$old" ] || continue
-			echo "$new" >"$SCRATCH/init"
-			case $("$SCRATCH/within" systemctl is-system-running 2>/dev/null) in running | degraded) exit 0 ;; esac
-		done
-		exit 1
-	EOS
-	chmod +x "$SCRATCH/within" "$SCRATCH/up"
-	export SCRATCH NSPAWN=$nspawn
+	machine
 	"$SCRATCH/up" || {
 		tail -40 "$SCRATCH/boot.log"
 		die "the fresh root did not boot"
