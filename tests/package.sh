@@ -74,6 +74,11 @@ check "no file of Debian's avfs" free_of_avfs
 check "the helpers that mount(8) looks for" has_helpers
 check "completions" completions
 check "stripped" stripped
+rules() {
+	local file
+	for file in 59-avfs-multipath 64-avfs; do grep -qx "/usr/lib/udev/rules.d/$file.rules" "$SCRATCH/files" || return; done
+}
+check "rules for udev" rules
 check "the example is the only conffile" conffile
 check "--version has the commit" says_version
 say "debian-package: $passed passed, $failed failed"

@@ -22,6 +22,12 @@ for disk in array archive; do
 	on_exit losetup --detach "$device"
 	disks+=("$device")
 done
+# And a part of a mirror of a volume, whose metadata of MD is at the end: magic, version 1, where it lies.
+"$AVFS_BIN/mkfs-avfs" --size 512M --label mirrored "$SCRATCH/member" >"$SCRATCH/mkfs.log"
+truncate -s 1G "$SCRATCH/member"
+at=$(((1 << 30) - 8192))
+printf '\xfc\x4e\x2b\xa9\x01\x00\x00\x00' | dd of="$SCRATCH/member" bs=1 seek=$at conv=notrunc status=none
+printf '\xf0\xff\x1f\x00\x00\x00\x00\x00' | dd of="$SCRATCH/member" bs=1 seek=$((at + 144)) conv=notrunc status=none
 
 say "== A fresh Debian 12"
 # The mirrors that this machine uses.
@@ -84,6 +90,7 @@ through_smb() { smbclient //localhost/media -N -c "get clip.mov /root/clip" >/de
 serving() { mounted && systemctl is-active $S && whole; }
 EOF
 say "ARRAY=${disks[0]} ARCHIVE=${disks[1]}" >"$root/root/disks"
+mv "$SCRATCH/member" "$root/root/member"
 cat >"$root/root/first" <<'EOF'
 . /root/lib
 export DEBIAN_FRONTEND=noninteractive
@@ -114,6 +121,20 @@ uuid=$(avfsctl probe --udev $ARCHIVE | sed -n 's/^ID_FS_UUID=//p')
 check "udev has a link for the label" until_so [ /dev/disk/by-label/array -ef $ARRAY ]
 check "udev has a link for a label of two words" until_so [ '/dev/disk/by-label/two\x20words' -ef $ARCHIVE ]
 check "udev has a link for the UUID" until_so [ /dev/disk/by-uuid/$uuid -ef $ARCHIVE ]
+MEMBER=$(losetup --find --show /root/member)
+check "a part of a RAID is no volume" until_so sh -c "udevadm info $MEMBER | grep -q 'ID_FS_TYPE=linux_raid_member'"
+check "nor does a label lead to it" [ ! -e /dev/disk/by-label/mirrored ]
+losetup --detach $MEMBER
+# The kernel knows the partition, and its device is made here.
+partition=$(basename $ARRAY)p1
+partx --add $ARRAY
+mknod /dev/$partition b $(tr : ' ' </sys/class/block/$partition/dev)
+udevadm trigger --action=change /sys/class/block/$partition
+check "the partition that protects a volume is nothing to offer" until_so sh -c "udevadm info /dev/$partition | grep -q UDISKS_IGNORE=1"
+check "nor is it the volume" sh -c "! udevadm info /dev/$partition | grep ID_FS_TYPE && [ /dev/disk/by-label/array -ef $ARRAY ]"
+check "mkfs of others asks for it, too" sh -c "mkfs.xfs /dev/$partition 2>&1 | grep -q 'appears to contain a partition table'"
+partx --delete $ARRAY
+rm /dev/$partition
 check "lsblk -f" sh -c "lsblk --noheadings --fs --raw $ARRAY | grep -q ' avfs 1 array '"
 check "blkid" sh -c "blkid --probe $ARRAY | grep -q 'PTTYPE=.dos'"
 check "wipefs" sh -c "wipefs $ARRAY | grep -q dos"

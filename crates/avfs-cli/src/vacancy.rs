@@ -33,7 +33,7 @@ pub(crate) fn check(device: &FileDevice, path: &Path) -> Result<(), VacancyError
     match output.status.code() {
         // Nothing was recognised.
         Some(2) => Ok(()),
-        Some(0) => occupied(describe(&String::from_utf8_lossy(&output.stdout))),
+        Some(0) => describe(&String::from_utf8_lossy(&output.stdout)).map_or(Ok(()), occupied),
         Some(8) => occupied("more than one filesystem or partition table".into()),
         _ => Err(VacancyError::Unknown {
             path: path.to_owned(),
@@ -42,15 +42,17 @@ pub(crate) fn check(device: &FileDevice, path: &Path) -> Result<(), VacancyError
     }
 }
 
-/// What blkid found, in words.
-fn describe(export: &str) -> String {
+/// What blkid found, in words. `None`: the device is a partition, of which it says where that lies and no more.
+fn describe(export: &str) -> Option<String> {
     let value = |key: &str| {
         export.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).map(str::to_owned)
     };
+    let is_place = |line: &str| line.starts_with("DEVNAME=") || line.starts_with("PART_ENTRY_");
     match (value("TYPE"), value("PTTYPE")) {
-        (Some(filesystem), _) => format!("a filesystem or a part of a volume of type {filesystem}"),
-        (None, Some(table)) => format!("a partition table of type {table}"),
-        (None, None) => "something that blkid knows".into(),
+        (Some(filesystem), _) => Some(format!("a filesystem or a part of a volume of type {filesystem}")),
+        (None, Some(table)) => Some(format!("a partition table of type {table}")),
+        (None, None) if export.lines().all(|line| line.trim().is_empty() || is_place(line)) => None,
+        (None, None) => Some("something that blkid knows".into()),
     }
 }
 
@@ -72,12 +74,22 @@ fn is_avfs(device: &dyn Device) -> Result<bool, IoError> {
 mod tests {
     use super::*;
 
+    /// An empty partition was refused, because blkid says of it where it lies.
+    #[test]
+    fn an_empty_partition_is_vacant() {
+        assert_eq!(describe("DEVNAME=/dev/sdb1\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=1\n"), None);
+        let held = "DEVNAME=/dev/sdb1\nPTTYPE=dos\nPART_ENTRY_SCHEME=gpt\n";
+        assert_eq!(describe(held).as_deref(), Some("a partition table of type dos"));
+    }
+
     #[test]
     fn what_blkid_found_is_said_in_words() {
+        let said = |export| describe(export).unwrap();
         assert_eq!(
-            describe("DEVNAME=/dev/sdb\nUUID=x\nTYPE=ext4\nUSAGE=filesystem\n"),
+            said("DEVNAME=/dev/sdb\nUUID=x\nTYPE=ext4\nUSAGE=filesystem\n"),
             "a filesystem or a part of a volume of type ext4"
         );
-        assert_eq!(describe("PTUUID=x\nPTTYPE=gpt\n"), "a partition table of type gpt");
+        assert_eq!(said("PTUUID=x\nPTTYPE=gpt\n"), "a partition table of type gpt");
+        assert_eq!(said("SEC_TYPE=msdos\n"), "something that blkid knows");
     }
 }
