@@ -5,6 +5,8 @@
 # array: on this machine, with copies of /etc and /var/lib that nothing else sees and a network that is the loopback alone. What systemd
 # does is left out. short: the same without what takes minutes. fresh: a root that debootstrap has made, booted with systemd-nspawn. The
 # array is an image file there, because systemd in a container has no units for devices.
+# The measurement in "array" writes some 12 GB into a file of $TMPDIR.
+#
 # Environment: CHAPTERS    those alone, by their names without .md (default: all that can be typed)
 #              FRESH_ROOT  a root that debootstrap has made before, to be copied (default: it is made)
 . "$(dirname "$0")/../lib.sh"
