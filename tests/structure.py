@@ -19,11 +19,7 @@ CRATES = [ROOT / "crates", ROOT / "laboratory"]
 
 # Crate: the sizes of its circles of files, the largest first. A crate that is not named has none.
 CIRCLES_ALLOWED = {
-    "avfs-io": [2],
-    "avfs-model": [5],
     "avfs-lab": [5, 3, 3, 3, 2, 2],
-    "fuse-wire": [6],
-    "rtsched": [3],
 }
 # The most of Core's fields that a file may touch, and the stays of a READ.
 FIELDS_ALLOWED = 6

@@ -15,9 +15,9 @@ mod disk;
 mod engine;
 mod history;
 
-pub use disk::{Fault, SimDisk};
+pub use disk::{CrashImages, Fault, SimDisk};
 pub use engine::{SimCommand, SimEngine, Timing};
-pub use history::{CrashImages, TraceEvent};
+pub use history::TraceEvent;
 
 /// Unit of the disk's memory and of its addresses, in bytes.
 const PAGE: usize = crate::request::ALIGNMENT;

@@ -6,12 +6,13 @@
 //! [`Filesystem`]. **State:** each thread owns the memory that it reads requests into.
 
 use crate::abi::{self, InitFlags, opcode};
-use crate::refusals::Refusals;
-use crate::reply::{Pieces, Reply, Route};
-use crate::watch::{Unanswered, Watchdog};
-use crate::{Filesystem, HUGE_PAGE, MAX_REQUEST_BYTES, NoBuffer, Options, Transport, WriteBuffer};
+use crate::connection::Connection;
+use crate::options::{Options, Transport};
+use crate::reply::{Reply, Route};
+use crate::room::{HUGE_PAGE, MAX_REQUEST_BYTES};
+use crate::watch::Watchdog;
+use crate::{Filesystem, NoBuffer, WriteBuffer};
 use memmap2::{Advice, MmapMut, MmapOptions};
-use rustix::io::Errno;
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,9 +29,6 @@ const MIN_THREADS: usize = 2;
 pub fn reading_threads() -> usize {
     thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS))
 }
-
-/// More than writev(2) takes at once.
-const MAX_PIECES: usize = 1024;
 
 const PAGE: usize = 4096;
 /// Of a WRITE.
@@ -105,173 +103,108 @@ impl<B: WriteBuffer> Incoming<B> {
     }
 }
 
-/// Hands a reply to the kernel.
-type Writing = dyn Fn(BorrowedFd<'_>, &[IoSlice<'_>]) -> rustix::io::Result<usize> + Send + Sync;
-
-/// A connection to the kernel.
-pub(crate) struct Device {
-    connection: OwnedFd,
-    send: Box<Writing>,
-    unanswered: Arc<Unanswered>,
-    refusals: Arc<Refusals>,
+/// Reads one request. `None`: the filesystem is unmounted, or the other end of a socket closed.
+fn read<'a, B: WriteBuffer>(
+    connection: &Connection,
+    incoming: &'a mut Incoming<B>,
+) -> io::Result<Option<Request<'a>>> {
+    let length = loop {
+        match incoming.receive(connection).map_err(|error| (error.raw_os_error(), error)) {
+            // Never from a kernel: what plays its part has gone.
+            Ok(0) => return Ok(None),
+            Ok(length) => break length,
+            // NOENT: the request was given up while it was read.
+            Err((Some(libc::EINTR | libc::EAGAIN | libc::ENOENT), _)) => {}
+            Err((Some(libc::ENODEV | libc::ECONNABORTED), _)) => return Ok(None),
+            Err((_, error)) => return Err(error),
+        }
+    };
+    incoming.request(length).map(Some).ok_or_else(|| io::Error::other("a request is too short"))
 }
 
-impl Device {
-    pub(crate) fn new(connection: OwnedFd, unanswered: &Arc<Unanswered>, refusals: &Arc<Refusals>) -> Self {
-        let send =
-            |connection: BorrowedFd<'_>, pieces: &[IoSlice<'_>]| rustix::io::writev(connection, pieces);
-        let (unanswered, refusals) = (Arc::clone(unanswered), Arc::clone(refusals));
-        Self { connection, send: Box::new(send), unanswered, refusals }
+/// Agrees with the kernel on what both can do.
+///
+/// # Errors
+/// When the kernel does not offer what is required or the rings that are wanted, or speaks another protocol; nothing
+/// was agreed then.
+pub(crate) fn handshake<B>(connection: &Connection, options: &Options<B>) -> io::Result<()> {
+    let mut incoming = Incoming::<NoBuffer>::new(None)?;
+    let request = read(connection, &mut incoming)?.ok_or(io::ErrorKind::NotConnected)?;
+    if request.header.opcode != opcode::INIT {
+        return Err(io::Error::other(format!("the first request is {}, not INIT", request.header.opcode)));
     }
-
-    /// What has been read here or from this connection's rings, and is not answered.
-    pub(crate) fn unanswered(&self) -> &Arc<Unanswered> {
-        &self.unanswered
+    let offer = offer(request.payload);
+    if offer.major != abi::KERNEL_VERSION || offer.minor < abi::OLDEST_MINOR_VERSION {
+        let needs = format!(
+            "the kernel speaks FUSE {}.{}, and {}.{} (Linux 5.14) or later is needed",
+            offer.major,
+            offer.minor,
+            abi::KERNEL_VERSION,
+            abi::OLDEST_MINOR_VERSION
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, needs));
     }
-
-    /// Reads one request. `None`: the filesystem is unmounted, or the other end of a socket closed.
-    fn read<'a, B: WriteBuffer>(&self, incoming: &'a mut Incoming<B>) -> io::Result<Option<Request<'a>>> {
-        let length = loop {
-            match incoming.receive(&self.connection).map_err(|error| (error.raw_os_error(), error)) {
-                // Never from a kernel: what plays its part has gone.
-                Ok(0) => return Ok(None),
-                Ok(length) => break length,
-                // NOENT: the request was given up while it was read.
-                Err((Some(libc::EINTR | libc::EAGAIN | libc::ENOENT), _)) => {}
-                Err((Some(libc::ENODEV | libc::ECONNABORTED), _)) => return Ok(None),
-                Err((_, error)) => return Err(error),
-            }
-        };
-        incoming.request(length).map(Some).ok_or_else(|| io::Error::other("a request is too short"))
+    let offered = offered(&offer);
+    let rings = match options.transport {
+        Transport::Device => InitFlags::empty(),
+        Transport::Ring => InitFlags::OVER_IO_URING,
+    };
+    // The decoder reads SETXATTR as long as it is with this.
+    let required = options.required | InitFlags::SETXATTR_EXT;
+    // Without it the kernel does not look at the upper half of the answer.
+    let wanted = options.wanted | required | rings | InitFlags::INIT_EXT;
+    if !offered.contains(rings) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
     }
-
-    /// Agrees with the kernel on what both can do.
-    ///
-    /// # Errors
-    /// When the kernel does not offer what is required or the rings that are wanted, or speaks another protocol; nothing
-    /// was agreed then.
-    pub(crate) fn handshake<B>(&self, options: &Options<B>) -> io::Result<()> {
-        let mut incoming = Incoming::<NoBuffer>::new(None)?;
-        let request = self.read(&mut incoming)?.ok_or(io::ErrorKind::NotConnected)?;
-        if request.header.opcode != opcode::INIT {
-            return Err(io::Error::other(format!(
-                "the first request is {}, not INIT",
-                request.header.opcode
-            )));
-        }
-        let offer = offer(request.payload);
-        if offer.major != abi::KERNEL_VERSION || offer.minor < abi::OLDEST_MINOR_VERSION {
-            let needs = format!(
-                "the kernel speaks FUSE {}.{}, and {}.{} (Linux 5.14) or later is needed",
-                offer.major,
-                offer.minor,
-                abi::KERNEL_VERSION,
-                abi::OLDEST_MINOR_VERSION
-            );
-            return Err(io::Error::new(io::ErrorKind::Unsupported, needs));
-        }
-        let offered = offered(&offer);
-        let rings = match options.transport {
-            Transport::Device => InitFlags::empty(),
-            Transport::Ring => InitFlags::OVER_IO_URING,
-        };
-        // The decoder reads SETXATTR as long as it is with this.
-        let required = options.required | InitFlags::SETXATTR_EXT;
-        // Without it the kernel does not look at the upper half of the answer.
-        let wanted = options.wanted | required | rings | InitFlags::INIT_EXT;
-        if !offered.contains(rings) {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel offers no rings"));
-        }
-        if let Some((name, _)) = (required - offered).iter_names().next() {
-            let missing = format!("the kernel is too old: it does not have {name}");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, missing));
-        }
-        for (name, _) in (wanted - offered).iter_names() {
-            tracing::info!(capability = name, "this kernel does not have");
-        }
-        let agreed = (wanted & offered).bits();
-        let answer = abi::InitOut {
-            major: abi::KERNEL_VERSION,
-            minor: abi::KERNEL_MINOR_VERSION,
-            max_readahead: offer.max_readahead,
-            flags: agreed as u32,
-            flags2: (agreed >> 32) as u32,
-            max_background: options.max_background,
-            congestion_threshold: options.max_background / 4 * 3,
-            max_write: MAX_REQUEST_BYTES,
-            time_gran: 1,
-            max_pages: (MAX_REQUEST_BYTES as usize / PAGE) as u16,
-            ..Default::default()
-        };
-        Ok(self.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])?)
+    if let Some((name, _)) = (required - offered).iter_names().next() {
+        let missing = format!("the kernel is too old: it does not have {name}");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, missing));
     }
-
-    fn write(&self, error: i32, unique: u64, body: &[IoSlice<'_>]) -> rustix::io::Result<()> {
-        let length = body.iter().map(|piece| piece.len()).sum::<usize>() + size_of::<abi::OutHeader>();
-        let header = abi::OutHeader { len: length as u32, error, unique };
-        let header = IoSlice::new(header.as_bytes());
-        if body.len() < MAX_PIECES {
-            let pieces: Pieces<'_> = std::iter::once(header).chain(body.iter().copied()).collect();
-            (self.send)(self.connection.as_fd(), &pieces)?;
-        } else {
-            let gathered = body.iter().map(|piece| &**piece).collect::<Vec<_>>().concat();
-            (self.send)(self.connection.as_fd(), &[header, IoSlice::new(&gathered)])?;
-        }
-        Ok(())
+    for (name, _) in (wanted - offered).iter_names() {
+        tracing::info!(capability = name, "this kernel does not have");
     }
-
-    /// Answers a request that was read here. False if its client does not get this reply.
-    pub(crate) fn reply(&self, unique: u64, errno: i32, body: &[IoSlice<'_>]) -> bool {
-        let sent = match self.write(-errno, unique, body) {
-            // The kernel had no memory, perhaps before it looked which request this is of.
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => self.write(-errno, unique, body),
-            sent => sent,
-        };
-        let Err(error) = sent else { return true };
-        if is_gone(error) {
-            self.refusals.late(error);
-            return false;
-        }
-        // Such a reply may not have ended the request; if it has, this one is of nothing.
-        let ended = match self.write(-libc::EIO, unique, &[]) {
-            Err(error) => is_gone(error),
-            Ok(()) => true,
-        };
-        self.refusals.refused(unique, error, ended);
-        false
-    }
-
-    /// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the filesystem's, for writes that it can
-    /// keep.
-    ///
-    /// # Errors
-    /// What readv(2) says.
-    pub(crate) fn serve<F: Filesystem>(
-        self: &Arc<Self>,
-        filesystem: &F,
-        buffer: Option<F::Buffer>,
-    ) -> io::Result<()> {
-        let whole = buffer.as_ref().map(|buffer| buffer.bytes().len());
-        let mut incoming = Incoming::new(buffer)?;
-        while let Some(request) = self.read(&mut incoming)? {
-            let Request { header, operation, payload } = request;
-            let reply = Reply::new(&header, Route::Device(Arc::clone(self)), &self.unanswered);
-            let fills_buffer = header.opcode == opcode::WRITE && Some(payload.len()) == whole;
-            if !fills_buffer {
-                filesystem.handle(&header, operation, payload, reply);
-                continue;
-            }
-            let buffer = incoming.buffer.take().expect("the data were read into it");
-            let operation = &incoming.head[size_of::<abi::InHeader>()..];
-            incoming.buffer = Some(filesystem.handle_write(&header, operation, buffer, reply));
-        }
-        Ok(())
-    }
+    let agreed = (wanted & offered).bits();
+    let answer = abi::InitOut {
+        major: abi::KERNEL_VERSION,
+        minor: abi::KERNEL_MINOR_VERSION,
+        max_readahead: offer.max_readahead,
+        flags: agreed as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: options.max_background,
+        congestion_threshold: options.max_background / 4 * 3,
+        max_write: MAX_REQUEST_BYTES,
+        time_gran: 1,
+        max_pages: (MAX_REQUEST_BYTES as usize / PAGE) as u16,
+        ..Default::default()
+    };
+    Ok(connection.write(0, request.header.unique, &[IoSlice::new(answer.as_bytes())])?)
 }
 
-/// Nothing waits for a reply: the kernel gave up its request, or the connection has ended.
-fn is_gone(error: Errno) -> bool {
-    matches!(error, Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::PIPE | Errno::CONNRESET)
+/// Serves what arrives here until the filesystem is unmounted. `buffer`: one of the filesystem's, for writes that it can
+/// keep.
+///
+/// # Errors
+/// What readv(2) says.
+pub(crate) fn serve<F: Filesystem>(
+    connection: &Arc<Connection>,
+    filesystem: &F,
+    buffer: Option<F::Buffer>,
+) -> io::Result<()> {
+    let whole = buffer.as_ref().map(|buffer| buffer.bytes().len());
+    let mut incoming = Incoming::new(buffer)?;
+    while let Some(request) = read(connection, &mut incoming)? {
+        let Request { header, operation, payload } = request;
+        let reply = Reply::new(&header, Route::Device(Arc::clone(connection)), connection.unanswered());
+        let fills_buffer = header.opcode == opcode::WRITE && Some(payload.len()) == whole;
+        if !fills_buffer {
+            filesystem.handle(&header, operation, payload, reply);
+            continue;
+        }
+        let buffer = incoming.buffer.take().expect("the data were read into it");
+        let operation = &incoming.head[size_of::<abi::InHeader>()..];
+        incoming.buffer = Some(filesystem.handle_write(&header, operation, buffer, reply));
+    }
+    Ok(())
 }
 
 /// A connection whose requests all come from `/dev/fuse`.
@@ -288,14 +221,14 @@ impl Session {
         mut options: Options<F::Buffer>,
     ) -> io::Result<Self> {
         let watchdog = Watchdog::start(options.overdue)?;
-        let device = Arc::new(Device::new(connection, watchdog.requests(), &options.refusals));
-        device.handshake(&options)?;
+        let device = Arc::new(Connection::new(connection, watchdog.requests(), &options.refusals));
+        handshake(&device, &options)?;
         let count = reading_threads();
         let threads = (0..count).map(|number| {
             let (device, filesystem) = (Arc::clone(&device), Arc::clone(filesystem));
             let buffer = options.buffers.pop();
             let name = format!("fuse-{number}");
-            thread::Builder::new().name(name).spawn(move || device.serve(&*filesystem, buffer))
+            thread::Builder::new().name(name).spawn(move || serve(&device, &*filesystem, buffer))
         });
         let threads = threads.collect::<io::Result<_>>()?;
         tracing::info!(threads = count, "requests arrive through /dev/fuse");
@@ -318,12 +251,6 @@ pub(crate) fn join(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
 
 pub(crate) fn panicked(_: Box<dyn Any + Send>) -> io::Error {
     io::Error::other("a thread that served requests panicked")
-}
-
-impl AsFd for Device {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
-    }
 }
 
 /// What an INIT says: 16 bytes before FUSE 7.36 (Linux 5.17), 64 since, and perhaps more one day. What is missing is zero.
@@ -362,7 +289,9 @@ impl<'a> Request<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refusals::Refusals;
     use proptest::prelude::*;
+    use rustix::io::Errno;
     use std::io::Read;
     use std::os::unix::fs::FileExt;
     use std::os::unix::net::UnixDatagram;
@@ -450,7 +379,7 @@ mod tests {
             let (mut reader, writer) = io::pipe().unwrap();
             let bytes: Vec<u8> = (0..count).map(|number| number as u8).collect();
             let pieces: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
-            Device::new(writer.into(), &Arc::default(), &Arc::default()).write(-5, 7, &pieces).unwrap();
+            Connection::new(writer.into(), &Arc::default(), &Arc::default()).write(-5, 7, &pieces).unwrap();
             let mut written = Vec::new();
             reader.read_to_end(&mut written).unwrap();
             let (header, body) = abi::OutHeader::read_from_prefix(&written).unwrap();
@@ -473,7 +402,7 @@ mod tests {
             refusals: Arc::default(),
             buffers: Vec::new(),
         };
-        Device::new(connection.into(), &Arc::default(), &Arc::default()).handshake(&options)?;
+        super::handshake(&Connection::new(connection.into(), &Arc::default(), &Arc::default()), &options)?;
         let mut answer = [0; 200];
         let length = kernel.recv(&mut answer)?;
         let (out, body) = abi::OutHeader::read_from_prefix(&answer[..length]).unwrap();
@@ -588,10 +517,14 @@ mod tests {
     fn a_session_answers_what_it_reads() {
         let (kernel, connection) = UnixDatagram::pair().unwrap();
         let watch = Watchdog::start(Duration::from_secs(3600)).unwrap();
-        let device = Arc::new(Device::new(connection.into(), watch.requests(), &Arc::default()));
+        let device = Arc::new(Connection::new(connection.into(), watch.requests(), &Arc::default()));
         let serving = Arc::clone(&device);
         let thread = thread::spawn(move || {
-            serving.serve(&Echo, Some(Kept(MmapOptions::new().len(BUFFER_BYTES).map_anon().unwrap())))
+            super::serve(
+                &serving,
+                &Echo,
+                Some(Kept(MmapOptions::new().len(BUFFER_BYTES).map_anon().unwrap())),
+            )
         });
         let send = |opcode, unique, body: &[u8]| {
             let header = abi::InHeader { opcode, unique, ..Default::default() };
@@ -622,11 +555,11 @@ mod tests {
     /// A kernel that answers each reply with what `refuses` says of it and of how many came before, what it took, and the device.
     fn refusing(
         refuses: impl Fn(i32, usize) -> Option<Errno> + Send + Sync + 'static,
-    ) -> (Device, Arc<Refusals>, mpsc::Receiver<i32>) {
+    ) -> (Connection, Arc<Refusals>, mpsc::Receiver<i32>) {
         let refusals = Arc::new(Refusals::default());
         let (took, taken) = mpsc::channel();
         let nothing = std::fs::File::open("/dev/null").unwrap();
-        let mut device = Device::new(nothing.into(), &Arc::default(), &refusals);
+        let mut device = Connection::new(nothing.into(), &Arc::default(), &refusals);
         let count = AtomicUsize::new(0);
         device.send = Box::new(move |_, pieces| {
             let (header, _) = abi::OutHeader::read_from_prefix(&pieces[0]).unwrap();

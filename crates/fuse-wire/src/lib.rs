@@ -16,30 +16,31 @@ struct Readme;
 
 pub mod abi;
 mod accept;
+mod connection;
 pub mod decode;
 mod device;
+mod options;
 mod refusals;
 mod reply;
 mod ring;
+mod room;
 mod session;
 mod watch;
 
 pub use accept::accepts;
+pub use connection::Pieces;
 pub use decode::{Malformed, Operation};
 pub use device::reading_threads;
+pub use options::{Options, Transport};
 pub use refusals::Refusals;
-pub use reply::{Answer, Pieces, Reply};
+pub use reply::{Answer, Reply};
 pub use ring::enable as enable_rings;
-pub use session::{Options, Session, Transport};
+pub use room::MAX_REQUEST_BYTES;
+pub use session::Session;
 
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::BorrowedFd;
-
-/// Largest write and read in one request, in bytes.
-pub const MAX_REQUEST_BYTES: u32 = 16 << 20;
-/// Memory that requests move through is placed in pages of this size.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// What answers requests. Its methods are called from the threads that read; one that blocks keeps others from being read.
 pub trait Filesystem: Send + Sync + 'static {

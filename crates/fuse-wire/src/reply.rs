@@ -1,10 +1,9 @@
 //! Where the answer to a request goes: back into its ring's entry, or by writev(2) to `/dev/fuse`.
 
 use crate::abi;
-use crate::device::Device;
-use crate::ring::queue::{Body, Slot};
+use crate::connection::Connection;
+use crate::ring::slot::{Body, Slot};
 use crate::watch::Unanswered;
-use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,15 +16,12 @@ const COPY_BYTES: usize = 256 << 10;
 /// Below this errors are that the kernel takes from a filesystem.
 const MOST_ERRNO: i32 = 512;
 
-/// Pieces of a reply, most of which have one.
-pub type Pieces<'a> = SmallVec<[IoSlice<'a>; 4]>;
-
 /// The way back to the kernel.
 pub(crate) enum Route {
     /// The request came through a ring.
     Ring(Slot),
     /// It was read from `/dev/fuse`.
-    Device(Arc<Device>),
+    Device(Arc<Connection>),
     /// It came from no kernel.
     Hearer(Box<dyn FnOnce(Option<Answer>) -> bool + Send>),
 }

@@ -12,14 +12,17 @@
 //! What rings do not carry arrives at [`crate::device`].
 
 mod courtesy;
-pub(crate) mod queue;
+mod queue;
+pub(crate) mod slot;
 
-use crate::device::{self, Device};
+use crate::connection::Connection;
+use crate::options::Options;
 use crate::watch::Watchdog;
-use crate::{Filesystem, Options};
+use crate::{Filesystem, device};
 use courtesy::Guard;
-use queue::{Queue, Shared};
+use queue::Queue;
 use rustix::thread::CpuSet;
+use slot::Shared;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -71,7 +74,7 @@ impl Session {
         options: &Options<F::Buffer>,
     ) -> io::Result<Self> {
         let watchdog = Watchdog::start(options.overdue)?;
-        let device = Arc::new(Device::new(connection, watchdog.requests(), &options.refusals));
+        let device = Arc::new(Connection::new(connection, watchdog.requests(), &options.refusals));
         let processors = possible_processors(&fs::read_to_string(POSSIBLE_PROCESSORS)?)
             .ok_or_else(|| io::Error::other(format!("{POSSIBLE_PROCESSORS} is not understood")))?;
         let entries = (ENTRIES / processors as usize)
@@ -83,16 +86,17 @@ impl Session {
         for processor in 0..processors {
             started.push(Ring::start(&device, filesystem, &guard, processor, entries)?);
         }
-        device.handshake(options)?;
+        device::handshake(&device, options)?;
         let mut rings = Vec::new();
         for Ring { shared, thread, begin } in started {
             // The thread waits for it, or has panicked, which `join` reports.
             let _ = begin.send(());
             rings.push((shared, thread));
         }
-        let serving = Arc::clone(filesystem);
-        let thread =
-            thread::Builder::new().name("fuse".into()).spawn(move || device.serve(&*serving, None))?;
+        let (serving, connection) = (Arc::clone(filesystem), Arc::clone(&device));
+        let thread = thread::Builder::new()
+            .name("fuse".into())
+            .spawn(move || device::serve(&connection, &*serving, None))?;
         tracing::info!(rings = processors, entries, "requests arrive through io_uring");
         Ok(Self { thread, rings, _guard: guard, _watchdog: watchdog })
     }
@@ -121,7 +125,7 @@ struct Ring {
 
 impl Ring {
     fn start<F: Filesystem>(
-        device: &Arc<Device>,
+        device: &Arc<Connection>,
         filesystem: &Arc<F>,
         guard: &Arc<Guard>,
         processor: u16,

@@ -38,6 +38,7 @@ mod room;
 mod scheduler;
 mod service;
 mod slack;
+mod state;
 mod stream;
 mod streams;
 mod tree;
@@ -51,7 +52,7 @@ pub use event::{Counters, Event};
 pub use lateness::{Blocker, Lateness, Work};
 pub use length_correction::WRITE_LENGTHS;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
-pub use scheduler::Scheduler;
+pub use state::Scheduler;
 pub use stream::{
     Account, Confidence, Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why,
     flush_deadline,

@@ -6,10 +6,9 @@
 
 use crate::queue::{Budget, StreamSlot, Waiting};
 use crate::request::{Class, Request};
-use crate::scheduler::Scheduler;
-use crate::service::ServiceModel;
+use crate::state::{Scheduler, price};
 use crate::stream::StreamState;
-use crate::streams::{Run as StreamRun, Streams};
+use crate::streams::Run as StreamRun;
 use units::{Bytes, Duration, Instant};
 
 /// A request that cannot come as early as it is wanted is tried so often, each time with half of the advance. A fifth
@@ -32,11 +31,6 @@ const INTERACTIVE_LEAST: u32 = 50;
 const INTERACTIVE_BURST: Duration = Duration::from_millis(300);
 
 impl Scheduler {
-    /// Reckons a request's costs.
-    pub(crate) fn price(&self, waiting: &mut Waiting) {
-        (waiting.cost, waiting.whole) = price(&self.service, &self.streams, waiting);
-    }
-
     /// Puts a request of an active stream where its budget says.
     pub(crate) fn police(&mut self, now: Instant, owner: StreamSlot, waiting: Waiting) {
         self.replenish(now, owner);
@@ -220,18 +214,4 @@ impl Scheduler {
         }
         self.streams.set_eligible(owner, eligible);
     }
-}
-
-/// Nanoseconds a request takes, and the command it starts.
-pub(crate) fn price(service: &ServiceModel, streams: &Streams, waiting: &Waiting) -> (u64, u64) {
-    let Request { direction, offset, length, .. } = waiting.request;
-    if waiting.continues {
-        let cost = service.transfer_nanos(direction, offset, length);
-        return (cost, cost);
-    }
-    let cost = service.nanos(direction, offset, length);
-    let held = waiting.owner.filter(|_| waiting.budget == Budget::Reserved);
-    let held = held.and_then(|owner| streams.held_of(owner));
-    // Pieces that may follow it are priced by themselves; the command has room for as much as was promised.
-    (cost, held.map_or(cost, |held| cost.max(held.cost)))
 }

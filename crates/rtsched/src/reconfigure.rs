@@ -7,7 +7,7 @@
 use crate::admission::Admission;
 use crate::config::Config;
 use crate::floors::Floors;
-use crate::scheduler::Scheduler;
+use crate::state::Scheduler;
 use crate::stream::Why;
 use crate::unpromised::BackgroundLoad;
 use units::{Bytes, Instant};

@@ -9,7 +9,7 @@ use crate::admission::{Others, Sizing};
 use crate::event::Event;
 use crate::queue::{Budget, StreamSlot, Waiting};
 use crate::request::{Direction, StreamId};
-use crate::scheduler::Scheduler;
+use crate::state::Scheduler;
 use crate::stream::{Rejected, Reservation, StreamSpec, StreamState, StreamStatus, Terms, Why};
 use crate::streams::{Held, SHARE_SHIFT};
 use crate::unpromised::BackgroundLoad;
@@ -266,11 +266,6 @@ impl Scheduler {
         })
     }
 
-    /// The share of the device's time that active streams are promised, in thousandths, rounded up.
-    pub fn utilisation_permille(&self) -> u32 {
-        u32::try_from(self.streams.millionths().div_ceil(1000)).unwrap_or(u32::MAX)
-    }
-
     /// Whether the active streams would be admitted, were they all to ask only now, beside `background`. O(streams) for each instant and
     /// each length that has to be looked at.
     ///
@@ -355,28 +350,6 @@ impl Scheduler {
         let id = stream.id;
         self.streams.place(slot, self.device.busy_since(now));
         self.journal.record(Event::Resized { at: now, stream: id, terms: new.terms });
-    }
-
-    /// A stream has read as far ahead as it should: its requests become as long as they should.
-    pub(crate) fn grow(&mut self, now: Instant, slot: StreamSlot) {
-        let Some(held) = self.streams.held_of_mut(slot) else { return };
-        let Some((request, _)) = held.wanted.take() else { return };
-        held.next_release = held.next_release.max(now);
-        if request != held.terms.request {
-            held.terms.request = request;
-            held.terms.period = held.spec.rate.time_for(request);
-            held.cost = self.service.nanos_of_stream(&held.spec, request);
-            let terms = held.terms;
-            let stream = self.streams.get(slot).id;
-            self.journal.record(Event::Resized { at: now, stream, terms });
-        }
-        self.streams.place(slot, self.device.busy_since(now));
-        self.note_resizing();
-        self.reprice();
-    }
-
-    fn note_resizing(&mut self) {
-        self.is_resizing = self.streams.held().any(|(_, held)| held.wanted.is_some());
     }
 
     /// Whether a stream's real-time requests draw on a reservation. Resumes it if it was paused.

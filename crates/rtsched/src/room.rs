@@ -3,7 +3,7 @@
 //! **For:** asking the admission itself, so that the answer is what would happen. **State:** none.
 
 use crate::request::StreamId;
-use crate::scheduler::Scheduler;
+use crate::state::Scheduler;
 use crate::stream::StreamSpec;
 use units::Instant;
 

@@ -2,103 +2,23 @@
 //!
 //! **For:** the surface of the crate: it takes requests and completions, asks the policy, keeps the books.
 //! **Excludes:** the policy, which is [`dispatch`](crate::dispatch), and reservations, which are
-//! [`reserve`](crate::reserve)'s. **State:** all of it. **Invariants:** the crate's.
+//! [`reserve`](crate::reserve)'s. **State:** none of its own: it is in [`state`](crate::state). **Invariants:** the crate's.
 
-use crate::admission::Admission;
-use crate::config::{Calibrated, Config};
+use crate::config::Calibrated;
 use crate::cost_model::ServiceTime;
-use crate::device::{Device, Flight, Member};
+use crate::device::{Flight, Member};
 use crate::dispatch::{View, choose};
-use crate::event::{Counters, Event, Journal};
-use crate::floors::Floors;
-use crate::health::Health;
-use crate::lateness::{History, Kind, Late, Lateness, Served};
-use crate::merge::{Limits, Run};
-use crate::policing::price;
-use crate::queue::{Budget, Queue, Slot, StreamSlot, Waiting};
+use crate::event::{Counters, Event};
+use crate::lateness::{Kind, Late, Lateness, Served};
+use crate::merge::Limits;
+use crate::queue::{Budget, Slot, Waiting};
 use crate::request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
-use crate::service::ServiceModel;
-use crate::slack::{Expected, Usable};
-use crate::stream::StreamSpec;
-use crate::streams::{Streams, signed};
-use crate::unpromised::Unpromised;
+use crate::state::{Scheduler, percent_of};
+use crate::streams::signed;
 use crate::zones::{Distance, may_be_deferred};
-use alloc::vec::Vec;
-use units::{Bytes, DeviceOffset, Duration, Instant, nanos};
-
-/// The state machine: one for each device. See the crate's documentation.
-///
-/// Calls take `now`, which must not go back from one call to the next. None of them waits for anything.
-#[derive(Clone, Debug)]
-pub struct Scheduler {
-    pub(crate) config: Config,
-    pub(crate) queue: Queue,
-    pub(crate) floors: Floors,
-    pub(crate) service: ServiceModel,
-    pub(crate) device: Device,
-    pub(crate) admission: Admission,
-    pub(crate) streams: Streams,
-    pub(crate) health: Health,
-    pub(crate) unpromised: Unpromised,
-    /// The shortest deadline of the active streams.
-    pub(crate) shortest: Option<Duration>,
-    /// Some stream reads further ahead than before, so that pieces are not always kept together.
-    pub(crate) is_resizing: bool,
-    pub(crate) journal: Journal,
-    /// What explains why something was late.
-    history: History,
-    /// Where the last command ended.
-    arm: DeviceOffset,
-    /// Where the last long write ended.
-    written_to: DeviceOffset,
-    /// When pictures would have had what they had, had they had no more than their part.
-    pub(crate) interactive_clock: Instant,
-    /// The next turn of best effort that belongs to no stream.
-    turn: Instant,
-    /// The shortest time a real-time request had until its deadline, and until when that counts.
-    tightest: Option<(Duration, Instant)>,
-    /// The last command that was preferred to an earlier deadline, and when.
-    preferred: Option<(DispatchId, Instant)>,
-    next_sequence: u64,
-    next_dispatch: u64,
-    /// The command that is being made; kept for its memory.
-    run: Run,
-    /// Kept for their memory.
-    pub(crate) specs: Vec<StreamSpec>,
-}
+use units::{Bytes, DeviceOffset, Duration, Instant};
 
 impl Scheduler {
-    /// An idle scheduler, which knows of the device what `config` says.
-    pub fn new(config: Config) -> Self {
-        let floors = Floors::new(&config);
-        let usable = Usable::holding_back(floors.total());
-        Self {
-            queue: Queue::new(usable, usable),
-            floors,
-            service: ServiceModel::of(&config),
-            device: Device::default(),
-            admission: Admission::new(&config),
-            streams: Streams::new(),
-            health: Health::default(),
-            unpromised: Unpromised::default(),
-            shortest: None,
-            is_resizing: false,
-            journal: Journal::new(config.event_capacity),
-            history: History::new(),
-            arm: DeviceOffset(0),
-            written_to: DeviceOffset(0),
-            interactive_clock: Instant::ZERO,
-            turn: Instant::ZERO,
-            tightest: None,
-            preferred: None,
-            next_sequence: 0,
-            next_dispatch: 0,
-            run: Run::new(),
-            specs: Vec::new(),
-            config,
-        }
-    }
-
     /// Accepts a request. O(log n).
     ///
     /// Requests that overlap are not kept in order: a caller that needs one to see the other's bytes enqueues it when
@@ -153,54 +73,6 @@ impl Scheduler {
         self.unpromised.accepted(now, cost);
     }
 
-    /// Best effort is due when it has its turn. While all of it can be served in time that is what it bears to wait.
-    /// When some is late, it is late for all, but no request waits behind all that another client has asked for. Each
-    /// stream, and what belongs to none, has its turns at distances of what they cost (start-time fair queueing: Goyal,
-    /// Vin and Cheng 1996, section 2). Half of the cost: so a client that has the device for itself is never ahead of
-    /// the clock.
-    pub(crate) fn take_turn(&mut self, now: Instant, waiting: &mut Waiting) {
-        let first = self.queue.first(Class::BestEffort).map(|slot| self.queue.get(slot).deadline);
-        let next = first.filter(|due| *due < now).unwrap_or(now + self.config.best_effort_latency);
-        let turn = self.turn_after(waiting.owner);
-        waiting.deadline = next.max(*turn);
-        *turn = waiting.deadline + Duration::from_nanos(waiting.cost / 2);
-        waiting.has_turn = true;
-    }
-
-    /// What has taken a turn and does without it leaves it to what its stream asks for later.
-    pub(crate) fn give_turn_back(&mut self, waiting: &Waiting) {
-        if waiting.has_turn {
-            let turn = self.turn_after(waiting.owner);
-            *turn = turn.saturating_before(Duration::from_nanos(waiting.cost / 2));
-        }
-    }
-
-    /// The next turn of a stream, or of what belongs to none.
-    fn turn_after(&mut self, owner: Option<StreamSlot>) -> &mut Instant {
-        match owner {
-            Some(owner) => &mut self.streams.get_mut(owner).turn,
-            None => &mut self.turn,
-        }
-    }
-
-    fn latency(&self, class: Class) -> Duration {
-        match class {
-            Class::RealTime | Class::Metadata => self.config.metadata_latency,
-            Class::BestEffort => self.config.best_effort_latency,
-            Class::Idle => self.config.idle_latency,
-        }
-    }
-
-    pub(crate) fn insert(&mut self, now: Instant, waiting: Waiting) {
-        let class = waiting.request.class;
-        if class == Class::RealTime {
-            self.note_tightness(now, waiting.deadline, waiting.cost);
-        } else if self.queue.count(class) == 0 {
-            self.floors.begins(class, self.device.free_at(now));
-        }
-        self.queue.insert(waiting);
-    }
-
     /// Queues a request of real time that was not promised, if there is room for it. What `gives_way` is not given its
     /// deadline while a stream wants something before that which it is promised later: a player that began sooner than
     /// it was promised lives on what streams leave until it has read as far ahead as it is promised. Writes of refused
@@ -208,32 +80,6 @@ impl Scheduler {
     fn has_room_for(&mut self, now: Instant, wanted: Waiting, gives_way: bool) -> bool {
         let is_behind = gives_way && self.queue.is_wanted_before(wanted.deadline);
         !is_behind && self.fits(now, wanted, self.cushion() / 2)
-    }
-
-    /// Queues a request of real time if every such deadline then holds, also those to come, with so many nanoseconds to
-    /// spare.
-    pub(crate) fn fits(&mut self, now: Instant, wanted: Waiting, spare: u64) -> bool {
-        let slot = self.queue.insert(wanted);
-        let expected = self.expected(now);
-        let spare = i64::try_from(spare).unwrap_or(i64::MAX);
-        let slack = self.queue.slack_if(None, self.device.free_at(now), expected.as_ref(), spare);
-        let fits = slack >= spare;
-        if fits {
-            self.note_tightness(now, wanted.deadline, wanted.cost);
-        } else {
-            self.queue.remove(slot);
-        }
-        fits
-    }
-
-    /// Remembers how much time real-time requests come with. One that comes too late to be served in time says
-    /// nothing about what comes next.
-    fn note_tightness(&mut self, now: Instant, deadline: Instant, cost: u64) {
-        let time = deadline.saturating_since(now);
-        let tighter = self.tightest.is_none_or(|(tightest, until)| time <= tightest || now >= until);
-        if tighter && time >= Duration::from_nanos(cost) {
-            self.tightest = Some((time, now + self.config.real_time_memory));
-        }
     }
 
     /// The next command for the device, or `None` when the device has enough, is to write first what it has taken
@@ -313,18 +159,6 @@ impl Scheduler {
         View { now, soon, start, arm, expected, is_tight, cushion: self.cushion(), turns }
     }
 
-    /// Nanoseconds that are kept between what is expected and the deadlines.
-    pub(crate) fn cushion(&self) -> u64 {
-        self.shortest.map_or(0, |time| percent_of(time, self.config.cushion_percent.min(50)))
-    }
-
-    /// What admitted streams will ask for. Counted from the last completion, not from `now`, so that the answer to
-    /// which request may go next does not improve by waiting.
-    pub(crate) fn expected(&self, now: Instant) -> Option<Expected> {
-        self.shortest?;
-        self.streams.expected(self.device.busy_since(now))
-    }
-
     /// Nanoseconds of commands at the device that the next real-time request bears to find there.
     fn blocking(&self, now: Instant) -> u64 {
         let seen = self
@@ -333,10 +167,6 @@ impl Scheduler {
             .map(|(time, _)| time);
         let tightest = seen.into_iter().chain(self.shortest).min();
         tightest.map_or(u64::MAX, |time| percent_of(time, self.blocking_percent()))
-    }
-
-    pub(crate) fn blocking_percent(&self) -> u32 {
-        self.config.blocking_percent.clamp(1, 100)
     }
 
     /// Nanoseconds of the longest command that was promised where this request is one of a reservation's, else zero. A
@@ -565,20 +395,6 @@ impl Scheduler {
     /// The oldest promised request that was late, and why, that was not read or dropped yet; `None`: there is none. O(1).
     pub fn pop_lateness(&mut self) -> Option<Lateness> {
         self.history.pop()
-    }
-
-    /// Gives everything queued the costs and shares that hold now.
-    pub(crate) fn reprice(&mut self) {
-        let streams = self.streams.millionths();
-        self.floors.set_base(match self.config.floor_base {
-            crate::FloorBase::Device => 1_000_000,
-            crate::FloorBase::Remainder => 1_000_000 - streams.min(1_000_000),
-        });
-        let floors = self.floors.total();
-        self.shortest = self.streams.shortest_deadline();
-        let (near, far) = (Usable::holding_back(floors), Usable::holding_back(floors + streams));
-        let (service, streams) = (&self.service, &self.streams);
-        self.queue.revise(near, far, |waiting| price(service, streams, waiting));
     }
 
     /// A client now waits for a queued request: it gets `class` and completes by `deadline`, if that is better or
@@ -826,11 +642,6 @@ impl Scheduler {
             .min()
     }
 
-    /// What an administrator has set, as far as it holds.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Requests accepted and not dispatched. O(1).
     pub fn queued(&self) -> usize {
         self.queue.len()
@@ -862,11 +673,4 @@ impl Scheduler {
     pub fn pop_event(&mut self) -> Option<Event> {
         self.journal.pop()
     }
-}
-
-/// So many nanoseconds are `percent`, at most 100, of `time`, which is at most 584 years. In 64 bits, because 128 have to
-/// be divided by a loop.
-fn percent_of(time: Duration, percent: u32) -> u64 {
-    let (nanos, percent) = (nanos(time), u64::from(percent));
-    nanos / 100 * percent + nanos % 100 * percent / 100
 }

@@ -1,11 +1,12 @@
 //! The device in memory.
 
-use super::history::{CrashImages, History, Image};
+use super::history::{History, Image, TraceEvent};
 use super::{PAGE, Page, SECTORS_PER_PAGE, blend, prefix_mask};
 use crate::device::{Device, Geometry};
 use crate::request::IoError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, LazyLock};
 use units::{Bytes, DeviceOffset};
 
@@ -200,6 +201,42 @@ impl SimDisk {
             Some(end) if end <= self.size.as_u64() => Ok(offset.as_u64() / PAGE as u64),
             _ => Err(IoError::PastEnd),
         }
+    }
+}
+
+/// The disks that a loss of power could have left, at every moment of a recording.
+///
+/// Images share everything with the recording except the pages of the writes that were open at the cut, so
+/// thousands are cheap.
+#[derive(Clone, Debug)]
+pub struct CrashImages {
+    history: Arc<History>,
+    size: Bytes,
+    forces_writes: bool,
+}
+
+impl CrashImages {
+    /// The cuts there are, from the begin of the recording to the moment at which these images were taken from
+    /// the disk; without a recording only the latter.
+    pub fn cuts(&self) -> RangeInclusive<usize> {
+        self.history.cuts()
+    }
+
+    /// The last event before `cut`, for messages; `None` at the first cut.
+    pub fn event_before(&self, cut: usize) -> Option<&TraceEvent> {
+        self.history.event_before(cut)
+    }
+
+    /// The disk after power was lost at `cut`: everything durable at that moment, and of each write that was in
+    /// flight or unflushed all, nothing, the first sectors or any sectors, with overlapping ones in any order.
+    /// The same cut and seed give the same image.
+    ///
+    /// # Panics
+    /// When `cut` is not one of [`cuts`](Self::cuts).
+    pub fn image(&self, cut: usize, seed: u64) -> SimDisk {
+        assert!(self.cuts().contains(&cut), "cut {cut} is not among {:?}", self.cuts());
+        let image = Image::crash(&self.history, cut, seed);
+        SimDisk::over(Arc::new(image), self.size, self.forces_writes)
     }
 }
 

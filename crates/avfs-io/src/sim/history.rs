@@ -1,6 +1,6 @@
 //! What was durable when, and what a loss of power could have left at each moment.
 
-use super::{Page, SECTORS_PER_PAGE, SimDisk, blend, prefix_mask};
+use super::{Page, SECTORS_PER_PAGE, blend, prefix_mask};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -206,6 +206,17 @@ impl History {
         open.sort_by_key(|(completed, write, _)| (*completed, write.number));
         open
     }
+
+    /// The cuts there are, from the begin of the recording to now; without a recording only the latter.
+    pub(super) fn cuts(&self) -> RangeInclusive<usize> {
+        self.recorded_from.unwrap_or(self.position)..=self.position
+    }
+
+    /// The last event before `cut`; `None` at the first cut.
+    pub(super) fn event_before(&self, cut: usize) -> Option<&TraceEvent> {
+        let index = cut.checked_sub(self.recorded_from? + 1)?;
+        self.events.get(index)
+    }
 }
 
 /// How much of one write survives.
@@ -218,7 +229,7 @@ enum Fate {
 
 impl Image {
     /// The disk after a loss of power at `cut`, drawn from `seed`.
-    fn crash(history: &Arc<History>, cut: usize, seed: u64) -> Self {
+    pub(super) fn crash(history: &Arc<History>, cut: usize, seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed ^ (cut as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut open = history.open_at(cut);
         // The two extremes are often the ones that matter, so they are drawn more often than chance would.
@@ -281,42 +292,5 @@ impl Image {
             }
         }
         pages.extend(self.pages.iter().map(|(&number, page)| (number, Page::clone(page))));
-    }
-}
-
-/// The disks that a loss of power could have left, at every moment of a recording.
-///
-/// Images share everything with the recording except the pages of the writes that were open at the cut, so
-/// thousands are cheap.
-#[derive(Clone, Debug)]
-pub struct CrashImages {
-    pub(super) history: Arc<History>,
-    pub(super) size: Bytes,
-    pub(super) forces_writes: bool,
-}
-
-impl CrashImages {
-    /// The cuts there are, from the begin of the recording to the moment at which these images were taken from
-    /// the disk; without a recording only the latter.
-    pub fn cuts(&self) -> RangeInclusive<usize> {
-        self.history.recorded_from.unwrap_or(self.history.position)..=self.history.position
-    }
-
-    /// The last event before `cut`, for messages; `None` at the first cut.
-    pub fn event_before(&self, cut: usize) -> Option<&TraceEvent> {
-        let index = cut.checked_sub(self.history.recorded_from? + 1)?;
-        self.history.events.get(index)
-    }
-
-    /// The disk after power was lost at `cut`: everything durable at that moment, and of each write that was in
-    /// flight or unflushed all, nothing, the first sectors or any sectors, with overlapping ones in any order.
-    /// The same cut and seed give the same image.
-    ///
-    /// # Panics
-    /// When `cut` is not one of [`cuts`](Self::cuts).
-    pub fn image(&self, cut: usize, seed: u64) -> SimDisk {
-        assert!(self.cuts().contains(&cut), "cut {cut} is not among {:?}", self.cuts());
-        let image = Image::crash(&self.history, cut, seed);
-        SimDisk::over(Arc::new(image), self.size, self.forces_writes)
     }
 }

@@ -5,7 +5,8 @@
 //! writes on their way in, flushes that wait. **Invariants:** never more dirty bytes than the cache holds; a flush
 //! ends when everything that had arrived before it is on the platters.
 
-use super::{CacheSpec, Command, millis, transfer_ms};
+use super::command::{Command, millis, transfer_ms};
+use super::spec::CacheSpec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use units::{Bytes, DeviceOffset, Instant};
 

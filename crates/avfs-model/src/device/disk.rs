@@ -10,7 +10,8 @@
 //! which they vary by as much as reads.
 
 use super::cache::Cache;
-use super::{Command, Completion, DiskSpec, OWNERS, Phases, Queueing, Usage, millis, transfer_ms};
+use super::command::{Command, Completion, OWNERS, Phases, Usage, millis, transfer_ms};
+use super::spec::{DiskSpec, Queueing};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rtsched::Direction;

@@ -4,7 +4,8 @@
 //! share one link. **Excludes:** the translation layer beyond the erase that one piece in many meets. **State:** until
 //! when each channel and the link are taken. **Invariants:** a command's completion is certain when it is submitted.
 
-use super::{Command, Completion, FlashSpec, OWNERS, Phases, Usage, millis, transfer_ms};
+use super::command::{Command, Completion, OWNERS, Phases, Usage, millis, transfer_ms};
+use super::spec::FlashSpec;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rtsched::Direction;

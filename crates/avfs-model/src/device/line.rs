@@ -5,7 +5,8 @@
 //! are right, and a command that is alone is too short. **State:** the commands it holds, and where the last one ended.
 //! **Invariants:** as they come; a command's completion is certain when it is submitted.
 
-use super::{Command, Completion, LineSpec, OWNERS, Phases, Usage, millis, transfer_ms};
+use super::command::{Command, Completion, OWNERS, Phases, Usage, millis, transfer_ms};
+use super::spec::LineSpec;
 use rtsched::Direction;
 use std::collections::VecDeque;
 use units::{Bytes, DeviceOffset, Duration, Instant};
