@@ -24,7 +24,8 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use windows::{LARGEST_WINDOW_UNITS, Window, Windows};
+pub(crate) use windows::LARGEST_WINDOW_UNITS;
+use windows::{Window, Windows};
 
 /// Bytes in a block.
 pub const BLOCK_BYTES: u64 = 4096;

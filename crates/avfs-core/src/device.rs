@@ -13,7 +13,8 @@ use units::{Bytes, nanos};
 /// order and merged. What waits at the device cannot, and an urgent request waits behind it. Two is an argument, and no
 /// measurement. Fitted.
 const DEPTH_OF_HEADS: u32 = 2;
-/// Commands that flash has at once for its channels. It was chosen by hand: no flash device was measured for it. Fitted.
+/// Commands that flash has at once for its channels: as many as a SATA device takes (NCQ, ATA8-ACS); NVMe takes more. A protocol
+/// fact.
 const DEPTH_OF_FLASH: u32 = 32;
 
 /// The scheduler's configuration for a device of `size`, which has heads if it is `rotational`, with `memory` for everything that is cached.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Units of the largest window: 1 GiB.
-pub(super) const LARGEST_WINDOW_UNITS: usize = 128;
+pub(crate) const LARGEST_WINDOW_UNITS: usize = 128;
 
 /// Space ahead of a writer that nobody else takes while there is other space.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@
 use super::attributes::check_flags;
 use super::state::blocks::{page_ceil, page_floor};
 use super::state::operation::{Progress, Ticket};
-use super::state::{Core, STREAM_SIZE};
+use super::state::{Core, ONE_REQUEST};
 use crate::allocator::{Owner, Purpose as SpaceFor, Request};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -382,13 +382,13 @@ impl Core {
         self.space.allocator.claim(wanted)?;
         self.space.allocator.unclaim(wanted);
         let frame = self.space_of_frame(ino);
-        let is_stream = |end: u64| end * BLOCK >= STREAM_SIZE || frame.is_some();
+        let is_stream = |end: u64| end * BLOCK >= ONE_REQUEST || frame.is_some();
         let mut pages = self.with_delayed(ino, &gaps);
         let grows_long = frame.is_none() && pages.iter().last().is_some_and(|last| is_stream(last.end));
         let moved = if grows_long { self.begun_as_small(ino, wanted) } else { RangeSet::default() };
         let mut records = Vec::new();
         if !moved.is_empty() {
-            records.push(Record::Unmap { ino, from: 0, to: STREAM_SIZE / BLOCK });
+            records.push(Record::Unmap { ino, from: 0, to: ONE_REQUEST / BLOCK });
             moved.iter().for_each(|range| pages.insert(range));
         }
         let stated = self.data.files.get(&ino).and_then(|file| file.window_units);
@@ -435,7 +435,7 @@ impl Core {
         let mut pages = RangeSet::default();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents());
         for extent in extents.into_iter().flat_map(|extents| extents.iter()) {
-            if !extent.unwritten || extent.logical_end() * BLOCK >= STREAM_SIZE {
+            if !extent.unwritten || extent.logical_end() * BLOCK >= ONE_REQUEST {
                 return RangeSet::default();
             }
             pages.insert(extent.logical..extent.logical_end());

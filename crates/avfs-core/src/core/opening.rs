@@ -5,15 +5,11 @@
 
 use super::attributes::check_flags;
 use super::names::NewInode;
-use super::state::{Core, Handle};
+use super::state::{Core, Handle, ONE_REQUEST};
 use super::streams::direction_of;
 use crate::error::{Error, Result};
 use crate::types::*;
 use units::{Ino, Now};
-
-/// A file that is not longer than this, and that a reader opens first, is left to the kernel's page cache. No experiment decided
-/// it: it was chosen by hand. Fitted.
-const PAGE_CACHE_LIMIT: u64 = 1 << 20;
 
 impl Core {
     /// See [`Volume::open`](crate::volume::Volume::open).
@@ -62,7 +58,8 @@ impl Core {
         let is_media = self.clients.streams.file(ino).is_some_and(|file| file.is_media());
         let file = self.file_mut(ino);
         let is_first = file.readers + file.writers == 1;
-        let is_small = file.size <= PAGE_CACHE_LIMIT && !is_media;
+        // What the kernel reads with one request is left to its own pages.
+        let is_small = file.size <= ONE_REQUEST && !is_media;
         let only_reads = !each_read_counts && !flags.intersects(OpenFlags::WRITE | OpenFlags::DIRECT);
         if file.through_pages == 0 && !(is_first && is_small && only_reads) {
             file.pages_are_true = false;

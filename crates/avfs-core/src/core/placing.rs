@@ -5,8 +5,8 @@
 
 use super::state::blocks::page_ceil;
 use super::state::file::FileState;
-use super::state::{Clients, Core, Recorded, STREAM_SIZE};
-use crate::allocator::{BlockRun, Owner, Purpose as SpaceFor, Request};
+use super::state::{Clients, Core, ONE_REQUEST, Recorded};
+use crate::allocator::{BlockRun, LARGEST_WINDOW_UNITS, Owner, Purpose as SpaceFor, Request};
 use crate::format::{BLOCK, UNIT};
 use avfs_io::pool::MAX_BUFFER;
 use avfs_streams::sequence::SequenceId;
@@ -15,8 +15,6 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::Ino;
 
-/// The window of a recorder of frames: 512 MiB, some seconds of film. No experiment decided it: it was chosen by hand. Fitted.
-const WINDOW_UNITS: u64 = 64;
 /// Space for a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpaceOfFrame {
@@ -53,7 +51,7 @@ impl Core {
         let frame = self.space_of_frame(ino);
         let extents = self.metadata.get(ino)?.extents()?;
         let file = self.data.files.get_mut(&ino)?;
-        let stream = file.size >= STREAM_SIZE || frame.is_some();
+        let stream = file.size >= ONE_REQUEST || frame.is_some();
         // Behind the file's previous run, be it recorded or still on its way.
         let recorded = extents.device_block_before(logical);
         let after = match file.last_placed {
@@ -86,7 +84,7 @@ impl Core {
         self.clients.streams.sequences.get(id)?;
         let behind = self.clients.recorded.get(&id).and_then(|recorded| recorded.placed);
         // Of a small volume others want something, too.
-        let window_units = WINDOW_UNITS.min(self.space.allocator.free_units() / 8).max(1) as usize;
+        let window_units = (self.space.allocator.free_units() as usize / 8).clamp(1, LARGEST_WINDOW_UNITS);
         Some(SpaceOfFrame { owner: owner_of(id), behind, window_units })
     }
 

@@ -13,7 +13,7 @@
 
 use super::state::blocks::BlockId;
 use super::state::outbox::Cancellation;
-use super::state::{Core, Player, ReadCursor, STREAM_SIZE};
+use super::state::{Core, ONE_REQUEST, Player, ReadCursor};
 use super::streams::Known;
 use crate::format::BLOCK;
 use crate::types::*;
@@ -110,7 +110,7 @@ impl Core {
     pub(super) fn notice_writer(&mut self, now: Now, handle: HandleId, length: usize) {
         let ino = self.clients.streams.client_state(handle).map(|client| client.ino);
         let file = ino.and_then(|ino| self.data.files.get(&ino));
-        let is_long = file.is_some_and(|file| file.size >= STREAM_SIZE);
+        let is_long = file.is_some_and(|file| file.size >= ONE_REQUEST);
         self.clients.streams.write_asked(now.monotonic, handle, Bytes(length as u64), is_long);
         self.grant_wishes();
     }

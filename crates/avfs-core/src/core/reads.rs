@@ -1,9 +1,9 @@
 //! Reading: from the cache at once, from the device in whole blocks.
 
-use super::state::Core;
 use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::operation::{Progress, Ticket};
 use super::state::outbox::Take;
+use super::state::{Core, ONE_REQUEST};
 use super::streams::Known;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -17,12 +17,9 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use units::{Bytes, Ino, Now};
 
-/// Longer files are worth accesses of their own. It was chosen by hand: a file that takes a twentieth of an access of the modelled
-/// array. Fitted.
-const SMALL: u64 = 128 << 10;
-/// So much is read at once where a client waits for one small file after the other. At 170 MB/s it takes 6 ms, less than half of an
-/// access of the modelled array. Fitted.
-const NEIGHBOURHOOD: u64 = 1 << 20;
+/// Where a client waits for one small file after the other, so many of them at least come with one access, which reads no more
+/// than a client may ask for at once. An operator's target.
+const AT_ONE_ACCESS: u64 = 8;
 
 /// Directories that are remembered. One client more costs each of them one file that comes alone. It bounds memory. An operator's
 /// target.
@@ -128,7 +125,7 @@ impl Core {
         if !self.waits_again_in(directory) || need.class != Class::BestEffort {
             return;
         }
-        let mut room = NEIGHBOURHOOD.saturating_sub(own.count * BLOCK);
+        let mut room = ONE_REQUEST.saturating_sub(own.count * BLOCK);
         let (mut start, mut end) = (own.start, own.start + own.count);
         // Numbers are given in turn, and files are written by number: what comes next lies next.
         for is_behind in [true, false] {
@@ -166,7 +163,7 @@ impl Core {
     /// All of a small file on the device, in one piece, and the directory that it is in.
     fn small_file(&self, ino: Ino) -> Option<(Extent, Ino)> {
         let inode = self.metadata.get(ino)?;
-        if inode.kind != FileKind::Regular || inode.size == 0 || inode.size > SMALL {
+        if inode.kind != FileKind::Regular || inode.size == 0 || inode.size > ONE_REQUEST / AT_ONE_ACCESS {
             return None;
         }
         let directory = inode.names.first()?.parent;

@@ -54,17 +54,17 @@ pub(super) type Sequence = avfs_streams::sequence::Sequence<Frames>;
 
 /// Dirty bytes go to the device when they are this old. An operator's target.
 pub(super) const DIRTY_AGE: Duration = Duration::from_secs(5);
-/// Files from this length on take their space from a window of their own. It was chosen by hand: shorter files cost no seek worth a
-/// unit. Fitted.
-pub(super) const STREAM_SIZE: u64 = 1 << 20;
+/// The kernel asks for no more than this at once: 256 pages, unless the host allows more. What a client can take or give with one
+/// request is a small file: it takes its space beside others, and has no window of its own. A protocol fact.
+pub(super) const ONE_REQUEST: u64 = 1 << 20;
 /// A client that waits until its data are written should not wait longer than this for the device's turn. An operator's target.
 pub(super) const WRITTEN_WITHIN: Duration = Duration::from_millis(200);
 /// Records of one transaction, at most: a batch of the journal must hold them. A protocol fact.
 pub(super) const TRANSACTION_RECORDS: usize = 10_000;
 
-/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came. It is FUSE's longest write,
-/// 256 pages, unless the host allows more. A protocol fact.
-pub const HANDED_OVER_BYTES: usize = 1 << 20;
+/// A write of so many bytes, from a multiple of it on, leaves them in the buffer in which they came. It is the kernel's longest
+/// write. A protocol fact.
+pub const HANDED_OVER_BYTES: usize = ONE_REQUEST as usize;
 
 /// What is done in one turn, while all other clients wait: so many files, blocks, runs of space or clients are looked at, a few
 /// microseconds each. No client waits for 5 ms because of another's turn. An operator's target.

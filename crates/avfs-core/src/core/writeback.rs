@@ -4,7 +4,7 @@ use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::cache::CacheBlock;
 use super::state::file::{FileState, Touched};
 use super::state::outbox::{Purpose, WrittenPiece};
-use super::state::{Aging, Core, DIRTY_AGE, STEPS, STREAM_SIZE, WRITTEN_WITHIN};
+use super::state::{Aging, Core, DIRTY_AGE, ONE_REQUEST, STEPS, WRITTEN_WITHIN};
 use crate::allocator::BlockRun;
 use crate::extent::Extent;
 use crate::format::BLOCK;
@@ -71,7 +71,7 @@ impl Core {
     /// still its own.
     pub(super) fn write_back_at_close(&mut self, now: Now, ino: Ino) {
         let has_name = self.metadata.get(ino).is_some_and(|inode| !inode.names.is_empty());
-        let is_long = |file: &FileState| file.writers == 0 && file.size >= STREAM_SIZE;
+        let is_long = |file: &FileState| file.writers == 0 && file.size >= ONE_REQUEST;
         if has_name && self.data.files.get(&ino).is_some_and(|file| is_long(file)) {
             self.write_back_all(now, ino);
         }

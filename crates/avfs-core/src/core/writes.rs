@@ -3,7 +3,7 @@
 use super::attributes::{check_flags, privileges_left};
 use super::state::blocks::{BlockId, page_ceil, page_floor};
 use super::state::operation::{Operation, Outcome, Progress, Stage, Throttled, Ticket, Waiting};
-use super::state::{Core, HANDED_OVER_BYTES};
+use super::state::{Core, HANDED_OVER_BYTES, ONE_REQUEST};
 use super::streams::Known;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, MAX_FILE_SIZE};
@@ -18,11 +18,9 @@ use units::{Bytes, Duration, Ino, Now};
 
 /// What a program may do that runs from the file, beyond what its user may. A protocol fact.
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
-/// From this length on a file is written in blocks of the largest size. It was chosen by hand: half of such a block. Fitted.
-const LARGE_FILE: u64 = 4 << 20;
-/// A recorder that hands over so much at once has more. It is FUSE's longest write, 256 pages, unless the host allows more. A
-/// protocol fact.
-const RECORDERS_WRITE: u64 = 1 << 20;
+/// From this length on a file is written in blocks of the largest size: at least half of the memory of such a block is used. It
+/// bounds memory. An operator's target.
+const LARGE_FILE: u64 = MAX_BUFFER as u64 / 2;
 /// A recorder of which more waits for the device records faster than it said. It bounds memory. An operator's target.
 const RECORDING_AHEAD: Duration = Duration::from_secs(4);
 
@@ -285,7 +283,7 @@ impl Core {
                 at >= LARGE_FILE
                     || file.size >= LARGE_FILE
                     || file.expectation.is_mark(offset, end - offset)
-                    || is_media && end - offset >= RECORDERS_WRITE
+                    || is_media && end - offset >= ONE_REQUEST
             });
             // A file that grows gets blocks of twice the size before, then of the largest: one block, one request. Of the
             // largest at once gets them what is known to grow: its length was set, its writer goes ahead of itself, or
