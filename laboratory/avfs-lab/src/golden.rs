@@ -9,7 +9,7 @@ mod set;
 mod table;
 mod verdict;
 
-pub use set::{CACHE_PASSES, EXPERIMENTS, TABLES, Table};
+pub use set::{CACHE_PASSES, EXPERIMENTS, Request, TABLES, Table};
 pub use table::{Row, RowError, hashes, parse, parse_hashes, text};
 pub use verdict::{ALPHA, LONGER_AT_MOST, Verdict, fisher_more, judge, pooled};
 
@@ -53,17 +53,6 @@ type Sums = Result<Vec<(String, Sum)>, GoldenError>;
 
 /// Seeds that a worker takes at once.
 const TAKEN: u32 = 25;
-
-/// What is run.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Seeds of each cell, from 0 on.
-    pub seeds: u32,
-    /// Only cells whose names contain this.
-    pub only: Option<String>,
-    /// Threads.
-    pub workers: usize,
-}
 
 /// Runs the set; the rows in the order of their cells. `tell` hears how many of how many parts are done.
 ///
@@ -166,16 +155,13 @@ fn of_point(
     Ok(OfPoint { sum, error: point.first_error })
 }
 
-/// Buffers by which late units are told apart, milliseconds.
-const BUFFERS: [u64; 4] = set::BUFFERS_MS;
-
 /// What is known of some points of a cell.
 #[derive(Debug, Default)]
 struct Sum {
     points: u32,
     points_late: u32,
     late: u64,
-    late_by_buffer: [u64; BUFFERS.len()],
+    late_by_buffer: [u64; set::BUFFERS_MS.len()],
     latest_ms: f64,
     first: Histogram,
     begin: Histogram,
@@ -194,7 +180,7 @@ impl Sum {
     /// One client of a point.
     fn note(&mut self, pattern: &Pattern, report: &ClientReport) {
         self.late += report.late;
-        if let Some(place) = BUFFERS.iter().position(|buffer| pattern.buffer_ms() == Some(*buffer)) {
+        if let Some(place) = set::BUFFERS_MS.iter().position(|buffer| pattern.buffer_ms() == Some(*buffer)) {
             self.late_by_buffer[place] += report.late;
         }
         self.latest_ms = self.latest_ms.max(report.latest_ms);

@@ -12,19 +12,21 @@
 mod faults;
 mod filesystem;
 mod log;
+mod shared;
 mod store;
 mod timekeeper;
 
+pub use shared::Mode;
 pub(crate) use timekeeper::account;
 pub use timekeeper::{Counters, REACTION};
 
-use faults::Faults;
 use filesystem::LunFilesystem;
-use fuser::{BackgroundSession, Config, MountOption, ReplyData, ReplyEmpty, ReplyWrite, Session, SessionACL};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use log::RequestLog;
 use parking_lot::{Condvar, Mutex};
 use rtsched_sim::device::DeviceSpec;
 use rustix::fs::{MemfdFlags, memfd_create};
+use shared::{Shared, State};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,8 +34,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use store::Store;
 use thiserror::Error;
-use timekeeper::{Asked, Due, Timekeeper};
-use units::{Bytes, Duration, Instant};
+use timekeeper::Timekeeper;
+use units::{Bytes, Duration};
 
 use crate::clock::Clock;
 
@@ -91,60 +93,6 @@ pub enum LunError {
     /// No thread.
     #[error("no thread for the LUN: {0}")]
     Thread(io::Error),
-}
-
-/// The reply that a request waits for.
-enum Answer {
-    Read(ReplyData, Vec<u8>),
-    Write(ReplyWrite, u32),
-    Flush(ReplyEmpty),
-}
-
-/// What a LUN does with what comes; its name is written into `control`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It takes the time of its model.
-    Modelled,
-    /// It answers at once.
-    Fast,
-    /// It takes the time of its model, and keeps nothing: to be measured with noise, of which memory would be full.
-    Forgetful,
-}
-
-impl Mode {
-    const ALL: [Self; 3] = [Self::Modelled, Self::Fast, Self::Forgetful];
-
-    /// As it is written into `control`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Modelled => "modelled",
-            Self::Fast => "fast",
-            Self::Forgetful => "forgetful",
-        }
-    }
-
-    fn named(name: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name().as_bytes() == name)
-    }
-}
-
-struct State {
-    keeper: Timekeeper<Answer>,
-    mode: Mode,
-    stopping: bool,
-    /// Buffers of answered reads, for the next ones.
-    buffers: Vec<Vec<u8>>,
-}
-
-struct Shared {
-    clock: Clock,
-    state: Mutex<State>,
-    changed: Condvar,
-    /// Only the thread that takes requests has it, so it never waits.
-    store: Mutex<Store>,
-    faults: Mutex<Faults>,
-    size: Bytes,
-    log: Option<RequestLog>,
 }
 
 /// A mounted LUN; dropping it unmounts.
@@ -240,98 +188,4 @@ fn store(options: &LunOptions) -> Result<Store, LunError> {
         Some(_) => Store::whole(file),
         None => Store::recognising(file, options.size, options.memory),
     })
-}
-
-impl Shared {
-    /// Answers now, or lets it wait for its time, which began when the request came: what the store took is not the
-    /// device's.
-    fn accept(self: &Arc<Self>, came: Instant, asked: Asked, answer: Answer) {
-        if let Some(late) = self.faults.lock().late() {
-            // A thread for each: there are few requests where each takes so long.
-            let shared = Arc::clone(self);
-            std::thread::spawn(move || {
-                std::thread::sleep(late);
-                shared.reply(answer);
-            });
-            return;
-        }
-        let mut state = self.state.lock();
-        if state.mode == Mode::Fast || state.stopping {
-            drop(state);
-            self.reply(answer);
-            return;
-        }
-        let mut due = Vec::new();
-        state.keeper.collect(self.clock.now(), &mut due);
-        state.keeper.arrive(came, asked, answer);
-        drop(state);
-        self.changed.notify_one();
-        self.deliver(due);
-    }
-
-    fn answer_when_due(&self) {
-        let mut due = Vec::new();
-        loop {
-            let mut state = self.state.lock();
-            state.keeper.collect(self.clock.now(), &mut due);
-            if due.is_empty() {
-                let next = state.keeper.next_event();
-                if state.stopping {
-                    return;
-                }
-                match next.and_then(|next| self.clock.system(next)) {
-                    Some(next) => {
-                        self.changed.wait_until(&mut state, next);
-                    }
-                    None => self.changed.wait(&mut state),
-                }
-                continue;
-            }
-            drop(state);
-            self.deliver(std::mem::take(&mut due));
-        }
-    }
-
-    fn deliver(&self, due: Vec<Due<Answer>>) {
-        for due in due {
-            if let Some(log) = &self.log {
-                log.record(due.asked, due.arrived, due.at, due.queue_depth);
-            }
-            let at = due.at;
-            self.reply(due.answer);
-            let now = self.clock.now();
-            self.state.lock().keeper.delivered(at, now);
-        }
-    }
-
-    fn reply(&self, answer: Answer) {
-        /// As many as a deep queue of the largest requests of a loop device.
-        const BUFFERS_KEPT: usize = 64;
-        match answer {
-            Answer::Write(reply, length) => reply.written(length),
-            Answer::Flush(reply) => reply.ok(),
-            Answer::Read(reply, buffer) => {
-                reply.data(&buffer);
-                let mut state = self.state.lock();
-                if state.buffers.len() < BUFFERS_KEPT {
-                    state.buffers.push(buffer);
-                }
-            }
-        }
-    }
-
-    fn buffer(&self, length: usize) -> Vec<u8> {
-        let mut buffer = self.state.lock().buffers.pop().unwrap_or_default();
-        buffer.resize(length, 0);
-        buffer
-    }
-
-    /// What is at the device stays there until it is due.
-    fn set_mode(&self, mode: Mode) {
-        self.state.lock().mode = mode;
-    }
-
-    fn keeps_what_is_written(&self) -> bool {
-        self.state.lock().mode != Mode::Forgetful
-    }
 }

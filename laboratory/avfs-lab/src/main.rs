@@ -199,7 +199,7 @@ struct LunArguments {
     #[arg(long)]
     backing: Option<PathBuf>,
     /// How much memory everything else may take, MiB; writes beyond it fail.
-    #[arg(long, default_value_t = rig::LUN_MEMORY.as_u64() >> 20, conflicts_with = "backing")]
+    #[arg(long, default_value_t = avfs_lab::memory::LUN_MEMORY.as_u64() >> 20, conflicts_with = "backing")]
     memory_mib: u64,
     /// A file for a JSON line about each device request.
     #[arg(long)]

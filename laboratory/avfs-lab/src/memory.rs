@@ -3,12 +3,13 @@
 //! **For:** refusing in one line what would not fit, before a kernel that wants memory kills the LUN and with it the run.
 //! **State:** none. **Invariants:** a declaration that is accepted fits into [`BUDGET`], so it runs on a machine of 16 GB.
 
-use crate::rig::LUN_MEMORY;
 use avfs_io::pool::available;
 use avfs_workloads::{Contender, Declaration};
 use std::io;
 use units::Bytes;
 
+/// What a LUN may keep in memory of what the laboratory's own clients did not write: the filesystems' metadata.
+pub const LUN_MEMORY: Bytes = Bytes::from_mib(2048);
 /// What a run may take: of the 14.9 GiB of a machine of 16 GB, what its system leaves.
 pub const BUDGET: Bytes = Bytes::from_mib(12 << 10);
 

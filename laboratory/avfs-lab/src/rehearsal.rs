@@ -5,58 +5,30 @@
 //! (files are zeros). **State:** one [`VirtualTransport`] for each run. **Invariants:** the same declaration gives the
 //! same figures.
 
+mod error;
 pub mod holdings;
+mod laid;
 mod transport;
+mod watch;
 
-use crate::ageing::Step;
+pub use error::RehearsalError;
+
 use crate::point::{Mark, Point, Seen, judge};
-use crate::run::{self, shares};
+use crate::run::{self};
 use crate::search::{self, Next};
-use avfs_core::config::{Config, ConfigError, DeviceConfig};
-use avfs_core::error::Error as VolumeError;
-use avfs_core::recovery::RecoveryError;
-use avfs_core::simulation::formatted;
+use avfs_core::config::{Config, DeviceConfig};
 use avfs_core::volume::USUAL_CACHE;
-use avfs_io::pool::Pool;
 use avfs_io::sim::SimDisk;
 use avfs_plan::recording::Recording;
-use avfs_workloads::{
-    Client, ClientReport, Contender, Declaration, Experiment, TransportError, clients, needs, ramp,
-};
-use rtsched_sim::device::{DeviceError, DeviceSpec};
+use avfs_workloads::{Client, ClientReport, Contender, Declaration, Experiment, clients, needs, ramp};
+use laid::{laid, pool};
+use rtsched_sim::device::DeviceSpec;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
-use thiserror::Error;
 pub use transport::DeviceCommand;
 use transport::{Draws, VirtualTransport};
-use units::{Bytes, Duration};
-
-/// Why there was no rehearsal.
-#[derive(Debug, Error)]
-pub enum RehearsalError {
-    /// No such device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The contender's configuration is none.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// No memory for the cache.
-    #[error("there is no memory for the cache: {0}")]
-    Memory(std::io::Error),
-    /// The volume could not be mounted.
-    #[error(transparent)]
-    Recovery(#[from] RecoveryError),
-    /// The volume failed.
-    #[error("the volume failed: {0}")]
-    Volume(VolumeError),
-    /// Some client's operation failed.
-    #[error("{0}")]
-    Client(String),
-    /// The way to the files is gone.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-}
+use units::Bytes;
 
 /// Who hears of a point and of what the device was told in it, and in the end of the largest number of clients.
 pub type Tell<'a> = dyn FnMut(&Point, &[DeviceCommand], Option<u32>) + 'a;
@@ -255,28 +227,6 @@ impl<'a> Stage<'a> {
         let commands = device.map(|device| device.commands()).unwrap_or_default();
         Ok(Rehearsed { point, commands, reports, recording })
     }
-}
-
-/// A disk that was aged so, with these files, as four leave them who lay them at once.
-fn laid(
-    size: Bytes,
-    steps: &[Step],
-    files: &BTreeMap<String, Bytes>,
-) -> Result<Arc<SimDisk>, RehearsalError> {
-    let pool = pool(Bytes::from_mib(512))?;
-    let mut transport = VirtualTransport::untimed(formatted(size), &pool)?;
-    transport.without_contents();
-    transport.age(steps).map_err(RehearsalError::Volume)?;
-    let mut laying: Vec<Client> = shares(files).into_iter().map(Client::laying).collect();
-    let reports = avfs_workloads::run(&mut transport, &mut laying, Duration::from_secs(1 << 20), |_, _| {})?;
-    match reports.into_iter().find_map(|report| report.first_error) {
-        Some(error) => Err(RehearsalError::Client(error)),
-        None => transport.into_volume().unmount().map_err(RehearsalError::Volume),
-    }
-}
-
-fn pool(size: Bytes) -> Result<Pool, RehearsalError> {
-    Pool::new(size, false).map_err(RehearsalError::Memory)
 }
 
 #[cfg(test)]

@@ -4,53 +4,20 @@
 //! measuring and drawing. **State:** none. **Invariants:** everything in it is from the points and the facts given; the same
 //! points make the same text.
 
+mod carried;
 mod conditions;
 mod processor_time;
+
+pub use carried::{Carried, carried};
 
 use crate::figure;
 use crate::point::{Percentiles, Point};
 use crate::run::of;
-use crate::search::{self, Next};
 use avfs_workloads::{Contender, Declaration, Experiment};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
-
-/// What the largest numbers of the searches are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// The middle one; of two, the lower.
-    pub median: u32,
-    /// The least.
-    pub least: u32,
-    /// The most.
-    pub most: u32,
-    /// How many searches ended.
-    pub searches: usize,
-}
-
-/// The largest number without anybody late, of the searches that ended.
-pub fn carried(experiment: &Experiment, contender: &Contender, own: &[&Point]) -> Option<Carried> {
-    let repeats: BTreeSet<u32> = own.iter().map(|point| point.repeat).collect();
-    let mut found: Vec<u32> = repeats
-        .into_iter()
-        .filter_map(|repeat| {
-            let outcomes: BTreeMap<u32, bool> = own
-                .iter()
-                .filter(|point| point.repeat == repeat)
-                .map(|point| (point.clients, point.clean))
-                .collect();
-            match search::next(&outcomes, contender.guess(experiment), experiment.most) {
-                Next::Found(number) => Some(number),
-                Next::Measure(_) => None,
-            }
-        })
-        .collect();
-    found.sort_unstable();
-    let (least, most) = (*found.first()?, *found.last()?);
-    Some(Carried { median: found[(found.len() - 1) / 2], least, most, searches: found.len() })
-}
 
 /// A declaration with what was measured of it.
 #[derive(Debug)]

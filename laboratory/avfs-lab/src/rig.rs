@@ -7,77 +7,30 @@
 
 mod file_server;
 mod lun_process;
+mod support;
 
 pub use file_server::FileServer;
 pub use lun_process::LunProcess;
+pub use support::RigError;
+use support::{await_until, file, run};
 
 use crate::avfs::{self, AvfsReport};
-use crate::loop_device::{self, LoopDevice, LoopError};
+use crate::loop_device::{self, LoopDevice};
 use crate::lun::{Counters, Mode};
 use crate::processor::ProcessorTime;
 use avfs_workloads::ClientSpec;
 use avfs_workloads::{Contender, Declaration};
-use rtsched_sim::device::DeviceError;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Instant;
-use thiserror::Error;
-use units::{Bytes, Duration};
+use std::process::Command;
+use units::Bytes;
 
 /// What a LUN takes from its host at once.
 pub const QUEUE_DEPTH: u32 = 32;
-
-/// What a LUN may keep in memory of what the laboratory's own clients did not write: the filesystems' metadata.
-pub const LUN_MEMORY: Bytes = Bytes::from_mib(2048);
-
-/// How long a part of the rig may take to come or to go.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Why there is no rig.
-#[derive(Debug, Error)]
-pub enum RigError {
-    /// A command failed.
-    #[error("{command}: {said}")]
-    Command {
-        /// As it was called.
-        command: String,
-        /// What it said.
-        said: String,
-    },
-    /// A file or directory of the rig.
-    #[error("{place}: {source}")]
-    File {
-        /// Which.
-        place: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The model.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The block device.
-    #[error(transparent)]
-    Loop(#[from] LoopError),
-    /// A part did not come.
-    #[error("{what} did not start: {said}")]
-    Absent {
-        /// Which.
-        what: &'static str,
-        /// The last it said.
-        said: String,
-    },
-}
-
-fn file(place: &Path) -> impl FnOnce(io::Error) -> RigError {
-    let place = place.display().to_string();
-    move |source| RigError::File { place, source }
-}
 
 /// A new directory below that for temporary files, which goes when dropped.
 #[derive(Debug)]
@@ -124,35 +77,6 @@ fn remove(directory: &Path) -> io::Result<()> {
     run(Command::new("rm").args(["-r", "-f", "--one-file-system"]).arg(directory))
         .map_err(|error| io::Error::other(error.to_string()))
         .map(drop)
-}
-
-/// Runs a command to its end.
-fn run(command: &mut Command) -> Result<String, RigError> {
-    let called = || {
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
-        words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-    };
-    let called = called();
-    let output = command.stdin(Stdio::null()).output();
-    let output =
-        output.map_err(|error| RigError::Command { command: called.clone(), said: error.to_string() })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(RigError::Command { command: called, said })
-}
-
-/// Asks `ready` again and again until it says yes, or patience ends.
-fn await_until(mut ready: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !ready() {
-        if start.elapsed() > PATIENCE {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    true
 }
 
 /// A contender on a LUN of its own. Fields are dropped in turn.

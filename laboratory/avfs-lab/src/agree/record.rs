@@ -1,6 +1,6 @@
 //! The simulated side, and what its clients called.
 
-use super::{AgreeError, Side};
+use super::side::{AgreeError, Side};
 use rtsched::{Class, Config, Dispatch, DispatchId, Request, RequestId, StreamId, StreamSpec};
 use rtsched_sim::device::DeviceSpec;
 use rtsched_sim::policy::{Ask, Grant, Notice, Policy, Scheduled};

@@ -1,7 +1,7 @@
 //! The recorded calls again, to the engine of production, in real time.
 
 use super::record::{Call, Script};
-use super::{AgreeError, Side};
+use super::side::{AgreeError, Side};
 use crate::lun::Lun;
 use avfs_io::engine::{self, Engine};
 use avfs_io::pool::Scratch;

@@ -1,6 +1,6 @@
 //! Both sides beside each other, and what differs.
 
-use super::Side;
+use super::side::Side;
 use rtsched_sim::policy::Grant;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -3,10 +3,20 @@
 //! **State:** none. **Invariants:** a cell's name says what is run, for good: numbers of clients are written here, and not found
 //! out when the set is run, so that a policy that carries fewer is seen to carry fewer.
 
-use super::Request;
 use avfs_workloads::{Contender, Declaration, Experiment};
 use avfs_workloads::{CopySpec, EditorSpec, Pattern, ScrubSpec, Span, StreamSpec, Then, Thens};
 use rtsched_sim::device::DeviceSpec;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Seeds of each cell, from 0 on.
+    pub seeds: u32,
+    /// Only cells whose names contain this.
+    pub only: Option<String>,
+    /// Threads.
+    pub workers: usize,
+}
 
 /// A device, and what it carries.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 //! **State:** none. **Invariants:** what is written is read as itself, up to the digits that are written; a line is a cell, in the
 //! order of the names, so that two tables differ in the lines of the cells that differ.
 
-use super::BUFFERS;
+use super::set::BUFFERS_MS;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use thiserror::Error;
@@ -20,7 +20,7 @@ pub struct Row {
     /// Units that were late, of all points and clients.
     pub late: u64,
     /// Of whose clients, by their buffers: 0.3, 1, 2 and 4 s.
-    pub late_by_buffer: [u64; BUFFERS.len()],
+    pub late_by_buffer: [u64; BUFFERS_MS.len()],
     /// By how much the latest unit was late.
     pub latest_ms: f64,
     /// The longest that any client waited for its first picture, also after a jump.

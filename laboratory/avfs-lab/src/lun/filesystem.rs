@@ -1,7 +1,7 @@
 //! Three files over FUSE: the device, its switch, its counters.
 
+use super::shared::{Answer, Mode, Shared};
 use super::timekeeper::Asked;
-use super::{Answer, Mode, Shared};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,

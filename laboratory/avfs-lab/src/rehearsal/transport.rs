@@ -1,7 +1,7 @@
 //! The way to the files of a volume in virtual time.
 
-use super::RehearsalError;
-use super::holdings::Watch;
+use super::error::RehearsalError;
+use super::watch::Watch;
 use crate::ageing::{self, Step};
 use crate::avfs::{self, AvfsReport};
 use crate::lun::{Counters, account};

@@ -1,6 +1,6 @@
 //! Under what conditions: who is compared, what clients do, and how well searches agree.
 
-use super::{Carried, carried};
+use super::carried::{Carried, carried};
 use crate::point::{Point, STOLEN_BOUND};
 use crate::run::of;
 use avfs_workloads::Pattern;

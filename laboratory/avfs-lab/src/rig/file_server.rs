@@ -3,7 +3,7 @@
 //! **For:** stock smbd before a mounted volume. **State:** the process, which ends when this is dropped. **Invariants:** it
 //! listens on the loopback interface alone, and keeps its state in the rig's directory.
 
-use super::{RigError, await_until, file, run};
+use super::support::{RigError, await_until, file, run};
 use crate::smb::SmbTransport;
 use avfs_workloads::Contender;
 use std::fs;

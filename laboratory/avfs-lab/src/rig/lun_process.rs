@@ -5,7 +5,7 @@
 //! ends when this is dropped. **Invariants:** it runs before everything else on this machine: a device does not wait for its
 //! host's processors.
 
-use super::{RigError, await_until, file, run};
+use super::support::{RigError, await_until, file, run};
 use crate::lun::{Counters, Mode};
 use std::ffi::OsString;
 use std::fs;
