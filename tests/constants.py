@@ -34,7 +34,7 @@ KINDS = {
     "Fitted.": ("fitted", "none of these: it was fitted to what its comment names, or chosen by hand"),
 }
 # How many may be fitted. It may only fall: a figure that has fallen has to be written down too.
-FITTED_ALLOWED = 25
+FITTED_ALLOWED = 2
 
 # A definition of a quantity: of a number, a time, a length or a rate, or of an array or pair of them.
 CONSTANT = re.compile(r"^\s*(?:pub(?:\([a-z: ]+\))? )?const ([A-Z][A-Z0-9_]*): ([^=]+?) =", re.MULTILINE)

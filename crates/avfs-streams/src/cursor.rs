@@ -6,7 +6,7 @@
 //! mean over eight frames, the step is what lies between most of them. What it asks for at once comes in the network's order, and counts
 //! as one frame there, unless most of it goes one way; some of it may be still to come, so its step is the smallest distance.
 
-use crate::due::{OWN_BUFFER, START};
+use crate::due::PlayoutClock;
 use crate::pattern::{LeakyBucket, RateEstimator, ScanDirection, VirtualClock};
 use crate::player::Client;
 use smallvec::SmallVec;
@@ -21,17 +21,12 @@ const WINDOW: usize = 8;
 const LONGEST_WINDOW: usize = 32;
 /// Frames that are asked for so soon after one another are asked for at once. An estimator's window.
 const AT_ONCE_WITHIN: Duration = Duration::from_millis(5);
-/// A client's first burst takes no longer than this. It was chosen by begin times on the modelled array
-/// (`doc/experiments/frames-ahead.md`). Fitted.
+/// A client's first burst takes no longer than this; what comes later goes on. An estimator's window.
 const BEGINNING: Duration = Duration::from_millis(50);
 /// A frame this many numbers from where a client is still belongs to what it does. An estimator's window.
 const NEAR: u64 = 32;
 /// A client that takes longer for a frame does not play: 1 frame a second is the slowest that a policy may name. A protocol fact.
 pub const SLOWEST: Duration = Duration::from_secs(1);
-/// A film that begins may wait so long for its first frames. It is less than [`START`](crate::due::START), because a film takes
-/// more of the device. What is at the device, what others want sooner, and half of the film's own request are 0.8 s together. That
-/// holds of six films on the modelled array (`doc/experiments/films-begin.md`). Fitted.
-const FIRST: Duration = Duration::from_millis(1150);
 /// Frames that a client may have open at once: what is behind them is passed. An estimator's window.
 const AT_ONCE: usize = 8;
 
@@ -69,8 +64,10 @@ pub struct SequenceCursor<K> {
     step: u64,
     /// Frames since it began, without the first, each soon after the one before.
     continued: u32,
-    /// When it began to go its way, and with which frame.
-    origin: (Instant, u64),
+    /// Since it began to go its way.
+    origin: PlayoutClock,
+    /// How long it may have to wait where it begins.
+    start: Duration,
     /// When it came to be.
     since: Instant,
     /// It begins to play: nothing need be there before.
@@ -93,14 +90,15 @@ pub struct SequenceCursor<K> {
 
 impl<K> SequenceCursor<K> {
     /// A client that begins with this frame.
-    pub fn new(now: Instant, number: u64, digits: usize, length: u64) -> Self {
+    pub fn new(now: Instant, start: Duration, number: u64, digits: usize, length: u64) -> Self {
         Self {
             frames: VecDeque::from([Frame { number, length, burst: 0 }]),
             digits,
             way: ScanDirection::Forward,
             step: 1,
             continued: 0,
-            origin: (now, number),
+            origin: PlayoutClock::begins(now, start, number),
+            start,
             since: now,
             starts_by: None,
             last_used: now,
@@ -170,14 +168,14 @@ impl<K> SequenceCursor<K> {
         self.judge();
         let is_elsewhere = before != (self.way, self.step);
         if is_elsewhere || gap > SLOWEST {
-            self.origin = (now, number);
+            self.origin = PlayoutClock::begins(now, self.start, number);
         }
         is_elsewhere
     }
 
-    /// The sequence has not been played before: what it begins with need not be there before [`FIRST`] is over.
+    /// The sequence has not been played before: what it begins with need not be there before a player may begin.
     pub fn begin(&mut self) {
-        self.starts_by = Some(self.origin.0 + FIRST);
+        self.starts_by = Some(self.since + self.start);
     }
 
     /// It has not begun to play yet.
@@ -185,19 +183,16 @@ impl<K> SequenceCursor<K> {
         self.starts_by.is_some()
     }
 
-    /// It was given what it had waited for, and goes on: it comes to everything as much sooner as it had to wait less than it
-    /// might have.
+    /// It was given what it had waited for, and goes on.
     fn begin_to_play(&mut self, now: Instant) {
         self.starts_by = None;
-        self.origin.0 = self.origin.0.min(now.saturating_before(START));
+        self.origin.plays(now);
     }
 
     /// A client that shows a frame every `period` does not need this one before.
     pub fn earliest_need(&self, number: u64, period: Duration) -> Instant {
-        let (began, origin) = self.origin;
-        let frames = u32::try_from(number.abs_diff(origin) / self.step).unwrap_or(u32::MAX);
-        let played = began + START + period.saturating_mul(frames);
-        played.saturating_before(OWN_BUFFER).max(self.starts_by.unwrap_or(Instant::ZERO))
+        let frames = u32::try_from(number.abs_diff(self.origin.from()) / self.step).unwrap_or(u32::MAX);
+        self.origin.due(period.saturating_mul(frames), false).max(self.starts_by.unwrap_or(Instant::ZERO))
     }
 
     fn last(&self) -> Frame {
@@ -377,7 +372,7 @@ mod tests {
     }
 
     fn each_after(gap: Duration, numbers: &[u64]) -> SequenceCursor<()> {
-        let mut head = SequenceCursor::<()>::new(Instant::ZERO, numbers[0], 6, 1);
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, Duration::from_secs(1), numbers[0], 6, 1);
         go_on(&mut head, gap, &numbers[1..]);
         head
     }
@@ -483,7 +478,7 @@ mod tests {
     /// The boundary pair.
     #[test]
     fn a_client_that_takes_more_than_a_second_for_a_frame_does_not_play() {
-        let mut head = SequenceCursor::<()>::new(Instant::ZERO, 1, 1, 1);
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, Duration::from_secs(1), 1, 1, 1);
         head.note(Instant::ZERO + SLOWEST, 2, 1, 1);
         assert_eq!(head.continued(), 1);
         head.note(Instant::ZERO + SLOWEST * 2 + Duration::from_nanos(1), 3, 1, 1);

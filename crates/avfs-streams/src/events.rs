@@ -4,7 +4,7 @@
 //! does. **State:** that of [`Streams`]. **Invariants:** a function of the calls and of what [`Facts`] answers; what the host is to do is a
 //! [`Wish`].
 
-use crate::due::START;
+use crate::due::PlayoutClock;
 use crate::file::Playing;
 use crate::pattern::{Access, Pattern, ThinkTime};
 use crate::player::{Player, ReadCursor};
@@ -27,7 +27,7 @@ pub const LONGEST_RECORDED: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Requested {
     before: Pattern,
-    origin: (Instant, u64),
+    origin: PlayoutClock,
     access: Access,
     /// It does not go on where the client was.
     pub is_elsewhere: bool,
@@ -77,7 +77,7 @@ impl<K: Default, F> Streams<K, F> {
     ) -> Option<Requested> {
         let ino = self.client_state(handle)?.ino;
         let rate = self.rate_of(ino, handle);
-        let size = facts.size_of(ino);
+        let (size, start) = (facts.size_of(ino), self.start());
         let client = self.client_state_mut(handle)?;
         let reads_only = client.direction == Direction::Read;
         let player = client.player.get_or_insert_default();
@@ -93,11 +93,11 @@ impl<K: Default, F> Streams<K, F> {
             player.beat.seek();
         }
         if is_elsewhere || access == Access::First {
-            player.here.origin = (now, offset);
+            player.here.origin = PlayoutClock::begins(now, start, offset);
             player.here.reckoned = None;
             // One that comes to the end of its file before it has begun goes on at the start of it, and still begins.
             if !player.has_played {
-                player.starts_by = Some(now + START);
+                player.starts_by = Some(now + start);
             }
         }
         player.has_played |= player.is_run();

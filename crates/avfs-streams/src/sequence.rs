@@ -160,6 +160,7 @@ impl<K> Sequence<K> {
     fn note(
         &mut self,
         now: Instant,
+        start: Duration,
         number: u64,
         digits: usize,
         length: u64,
@@ -171,7 +172,7 @@ impl<K> Sequence<K> {
                 let oldest = (0..MOST_HEADS).min_by_key(|&index| self.heads[index].last_used).unwrap_or(0);
                 given_up.extend(self.heads.remove(oldest).into_frames());
             }
-            let mut head = SequenceCursor::new(now, number, digits, length);
+            let mut head = SequenceCursor::new(now, start, number, digits, length);
             if self.heads.is_empty() {
                 head.begin();
             }
@@ -245,15 +246,21 @@ pub struct Sequences<K> {
     /// Newest last.
     recent: VecDeque<Recent>,
     next: u32,
-}
-
-impl<K> Default for Sequences<K> {
-    fn default() -> Self {
-        Self { held: BTreeMap::new(), recent: VecDeque::new(), next: 0 }
-    }
+    /// How long a client may have to wait where it begins.
+    start: Duration,
 }
 
 impl<K> Sequences<K> {
+    /// None yet. `start`: how long a client may have to wait where it begins.
+    pub fn new(start: Duration) -> Self {
+        Self { held: BTreeMap::new(), recent: VecDeque::new(), next: 0, start }
+    }
+
+    /// From now on a client may have to wait so long where it begins.
+    pub(crate) fn set_start(&mut self, start: Duration) {
+        self.start = start;
+    }
+
     /// One of them.
     pub fn get(&self, id: SequenceId) -> Option<&Sequence<K>> {
         self.held.get(&id)
@@ -295,7 +302,7 @@ impl<K> Sequences<K> {
     pub fn note(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted<K>> {
         let Taken { directory, writes, name, length, .. } = taken;
         if let Some((id, number, digits)) = self.find(directory, writes, name) {
-            let (head, given_up) = self.held.get_mut(&id)?.note(now, number, digits, length);
+            let (head, given_up) = self.held.get_mut(&id)?.note(now, self.start, number, digits, length);
             return Some(Noted { id, head, first: None, given_up });
         }
         let made = self.make(now, taken);
@@ -323,7 +330,7 @@ impl<K> Sequences<K> {
             })
             .next()?;
         let pattern = Pattern { directory, writes, prefix: this.prefix.into(), suffix: this.suffix.into() };
-        let mut head = SequenceCursor::new(before.at, first.0, first.1, before.length);
+        let mut head = SequenceCursor::new(before.at, self.start, first.0, first.1, before.length);
         head.begin();
         let mut sequence = Sequence {
             heads: vec![head],
@@ -341,7 +348,7 @@ impl<K> Sequences<K> {
         if !self.make_room() {
             return None;
         }
-        let (head, given_up) = sequence.note(now, this.number, this.digits, length);
+        let (head, given_up) = sequence.note(now, self.start, this.number, this.digits, length);
         let pattern = &sequence.pattern;
         self.recent.retain(|one| pattern.number_of(one.directory, one.writes, &one.name).is_none());
         let id = SequenceId(self.next);
@@ -395,7 +402,7 @@ mod tests {
 
     impl Client {
         fn new() -> Self {
-            Self { sequences: Sequences::default(), now: Instant::ZERO }
+            Self { sequences: Sequences::new(Duration::from_secs(1)), now: Instant::ZERO }
         }
 
         fn take_after(

@@ -6,11 +6,12 @@
 
 use crate::consumed::ConsumedFraction;
 use crate::cursor::SequenceCursor;
-use crate::due::{BEGINS_WITH, OWN_BUFFER, START};
+use crate::due::start_of;
 use crate::file::{FileStreams, account, clients, confidence, undeclared, window_of_all};
 use crate::name::spellings;
 use crate::pattern::{NEAR, RateEstimator, VirtualClock};
 use crate::player::{Client, Player};
+use crate::policy::DEADLINE_WINDOW;
 use crate::sequence::{Pattern, Sequence, SequenceId, Sequences};
 use crate::window::ReadaheadWindow;
 use crate::writers::{Writers, opener_of};
@@ -49,13 +50,6 @@ impl StreamKey {
 
 /// So many numbers may be missing between two frames. An estimator's window.
 const LONGEST_GAP: usize = 256;
-/// A frame that is given early is due so much later than it is wanted. A player shows it a second after it asks for it, and half of
-/// that second is left to players that begin. Begin times of six films on the modelled array decided it
-/// (`doc/experiments/frames-grace.md`). Fitted.
-const GRACE: Duration = Duration::from_millis(500);
-/// A request of a device full of streams plays for so long: 32 MiB at 100 Mbit/s. These are the terms on the modelled array.
-/// Fitted.
-const LONG_REQUEST: Duration = Duration::from_millis(2684);
 /// No such request is longer than this, in whole extents of 8 MiB. It bounds the length of a request. An operator's target.
 pub const LONGEST_REQUEST: u64 = 64 << 20;
 /// Frames in shorter pieces than this are read in requests as long as the pieces are on average. It is the longest request. An
@@ -105,23 +99,25 @@ pub struct Streams<K, F> {
     wishes: VecDeque<Wish>,
     /// What the host has for all of them.
     memory: Bytes,
+    longest_start: Duration,
     advice: Advice,
 }
 
 impl<K: Default, F> Streams<K, F> {
-    /// Of a host with so much memory.
-    pub fn new(memory: Bytes, advice: Advice) -> Self {
+    /// Of a host with so much memory, where a player may wait for its first picture for `longest_start` on a full device.
+    pub fn new(memory: Bytes, longest_start: Duration, advice: Advice) -> Self {
         Self {
             clients: HashMap::new(),
             files: HashMap::new(),
             writers: Writers::default(),
-            sequences: Sequences::default(),
+            sequences: Sequences::new(start_of(longest_start)),
             undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,
             next_ahead: Instant::FAR_FUTURE,
             declared: Vec::new(),
             wishes: VecDeque::new(),
             memory,
+            longest_start,
             advice,
         }
     }
@@ -129,6 +125,17 @@ impl<K: Default, F> Streams<K, F> {
     /// The host has so much memory from now on.
     pub fn set_memory(&mut self, memory: Bytes) {
         self.memory = memory;
+    }
+
+    /// From now on a player may wait so long for its first picture. One that has begun keeps its time.
+    pub fn set_longest_start(&mut self, longest_start: Duration) {
+        self.longest_start = longest_start;
+        self.sequences.set_start(start_of(longest_start));
+    }
+
+    /// A player that begins is to have its picture within this.
+    pub(crate) fn start(&self) -> Duration {
+        start_of(self.longest_start)
     }
 
     /// From now on nothing is wished for. To be called before anything is open.
@@ -346,7 +353,8 @@ impl<K: Default, F> Streams<K, F> {
     /// What one access brings on average of a file that lies in pieces, each of which ends a request. `None` where that costs no
     /// access more than a file in one piece takes. The tail of a clip lies apart, and is read with the last of its requests.
     fn piece_of_reader(&self, facts: &dyn Facts, ino: Ino, rate: Bitrate) -> Option<Bytes> {
-        let request = rate.bytes_in(LONG_REQUEST).0.clamp(1, LONGEST_REQUEST).next_multiple_of(REQUEST);
+        // On a device full of streams a request plays for as long as a player may wait.
+        let request = rate.bytes_in(self.longest_start).0.clamp(1, LONGEST_REQUEST).next_multiple_of(REQUEST);
         let (mut bytes, mut accesses, mut piece, mut end) = (0_u64, 0, 0_u64, None);
         facts.pieces_of(ino, &mut |run| {
             let length = run.end - run.start;
@@ -552,10 +560,8 @@ impl<K: Default, F> Streams<K, F> {
         }
         let player = self.player(handle)?;
         let place = Some(player.place_of(at)).filter(|place| place.pattern.is_run())?;
-        let (began, origin) = place.origin;
-        let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(origin)));
-        let own = if player.starts_by.is_some() { BEGINS_WITH } else { OWN_BUFFER };
-        Some((began + START + played).saturating_before(own)).max(player.starts_by)
+        let played = self.rate_of(ino, handle)?.time_for(Bytes(at.abs_diff(place.origin.from())));
+        Some(place.origin.due(played, player.starts_by.is_some())).max(player.starts_by)
     }
 
     /// So long after it asks a client must have what it asks for, where it declares nothing.
@@ -669,7 +675,8 @@ impl<K: Default, F> Streams<K, F> {
             request,
             piece: None,
             deadline: is_timed.then(|| sequence.policy.deadline_window()),
-            grace: if reads && !is_timed { GRACE } else { Duration::ZERO },
+            // A frame that is given early has the window of a request that says none: what is left of it is for players that begin.
+            grace: if reads && !is_timed { DEADLINE_WINDOW } else { Duration::ZERO },
             place: if reads { self.place_of_frames(facts, sequence) } else { None },
             priority: StreamSpec::DEFAULT_PRIORITY,
             account: sequence.policy.account(),

@@ -128,10 +128,10 @@ mod tests {
         assert_eq!([after(999), after(1000)], [true, false]);
         for (gap, rests) in [(24, false), (25, true)] {
             let mut openers = Writers::default();
-            for time in (0..=1200).step_by(gap) {
+            for time in (0..=2400).step_by(gap) {
                 openers.gives(at(time), one, Bytes::from_kib(64));
             }
-            assert_eq!(openers.may_record(at(1200), one, LARGE), rests, "{gap}");
+            assert_eq!(openers.may_record(at(2400), one, LARGE), rests, "{gap}");
         }
         for (memory_mib, mib, more, may_record) in [
             (4096, 64, 0, true),

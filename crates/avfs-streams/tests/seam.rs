@@ -60,7 +60,7 @@ struct Client {
 
 impl Client {
     fn new(advice: Advice, rate: Option<Bitrate>) -> Self {
-        let mut streams = Streams::new(Bytes::from_mib(1024), advice);
+        let mut streams = Streams::new(Bytes::from_mib(1024), Duration::from_millis(2500), advice);
         streams.opened(CLIENT, FILE, Direction::Read);
         streams.file_mut(FILE).policy = Policy { rate: rate.map(Rate::Bitrate), ..Policy::default() };
         Self { streams, now: Instant::ZERO + Duration::from_secs(1), told: Told::default() }

@@ -15,7 +15,7 @@ use crate::{Filesystem, NoBuffer, WriteBuffer};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use zerocopy::{FromBytes, IntoBytes};
@@ -293,6 +293,7 @@ mod tests {
     use proptest::prelude::*;
     use rustix::io::Errno;
     use std::io::Read;
+    use std::os::fd::BorrowedFd;
     use std::os::unix::fs::FileExt;
     use std::os::unix::net::UnixDatagram;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,6 +5,7 @@
 
 use crate::cost_model::ServiceTime;
 use crate::length_correction::WRITE_LENGTHS;
+use crate::unpromised::UNNOTICED_PERMILLE;
 use units::{Bytes, Duration};
 
 /// What the floors of the classes without guarantees are a part of.
@@ -53,21 +54,15 @@ pub struct Config {
     pub best_effort_floor_percent: u32,
     /// The same for idle work that is older than its deadline, 0..=30. An operator's target.
     pub idle_floor_percent: u32,
-    /// Thousandths of the device's time that admitted streams may take together, 10..=999. 98 % rests on one count of
-    /// the modelled array without its n. Fitted.
+    /// Thousandths of the device's time that admitted streams may take together, 10..=999: all but what others may take
+    /// [unnoticed](crate::BackgroundLoad). An estimator's window.
     pub streams_max_permille: u32,
     /// The same, 10..=999, while no stream writes and next to nothing without a guarantee uses the device
     /// ([`BackgroundLoad::Nothing`](crate::BackgroundLoad::Nothing)). Reads take what they are reckoned to take, and
     /// less when they are served in sweeps; what a write takes, a cache may have to be paid later. What is left has
     /// only to outweigh that some accesses take longer than others, and that a measurement is off by some thousandths.
-    /// Streams that were admitted so stay admitted beside others. Thirteen readers of the modelled array take 99.0 %.
-    /// Fitted.
+    /// Streams that were admitted so stay admitted beside others. An estimator's window.
     pub readers_max_permille: u32,
-    /// The same, 10..=999, while a client searches, as with random reads or jumps
-    /// ([`BackgroundLoad::Searches`](crate::BackgroundLoad::Searches)): each place that it looks at is a seek before
-    /// whatever players that begin wait for. Streams that were admitted without a search stay admitted. 82 % lies
-    /// between the tenth and the eleventh player of the modelled array; no difference was significant. Fitted.
-    pub searched_max_permille: u32,
     /// Thousandths of the device's time that the streams of one [`Account`](crate::Account) may take together,
     /// 0..=1000. What is admitted stays admitted when the device turns out slower. An operator's target.
     pub account_max_permille: u32,
@@ -109,13 +104,13 @@ pub struct Config {
     /// are merged up to the length of its requests. An operator's target.
     pub max_merge: Bytes,
     /// While there is real time, the commands at the device together take at most this percentage, 1..=100, of the
-    /// shortest time that a real-time request had until its deadline. One command is always allowed. 12 was chosen by
-    /// hand on the modelled array. Fitted.
+    /// shortest time that a real-time request had until its deadline. One command is always allowed. It is half of the
+    /// cushion: the other half is for commands that take longer than the average. An operator's target.
     pub blocking_percent: u32,
     /// While streams hold reservations, nothing goes before their requests that would leave them less time to spare
     /// than this percentage of the shortest deadline, 0..=50. It pays for commands that take longer than the average by
-    /// which they are reckoned. It also leaves time to notice that the device has become slower. 25 was chosen by hand
-    /// on the modelled array. Fitted.
+    /// which they are reckoned. It also leaves time to notice that the device has become slower. An
+    /// operator's target.
     pub cushion_percent: u32,
     /// The longest single request that the classes without guarantees make: what a stream's request may find at the
     /// device, for admission. A longer one is accepted, but may make a stream late. An operator's target.
@@ -148,6 +143,9 @@ pub struct Config {
     pub event_capacity: usize,
 }
 
+/// Of the shortest deadline. An operator's target.
+const CUSHION_PERCENT: u32 = 25;
+
 impl Default for Config {
     fn default() -> Self {
         let disk_array =
@@ -161,9 +159,8 @@ impl Default for Config {
             metadata_floor_percent: 10,
             best_effort_floor_percent: 10,
             idle_floor_percent: 1,
-            streams_max_permille: 980,
+            streams_max_permille: 1000 - UNNOTICED_PERMILLE as u32,
             readers_max_permille: 995,
-            searched_max_permille: 820,
             account_max_permille: 1000,
             accounts_max_permille: 1000,
             buffer_memory: Bytes::from_mib(4096),
@@ -178,8 +175,8 @@ impl Default for Config {
             restore_margin_percent: 5,
             device_size: Bytes::ZERO,
             max_merge: Bytes::from_mib(16),
-            blocking_percent: 12,
-            cushion_percent: 25,
+            blocking_percent: CUSHION_PERCENT / 2,
+            cushion_percent: CUSHION_PERCENT,
             largest_request: Bytes::from_mib(8),
             real_time_memory: Duration::from_secs(2),
             read: disk_array,

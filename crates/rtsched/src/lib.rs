@@ -51,6 +51,7 @@ pub use cost_model::ServiceTime;
 pub use event::{Counters, Event};
 pub use lateness::{Blocker, Lateness, Work};
 pub use length_correction::WRITE_LENGTHS;
+pub use queue::PLAYER_HOLDS;
 pub use request::{Class, Direction, Dispatch, DispatchId, Reason, Request, RequestId, StreamId};
 pub use state::Scheduler;
 pub use stream::{

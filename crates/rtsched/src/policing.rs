@@ -11,21 +11,14 @@ use crate::stream::StreamState;
 use crate::streams::Run as StreamRun;
 use units::{Bytes, Duration, Instant};
 
-/// A request that cannot come as early as it is wanted is tried so often, each time with half of the advance. A fifth
-/// try would give less than an eighth. No experiment decided it: it was chosen by hand. Fitted.
-const ADVANCES: u32 = 4;
-
 /// An interactive read is no longer than this. It is FUSE's longest request, 256 pages, unless the host allows more. A
 /// protocol fact.
 pub(crate) const INTERACTIVE_READ: Bytes = Bytes::from_mib(1);
 /// An interactive read is wanted as soon as this. An operator's target.
 const INTERACTIVE_WITHIN: Duration = Duration::from_millis(500);
-/// Interactive reads have at most one of so many parts of the device's time before others. A tenth made jumps slower on
-/// the modelled array (`doc/experiments/interactive-reads.md`). Fitted.
-const INTERACTIVE_PART: u32 = 5;
-/// Interactive reads have at least one of so many parts of the time. It was chosen by hand on the modelled array.
-/// Fitted.
-const INTERACTIVE_LEAST: u32 = 50;
+/// Interactive reads have at most one of so many parts of the device's time before others, and while a client searches
+/// streams are not promised that. An operator's target.
+pub(crate) const INTERACTIVE_PART: u32 = 6;
 /// Interactive reads have their part of so long a time at once. A player that begins looks at a picture first, and one that
 /// lies in two places is two requests. An operator's target.
 const INTERACTIVE_BURST: Duration = Duration::from_millis(300);
@@ -90,7 +83,7 @@ impl Scheduler {
     /// goes before.
     fn interactive_part(&self) -> u32 {
         let left = 1000_u32.saturating_sub(self.utilisation_permille());
-        1000_u32.div_ceil(left.max(1)).clamp(INTERACTIVE_PART, INTERACTIVE_LEAST)
+        1000_u32.div_ceil(left.max(1)).max(INTERACTIVE_PART)
     }
 
     /// Whether a stream is active and may ask for its next request now.
@@ -155,7 +148,7 @@ impl Scheduler {
     }
 
     /// A stream needs a request, and so all that follow, earlier than its terms say, because it began to play before it
-    /// had read as far ahead. It is given that for good, or as much of it as keeps every deadline, also those to come,
+    /// had read as far ahead. It is given that for good if every deadline then holds, also those to come,
     /// with a quarter of the cushion to spare. What is given is due when its client's grace is over. In all it never
     /// gets more than it would have had at its rate by its first deadline. What it is not given remains the request's
     /// wish.
@@ -165,21 +158,16 @@ impl Scheduler {
         // Its first deadline counts from when its terms begin, which others may have put off.
         let first = held.terms.deadline + held.terms.since.saturating_since(held.since);
         let left = first.saturating_sub(held.advanced);
-        let mut earlier = by_terms.deadline.saturating_since(wish + held.spec.grace).min(left);
-        for _ in 0..ADVANCES {
-            if earlier == Duration::ZERO {
-                break;
-            }
-            if let Some(held) = self.streams.held_of_mut(owner) {
-                held.advanced = before.1 + earlier;
-                held.next_release = before.0.saturating_before(earlier);
-            }
-            self.streams.place(owner, self.device.busy_since(now));
-            let deadline = by_terms.deadline.saturating_before(earlier);
-            if self.fits(now, Waiting { deadline, ..by_terms }, self.cushion() / 4) {
-                return;
-            }
-            earlier /= 2;
+        let earlier = by_terms.deadline.saturating_since(wish + held.spec.grace).min(left);
+        if earlier == Duration::ZERO {
+            return self.insert(now, by_terms);
+        }
+        held.advanced += earlier;
+        held.next_release = before.0.saturating_before(earlier);
+        self.streams.place(owner, self.device.busy_since(now));
+        let deadline = by_terms.deadline.saturating_before(earlier);
+        if self.fits(now, Waiting { deadline, ..by_terms }, self.cushion() / 4) {
+            return;
         }
         if let Some(held) = self.streams.held_of_mut(owner) {
             (held.next_release, held.advanced) = before;

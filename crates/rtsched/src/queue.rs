@@ -18,13 +18,9 @@ use core::num::NonZeroU64;
 use hashbrown::{HashMap, HashTable};
 use units::{DeviceOffset, Duration, Instant};
 
-/// An interactive read is ranked as if it was wanted so much sooner: longer than a player may take to begin. On the
-/// modelled array a search beside filled buffers waited for five seconds without it
-/// (`doc/experiments/interactive-reads.md`). Fitted.
-const HEAD_START: Duration = Duration::from_secs(2);
-/// A player of unknown rate is taken to hold so much in memory of its own. Streams that want something sooner go first.
-/// It was chosen in rehearsals of the modelled array (`doc/experiments/unknown-rate.md`). Fitted.
-const UNKNOWN_HAS: Duration = Duration::from_secs(1);
+/// A player that begins shows something when it has so much in memory of its own. A player of unknown rate is taken to have
+/// it, so streams that want something sooner go first. An operator's target.
+pub const PLAYER_HOLDS: Duration = Duration::from_secs(1);
 
 /// One waiting request and what the scheduler knows of it.
 ///
@@ -111,13 +107,12 @@ impl Waiting {
     /// at a rate not known.
     pub(crate) fn wish(&self) -> Option<Instant> {
         match self.request.class {
-            Class::RealTime | Class::BestEffort if self.is_at_once => {
-                Some(self.arrived.saturating_before(HEAD_START))
-            }
+            // Before all that is wanted. Of such reads the first that came goes first, and together they have no more than their part.
+            Class::RealTime | Class::BestEffort if self.is_at_once => Some(Instant::ZERO),
             Class::RealTime => self.request.deadline.filter(|wish| *wish < self.deadline),
             Class::BestEffort if self.is_interactive => Some(self.deadline),
             Class::BestEffort if self.owner.is_some() => None,
-            Class::BestEffort => self.request.deadline.map(|_| self.deadline + UNKNOWN_HAS),
+            Class::BestEffort => self.request.deadline.map(|_| self.deadline + PLAYER_HOLDS),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::admission::{Others, Sizing};
 use crate::event::Event;
+use crate::policing::INTERACTIVE_PART;
 use crate::queue::{Budget, StreamSlot, Waiting};
 use crate::request::{Direction, StreamId};
 use crate::state::Scheduler;
@@ -294,7 +295,10 @@ impl Scheduler {
             streams_max_permille: match background {
                 BackgroundLoad::Nothing if is_read_only => self.config.readers_max_permille,
                 BackgroundLoad::Nothing | BackgroundLoad::Others => self.config.streams_max_permille,
-                BackgroundLoad::Searches => self.config.searched_max_permille,
+                // What a search looks at goes before what players that begin wait for: its part is not promised as well.
+                BackgroundLoad::Searches => {
+                    self.config.streams_max_permille.min(1000 - 1000 / INTERACTIVE_PART)
+                }
             },
             margin_percent,
             longest,

@@ -240,13 +240,6 @@ impl Scheduler {
             if let Some(owner) = waiting.owner {
                 let entry = self.streams.get_mut(owner);
                 entry.in_flight += 1;
-                // A client with a reservation may only begin to play: it waits as well, and looks at more than two places where a file
-                // lies in pieces.
-                let may_search = (waiting.is_interactive || waiting.is_at_once) && entry.held.is_none();
-                if let Some(stream) = waiting.request.stream.filter(|_| may_search) {
-                    let waited = start.saturating_since(waiting.arrived);
-                    self.unpromised.waited(now, stream, waited, waiting.cost);
-                }
             }
             if waiting.request.class != Class::RealTime {
                 match reason {

@@ -13,7 +13,7 @@ use units::{Duration, Instant, nanos};
 /// Of what was asked for so long ago about a third still counts. An estimator's window.
 const LATELY: Duration = Duration::from_secs(4);
 /// So many thousandths of the time go unnoticed: the filesystem's own books take a few. An estimator's window.
-const UNNOTICED_PERMILLE: u64 = 20;
+pub(crate) const UNNOTICED_PERMILLE: u64 = 20;
 /// No more thousandths of that time are remembered, so that a flood fades in ten seconds. An estimator's window.
 const REMEMBERED_PERMILLE: u64 = 250;
 
@@ -22,10 +22,6 @@ const REMEMBERED_PERMILLE: u64 = 250;
 const GLANCES: usize = 2;
 /// The last so many looks, of all clients together, are remembered. An estimator's window.
 const LOOKS: usize = 32;
-/// A client that waited for a picture asks for the next one so much later. So its waiting counts as well, up to so many
-/// times what the picture takes. A client that jumps once does not search, however long it waits. Five searches on the
-/// modelled array decided it (`doc/experiments/searches-noticed.md`). Fitted.
-const WAITED: u64 = 2;
 
 const fn permille(of: u64) -> u64 {
     LATELY.as_nanos() as u64 / 1000 * of
@@ -71,13 +67,6 @@ impl Unpromised {
         }
         self.looked.rotate_right(1);
         self.looked[0] = Some(stream);
-    }
-
-    /// It will have waited for so long when the device begins to read the picture at which it looked.
-    pub(crate) fn waited(&mut self, now: Instant, stream: StreamId, waited: Duration, cost: u64) {
-        if self.looks_of(stream) > GLANCES {
-            self.searches.ask(now, nanos(waited).min(cost.saturating_mul(WAITED)), false);
-        }
     }
 
     fn looks_of(&self, stream: StreamId) -> usize {
@@ -179,24 +168,14 @@ mod tests {
         }
     }
 
-    /// The boundary pair: the third place that a client looks at counts for the 20 ms that it takes, and for twice as
-    /// much if the client waited so long for it, the fourth for what is left.
+    /// The boundary pair: from the third place on that a client looks at, what it looks at counts; a fiftieth of four seconds goes unnoticed.
     #[test]
-    fn waiting_counts_up_to_twice_what_the_picture_takes() {
-        const TAKES: u64 = 20_000_000;
-        for (waited, searches) in [(0, false), (19_999_999, false), (20_000_001, true), (u64::MAX, true)] {
+    fn a_client_searches_that_looks_at_more_than_a_header_and_an_index() {
+        for (places, searches) in [(6, false), (7, true)] {
             let mut unpromised = Unpromised::default();
-            for place in 0..4 {
-                let noticed = unpromised.background_load(at(0), false);
-                assert_eq!(noticed, BackgroundLoad::Nothing, "before place {place}, {waited}");
-                unpromised.looked(at(0), StreamId(1), TAKES);
-                unpromised.waited(at(0), StreamId(1), Duration::from_nanos(waited), TAKES);
-            }
-            assert_eq!(
-                unpromised.background_load(at(0), false) == BackgroundLoad::Searches,
-                searches,
-                "{waited}"
-            );
+            (0..places).for_each(|_| unpromised.looked(at(0), StreamId(1), 20_000_000));
+            let load = unpromised.background_load(at(0), false);
+            assert_eq!(load == BackgroundLoad::Searches, searches, "{places}");
         }
     }
 

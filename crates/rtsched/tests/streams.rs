@@ -851,32 +851,3 @@ fn beside_a_search_readers_are_promised_less() {
         assert_eq!(1 + others.len(), expected, "{searchers} looked at {places} places each");
     }
 }
-
-/// While many begin to play a random read waits for 0.2 to 1.1 s. A client that asked for one after the other took so
-/// little of the device that it was not seen to search. In two of the laboratory's searches twelve players were
-/// admitted beside two copies and random reads, and 4 and 24 of their units were late. Waiting is no reason not to see
-/// a search. But a client that jumps once, and waits, does not search.
-#[test]
-fn a_client_that_is_made_to_wait_for_its_pictures_searches_all_the_same() {
-    let spec = StreamSpec { request: Some(Bytes::from_mib(32)), ..StreamSpec::reader(HD) };
-    // How many places are looked at, each behind a long command or after it.
-    for (places, is_behind, expected) in [(3, true, 12), (5, false, 12), (5, true, 10)] {
-        let mut lab = Lab::new(Config { read: ARRAY, write: ARRAY, ..known() });
-        let _first = lab.scheduler.admit(lab.now, StreamId(0), &spec).expect("it fits");
-        for id in 0..places {
-            lab.enqueue(request(200 + id, Class::BestEffort, id << 37, Bytes::from_mib(32), None));
-            if is_behind {
-                lab.fill();
-            } else {
-                lab.drain();
-            }
-            let wanted = Some(lab.now + Duration::from_millis(1));
-            let place = request(100 + id, Class::RealTime, id << 36, Bytes::from_kib(64), wanted);
-            lab.enqueue(Request { stream: Some(StreamId(50)), ..place });
-            lab.drain();
-        }
-        let admit = |stream| lab.scheduler.admit(lab.now, StreamId(stream), &spec).ok();
-        let others: Vec<_> = (1..20).map_while(admit).collect();
-        assert_eq!(1 + others.len(), expected, "{places} places, behind another command: {is_behind}");
-    }
-}

@@ -19,7 +19,6 @@ use crate::format::BLOCK;
 use crate::types::*;
 use avfs_streams::REQUEST;
 use avfs_streams::ahead::ReadAhead;
-use avfs_streams::due::START;
 use avfs_streams::pattern::{NEAR, ScanDirection};
 use avfs_streams::sequence::SequenceId;
 use avfs_streams::streams::stream_of;
@@ -169,10 +168,7 @@ impl Core {
         for handle in beginning {
             let Some(player) = self.clients.streams.player_mut(handle) else { continue };
             player.starts_by = None;
-            // It took less time than it might have, and comes to everything so much sooner.
-            for place in player.places_mut() {
-                place.origin.0 = place.origin.0.min(now.monotonic.saturating_before(START));
-            }
+            player.places_mut().for_each(|place| place.origin.plays(now.monotonic));
             self.expedite_ahead(now, ino, handle);
         }
     }

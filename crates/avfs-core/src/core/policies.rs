@@ -37,6 +37,7 @@ impl Core {
     /// Another configuration holds from now on, but for what is known of it elsewhere. Gives back the files that are used, for which what
     /// holds is to be [found out again](Self::learn_policy_again).
     pub fn reconfigure(&mut self, config: Config) -> Vec<Ino> {
+        self.clients.streams.set_longest_start(config.scheduler.longest_start);
         self.options.config = config;
         self.data.files.keys().copied().collect()
     }

@@ -271,7 +271,8 @@ impl Core {
     ) -> Self {
         let commit = Commit::new(metadata.lsn());
         let (read_only, advice) = (options.read_only, options.advice);
-        let memory = Bytes(pool.capacity().as_u64());
+        let (memory, longest_start) =
+            (Bytes(pool.capacity().as_u64()), options.config.scheduler.longest_start);
         Self {
             options,
             superblock,
@@ -313,7 +314,7 @@ impl Core {
             clients: Clients {
                 handles: HashMap::new(),
                 next_handle: 1,
-                streams: Streams::new(memory, advice),
+                streams: Streams::new(memory, longest_start, advice),
                 recorded: BTreeMap::new(),
             },
             waits: Waits {

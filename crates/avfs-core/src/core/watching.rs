@@ -38,7 +38,7 @@ impl Core {
         let is_promised = !self.is_refused(ino, Direction::Read);
         let window = streams.policy(ino).deadline_window();
         let stream = streams.stream_of_client(ino, Direction::Read);
-        Some(Playing { ino, stream, rate, origin: player.here.origin.1, window, is_promised })
+        Some(Playing { ino, stream, rate, origin: player.here.origin.from(), window, is_promised })
     }
 
     /// The file that a stream is, or the directory of a sequence; 0: it is neither, or no more.

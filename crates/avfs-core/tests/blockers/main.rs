@@ -50,15 +50,16 @@ fn a_slow_disk_is_named() {
     let mut players: Vec<Player> = (0..3).map(|clip| stage.player(clip)).collect();
     stage.play(&mut players, SECOND * 4);
     assert_eq!(stage.happened(), []);
+    // So long that most of what is late is late while the disk is slow, not when it has caught up.
     stage.knobs().factor = 12.0;
-    stage.play(&mut players, SECOND * 3);
+    stage.play(&mut players, SECOND * 8);
     stage.knobs().factor = 1.0;
     stage.play(&mut players, SECOND * 2);
     let events = stage.happened();
     let late = of(&events, EventKind::Late, "*");
     assert_cause(&late, Cause::SlowDisk);
     let worst = late.iter().max_by_key(|event| event.late_microseconds).unwrap();
-    assert!((200_000..4_000_000).contains(&worst.late_microseconds), "{worst:#?}");
+    assert!((200_000..9_000_000).contains(&worst.late_microseconds), "{worst:#?}");
     let work = worst.work.unwrap();
     assert!(work.span - work.idle > work.reckoned * 3, "{worst:#?}");
     assert!(worst.sentence().contains("the disk was slow"), "{}", worst.sentence());

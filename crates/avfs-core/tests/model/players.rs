@@ -519,7 +519,7 @@ fn a_player_that_comes_to_the_end_before_it_has_begun_still_begins() {
             );
         }
         assert!(!ahead.is_empty(), "it is read ahead from the begin on");
-        let (start, rate) = (begun + Duration::from_millis(1650), Bitrate::from_megabits(100));
+        let (start, rate) = (begun + Duration::from_millis(2500) * 2 / 3, Bitrate::from_megabits(100));
         let mut asked = None;
         for request in ahead {
             let due = request.deadline.expect("it is wanted by some time");
