@@ -19,6 +19,10 @@ const INTERACTIVE_WITHIN: Duration = Duration::from_millis(500);
 /// Interactive reads have at most one of so many parts of the device's time before others, and while a client searches
 /// streams are not promised that. An operator's target.
 pub(crate) const INTERACTIVE_PART: u32 = 6;
+/// Interactive reads have at least one of so many parts, also where streams leave nothing: a floor. Without it searches beside
+/// players that fill the device waited for nine seconds instead of three (`doc/experiments/playout-clock.md`). An operator's
+/// target.
+const INTERACTIVE_LEAST: u32 = 50;
 /// Interactive reads have their part of so long a time at once. A player that begins looks at a picture first, and one that
 /// lies in two places is two requests. An operator's target.
 const INTERACTIVE_BURST: Duration = Duration::from_millis(300);
@@ -83,7 +87,7 @@ impl Scheduler {
     /// goes before.
     fn interactive_part(&self) -> u32 {
         let left = 1000_u32.saturating_sub(self.utilisation_permille());
-        1000_u32.div_ceil(left.max(1)).max(INTERACTIVE_PART)
+        1000_u32.div_ceil(left.max(1)).clamp(INTERACTIVE_PART, INTERACTIVE_LEAST)
     }
 
     /// Whether a stream is active and may ask for its next request now.
