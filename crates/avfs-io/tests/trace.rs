@@ -257,5 +257,5 @@ fn hash_of(seeds: std::ops::Range<u64>, is_timed: bool) -> u64 {
 #[test]
 fn the_same_workloads_become_the_same_commands() {
     let hashes = [hash_of(0..100, false), hash_of(0..100, true)];
-    assert_eq!(hashes.map(|hash| format!("{hash:016x}")), ["72dd9fbddc13aed1", "5e914e44e1a6c56f"]);
+    assert_eq!(hashes.map(|hash| format!("{hash:016x}")), ["c2dd559b2d947822", "20c37ad038988f23"]);
 }
