@@ -66,8 +66,6 @@ pub struct SequenceCursor<K> {
     continued: u32,
     /// Since it began to go its way.
     origin: PlayoutClock,
-    /// How long it may have to wait where it begins.
-    start: Duration,
     /// When it came to be.
     since: Instant,
     /// It begins to play: nothing need be there before.
@@ -98,7 +96,6 @@ impl<K> SequenceCursor<K> {
             step: 1,
             continued: 0,
             origin: PlayoutClock::begins(now, start, number),
-            start,
             since: now,
             starts_by: None,
             last_used: now,
@@ -145,7 +142,7 @@ impl<K> SequenceCursor<K> {
     }
 
     /// The client has taken a frame. True when it goes elsewhere than before.
-    pub fn note(&mut self, now: Instant, number: u64, digits: usize, length: u64) -> bool {
+    pub fn note(&mut self, now: Instant, start: Duration, number: u64, digits: usize, length: u64) -> bool {
         let gap = now.saturating_since(self.active());
         if self.last_given > self.last_used {
             self.begin_to_play(now);
@@ -168,14 +165,14 @@ impl<K> SequenceCursor<K> {
         self.judge();
         let is_elsewhere = before != (self.way, self.step);
         if is_elsewhere || gap > SLOWEST {
-            self.origin = PlayoutClock::begins(now, self.start, number);
+            self.origin = PlayoutClock::begins(now, start, number);
         }
         is_elsewhere
     }
 
     /// The sequence has not been played before: what it begins with need not be there before a player may begin.
-    pub fn begin(&mut self) {
-        self.starts_by = Some(self.since + self.start);
+    pub fn begin(&mut self, start: Duration) {
+        self.starts_by = Some(self.since + start);
     }
 
     /// It has not begun to play yet.
@@ -362,6 +359,8 @@ fn way_of_burst(numbers: impl Iterator<Item = u64>) -> Option<ScanDirection> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const START: Duration = Duration::from_secs(1);
     use proptest::prelude::*;
     use rand::rngs::SmallRng;
     use rand::seq::SliceRandom;
@@ -372,14 +371,14 @@ mod tests {
     }
 
     fn each_after(gap: Duration, numbers: &[u64]) -> SequenceCursor<()> {
-        let mut head = SequenceCursor::<()>::new(Instant::ZERO, Duration::from_secs(1), numbers[0], 6, 1);
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, START, numbers[0], 6, 1);
         go_on(&mut head, gap, &numbers[1..]);
         head
     }
 
     fn go_on(head: &mut SequenceCursor<()>, gap: Duration, numbers: &[u64]) {
         for &number in numbers {
-            head.note(head.last_used + gap, number, 6, 1);
+            head.note(head.last_used + gap, START, number, 6, 1);
         }
     }
 
@@ -478,10 +477,10 @@ mod tests {
     /// The boundary pair.
     #[test]
     fn a_client_that_takes_more_than_a_second_for_a_frame_does_not_play() {
-        let mut head = SequenceCursor::<()>::new(Instant::ZERO, Duration::from_secs(1), 1, 1, 1);
-        head.note(Instant::ZERO + SLOWEST, 2, 1, 1);
+        let mut head = SequenceCursor::<()>::new(Instant::ZERO, START, 1, 1, 1);
+        head.note(Instant::ZERO + SLOWEST, START, 2, 1, 1);
         assert_eq!(head.continued(), 1);
-        head.note(Instant::ZERO + SLOWEST * 2 + Duration::from_nanos(1), 3, 1, 1);
+        head.note(Instant::ZERO + SLOWEST * 2 + Duration::from_nanos(1), START, 3, 1, 1);
         assert_eq!(head.continued(), 0);
     }
 
@@ -496,7 +495,7 @@ mod tests {
             if let Some(given) = given {
                 head.give(asked + given, true);
             }
-            head.note(asked + SLOWEST + Duration::from_millis(35), 4, 6, 1);
+            head.note(asked + SLOWEST + Duration::from_millis(35), START, 4, 6, 1);
             head.continued() == 0
         };
         assert!(rests(None) && rests(Some(Duration::ZERO)));

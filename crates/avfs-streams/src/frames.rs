@@ -73,7 +73,7 @@ impl<K: Default, F> Streams<K, F> {
     ) -> Option<(FrameTaken, Vec<PrefetchedFrame<F>>)> {
         let (directory, name) = facts.name_of(ino)?;
         let taken = Taken { directory, writes, name, ino, length };
-        let mut noted = self.sequences.note(now, taken)?;
+        let mut noted = self.sequences.note(now, self.start(), taken)?;
         let mut given_up = std::mem::take(&mut noted.given_up);
         let policy = self.policy(ino);
         let (id, index) = (noted.id, noted.head);

@@ -174,12 +174,12 @@ impl<K> Sequence<K> {
             }
             let mut head = SequenceCursor::new(now, start, number, digits, length);
             if self.heads.is_empty() {
-                head.begin();
+                head.begin(start);
             }
             self.heads.push(head);
             return (self.heads.len() - 1, given_up);
         };
-        if self.heads[index].note(now, number, digits, length) {
+        if self.heads[index].note(now, start, number, digits, length) {
             given_up.extend(self.heads[index].leave_out());
         }
         self.has_run |= self.is_run(&self.heads[index]);
@@ -246,21 +246,15 @@ pub struct Sequences<K> {
     /// Newest last.
     recent: VecDeque<Recent>,
     next: u32,
-    /// How long a client may have to wait where it begins.
-    start: Duration,
+}
+
+impl<K> Default for Sequences<K> {
+    fn default() -> Self {
+        Self { held: BTreeMap::new(), recent: VecDeque::new(), next: 0 }
+    }
 }
 
 impl<K> Sequences<K> {
-    /// None yet. `start`: how long a client may have to wait where it begins.
-    pub fn new(start: Duration) -> Self {
-        Self { held: BTreeMap::new(), recent: VecDeque::new(), next: 0, start }
-    }
-
-    /// From now on a client may have to wait so long where it begins.
-    pub(crate) fn set_start(&mut self, start: Duration) {
-        self.start = start;
-    }
-
     /// One of them.
     pub fn get(&self, id: SequenceId) -> Option<&Sequence<K>> {
         self.held.get(&id)
@@ -298,14 +292,15 @@ impl<K> Sequences<K> {
         (goes_on || jumps()).then_some(id)
     }
 
-    /// A client has taken a file. `None`: it is none of a sequence yet, or there are too many of them.
-    pub fn note(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted<K>> {
+    /// A client has taken a file; where it begins it may have to wait for `start`. `None`: it is none of a sequence yet, or there are too
+    /// many of them.
+    pub fn note(&mut self, now: Instant, start: Duration, taken: Taken<'_>) -> Option<Noted<K>> {
         let Taken { directory, writes, name, length, .. } = taken;
         if let Some((id, number, digits)) = self.find(directory, writes, name) {
-            let (head, given_up) = self.held.get_mut(&id)?.note(now, self.start, number, digits, length);
+            let (head, given_up) = self.held.get_mut(&id)?.note(now, start, number, digits, length);
             return Some(Noted { id, head, first: None, given_up });
         }
-        let made = self.make(now, taken);
+        let made = self.make(now, start, taken);
         if made.is_none() && numbers(name).next().is_some() {
             if self.recent.len() == MOST_RECENT {
                 self.recent.pop_front();
@@ -317,7 +312,7 @@ impl<K> Sequences<K> {
     }
 
     /// Makes a sequence of a file and one that was taken before, if they are neighbours.
-    fn make(&mut self, now: Instant, taken: Taken<'_>) -> Option<Noted<K>> {
+    fn make(&mut self, now: Instant, start: Duration, taken: Taken<'_>) -> Option<Noted<K>> {
         let Taken { directory, writes, name, length, .. } = taken;
         let before =
             self.recent.iter().rev().filter(|one| one.directory == directory && one.writes == writes);
@@ -330,8 +325,8 @@ impl<K> Sequences<K> {
             })
             .next()?;
         let pattern = Pattern { directory, writes, prefix: this.prefix.into(), suffix: this.suffix.into() };
-        let mut head = SequenceCursor::new(before.at, self.start, first.0, first.1, before.length);
-        head.begin();
+        let mut head = SequenceCursor::new(before.at, start, first.0, first.1, before.length);
+        head.begin(start);
         let mut sequence = Sequence {
             heads: vec![head],
             pattern,
@@ -348,7 +343,7 @@ impl<K> Sequences<K> {
         if !self.make_room() {
             return None;
         }
-        let (head, given_up) = sequence.note(now, self.start, this.number, this.digits, length);
+        let (head, given_up) = sequence.note(now, start, this.number, this.digits, length);
         let pattern = &sequence.pattern;
         self.recent.retain(|one| pattern.number_of(one.directory, one.writes, &one.name).is_none());
         let id = SequenceId(self.next);
@@ -402,7 +397,7 @@ mod tests {
 
     impl Client {
         fn new() -> Self {
-            Self { sequences: Sequences::new(Duration::from_secs(1)), now: Instant::ZERO }
+            Self { sequences: Sequences::default(), now: Instant::ZERO }
         }
 
         fn take_after(
@@ -414,7 +409,7 @@ mod tests {
         ) -> Option<Noted<()>> {
             self.now += gap;
             let taken = Taken { directory, writes, name: name.as_bytes(), ino: Ino(9), length: 1 << 20 };
-            self.sequences.note(self.now, taken)
+            self.sequences.note(self.now, Duration::from_secs(1), taken)
         }
 
         fn take(&mut self, name: &str) -> Option<Noted<()>> {

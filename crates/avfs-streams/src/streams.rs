@@ -110,7 +110,7 @@ impl<K: Default, F> Streams<K, F> {
             clients: HashMap::new(),
             files: HashMap::new(),
             writers: Writers::default(),
-            sequences: Sequences::new(start_of(longest_start)),
+            sequences: Sequences::default(),
             undecided: BTreeSet::new(),
             next_stop: Instant::FAR_FUTURE,
             next_ahead: Instant::FAR_FUTURE,
@@ -130,7 +130,6 @@ impl<K: Default, F> Streams<K, F> {
     /// From now on a player may wait so long for its first picture. One that has begun keeps its time.
     pub fn set_longest_start(&mut self, longest_start: Duration) {
         self.longest_start = longest_start;
-        self.sequences.set_start(start_of(longest_start));
     }
 
     /// A player that begins is to have its picture within this.
