@@ -217,9 +217,7 @@ fn calibrate(
     config: Option<&Path>,
 ) -> Result<(), CtlError> {
     let kept = config.map(Kept::open).transpose()?;
-    let waiting =
-        || crate::tell(format_args!("{NAME}: waiting until {} is written completely", printable(path)));
-    let claim = Claim::take(path, NAME, waiting)?;
+    let claim = Claim::take(path, NAME)?;
     let measured = measure_claimed(&claim, path, writes, duration);
     claim.release();
     let measured = measured?;

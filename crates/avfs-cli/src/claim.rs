@@ -86,12 +86,11 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 const ASK_AFTER: Duration = Duration::from_secs(1);
 
 impl Claim {
-    /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes; `waiting` is called
-    /// once before that.
+    /// Claims `device` for `command`. Waits for a daemon that was unmounted and still writes, and says so once before that.
     ///
     /// # Errors
     /// As [`ClaimError`] says.
-    pub fn take(device: &Path, command: &str, waiting: impl FnOnce()) -> Result<Self, ClaimError> {
+    pub fn take(device: &Path, command: &str) -> Result<Self, ClaimError> {
         let path = printable(device);
         let (canonical, identity) = identify(device)?;
         if let Some(directory) = mounted_elsewhere(&canonical)? {
@@ -100,7 +99,7 @@ impl Claim {
         let lock_path = Path::new(RUN_DIRECTORY).join(format!("{identity}.lock"));
         let locked = |error| ClaimError::Lock { path: lock_path.clone(), error };
         std::fs::create_dir_all(RUN_DIRECTORY).map_err(locked)?;
-        let mut waiting = Some(waiting);
+        let mut is_told = false;
         let mut lock = loop {
             let mut lock = OpenOptions::new()
                 .read(true)
@@ -120,8 +119,10 @@ impl Claim {
                 if let Some(directory) = server.serves() {
                     return Err(ClaimError::Mounted { path, directory });
                 }
-                if let Some(waiting) = waiting.take() {
-                    waiting();
+                if !std::mem::replace(&mut is_told, true) {
+                    crate::tell(format_args!(
+                        "{command}: waiting until {path} is written completely after its last mount"
+                    ));
                 }
                 let unfinished = |why| ClaimError::Unfinished { path: path.clone(), why };
                 lock = wait_for(lock, FlockOperation::LockExclusive, server).map_err(unfinished)?;

@@ -83,12 +83,7 @@ pub fn main() -> ExitCode {
 
 /// Prints what is found and gives back the exit code.
 fn run(path: &Path, mode: Mode) -> Result<u8, FsckError> {
-    let claim = Claim::take(path, NAME, || {
-        tell(format_args!(
-            "{NAME}: waiting until {} is written completely after its last mount",
-            printable(path)
-        ));
-    })?;
+    let claim = Claim::take(path, NAME)?;
     let opened = open(path, &claim, mode).map_err(FsckError::from);
     let checked = opened.and_then(|(device, mode)| check(path, &device, mode));
     claim.release();

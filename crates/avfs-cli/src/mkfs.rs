@@ -3,7 +3,7 @@
 use crate::calibrate::{self, CalibrateError, Kept};
 use crate::claim::{Claim, ClaimError};
 use crate::vacancy::{self, VacancyError};
-use crate::{OutputError, fail, print, tell};
+use crate::{OutputError, fail, print};
 use avfs_core::config::parse_size;
 use avfs_core::format;
 use avfs_core::mkfs::{self, MkfsOptions};
@@ -81,13 +81,7 @@ fn run(arguments: &Arguments) -> Result<(), MkfsError> {
         None => None,
     };
     let image = created.is_some();
-    let claim = Claim::take(path, NAME, || {
-        tell(format_args!(
-            "{NAME}: waiting until {} is written completely after its last mount",
-            path.display()
-        ));
-    });
-    let made = claim.map_err(MkfsError::from).and_then(|claim| {
+    let made = Claim::take(path, NAME).map_err(MkfsError::from).and_then(|claim| {
         let made = make(arguments, &claim, created);
         claim.release();
         made

@@ -119,7 +119,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if options.remount {
         return if arguments.fake { Ok(()) } else { remount(&directory, &options) };
     }
-    // mount(8) has udev's links for these; the service of a volume, and who calls this directly, may have none.
+    // mount(8) has udev's links for these; the service of a volume, and a script that calls this directly, may have none.
     let device = if arguments.device.exists() { Ok(None) } else { probe::resolve(&arguments.device) };
     let device = device.map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     let named = Arguments { device: device.unwrap_or(arguments.device.clone()), ..arguments.clone() };
@@ -150,13 +150,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cache_size = options.cache_size.or(config.cache.size).unwrap_or_else(memory::usual);
     memory::check(cache_size).map_err(|why| Failure::new(MOUNT_FAILED, why))?;
     config.cache.size = Some(cache_size);
-    let claim = Claim::take(&arguments.device, NAME, || {
-        crate::tell(format_args!(
-            "{NAME}: waiting until {} is written completely after its last mount",
-            printable(&arguments.device)
-        ));
-    })
-    .map_err(|error| Failure::new(MOUNT_FAILED, error))?;
+    let claim = Claim::take(&arguments.device, NAME).map_err(|error| Failure::new(MOUNT_FAILED, error))?;
     if arguments.fake {
         claim.release();
         return Ok(());
@@ -439,12 +433,6 @@ fn serve(
     survive();
     let (listen, group) = (open.config.web.listen.clone(), daemon.group);
     let path = claim.device().to_owned();
-    if probe::seems_empty(&path) {
-        let shown = printable(&path);
-        tracing::warn!(
-            "other tools take {shown} for empty; `avfsctl protect {shown}`, when it is unmounted, changes that"
-        );
-    }
     let volume = claim
         .open(
             || Volume::open(&path, open.clone()),
@@ -456,6 +444,12 @@ fn serve(
             error => format!("{}: {error}", printable(&path)),
         })?;
     logging::name(reload::name(&volume.report().label, &path));
+    if !volume.is_protected() {
+        let shown = printable(&path);
+        tracing::warn!(
+            "other tools take {shown} for empty; `avfsctl protect {shown}`, when it is unmounted, changes that"
+        );
+    }
     let refusal = volume.refusal().filter(|_| !options.read_only());
     if let Some(why) = &refusal {
         crate::tell(format_args!("{NAME}: {}: {why}", printable(&path)));

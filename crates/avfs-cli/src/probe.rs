@@ -26,7 +26,7 @@ pub(crate) struct Identity {
     pub(crate) is_protected: bool,
 }
 
-/// The volume on a device or in an image file, if there is one. Nothing is written, and nobody is kept out.
+/// The volume on a device or in an image file, if there is one. Nothing is written, and no other process is kept out.
 ///
 /// # Errors
 /// When it cannot be opened or read.
@@ -117,12 +117,6 @@ pub(crate) fn resolve(source: &Path) -> Result<Option<PathBuf>, String> {
             Err(format!("{} hold a volume {tag}={value}: name the device", names.join(" and ")))
         }
     }
-}
-
-/// Whether other tools take a device for empty, although it holds a volume.
-pub(crate) fn seems_empty(path: &Path) -> bool {
-    let found = volume_on(path).ok().flatten().and_then(|found| found.identity);
-    found.is_some_and(|identity| !identity.is_protected)
 }
 
 /// The device that holds a volume, of the partition that only protects it.

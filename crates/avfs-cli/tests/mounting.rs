@@ -5,7 +5,7 @@ mod common;
 use avfs_core::format::{Geometry, MMP, MmpBlock, Superblock};
 use avfs_core::recovery::find_superblock;
 use avfs_io::device::{FileDevice, OpenMode};
-use common::{Alone, comes_to_hold, refuse, succeed};
+use common::{Alone, Loop, comes_to_hold, refuse, succeed};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -161,23 +161,6 @@ fn is_alive(process: Pid) -> bool {
 
 fn kill(process: Pid, signal: Signal) {
     rustix::process::kill_process(process, signal).unwrap();
-}
-
-/// A loop device, taken away at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn of(image: &Path) -> Self {
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        Self(String::from_utf8(output.stdout).unwrap().trim().into())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
-    }
 }
 
 /// mount.avfs mounted, unmounted, and mounted again what it had shown: what waited for the mount point wrote into the

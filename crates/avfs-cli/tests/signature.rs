@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Alone, ctl, refuse, say, succeed, text};
+use common::{Alone, Loop, ctl, refuse, say, succeed, text};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -119,45 +119,28 @@ fn a_device_says_what_it_holds() {
     refuse(ctl(&["probe", text(&directory.path().join("none"))]), 1, "");
 }
 
-/// A device that goes with the test.
-struct Loop(String);
-
-impl Loop {
-    fn of(image: &Path) -> Self {
-        let made = run("losetup", &["--find", "--show", text(image)]);
-        assert!(made.status.success(), "{made:?}");
-        Self(said(&made).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        run("losetup", &["--detach", &self.0]);
-    }
-}
-
-/// It was told that it has no superblock, which is true, and helps nobody.
+/// The partition was said to have no superblock, which is true, and does not say what to mount.
 #[test]
 fn the_partition_that_protects_a_volume_leads_to_its_device() {
     let Some(_alone) = Alone::to_mount() else { return };
     let directory = tempfile::tempdir().unwrap();
     let device = Loop::of(&make(directory.path(), "footage"));
     // The kernel does so by itself where it knows the table.
-    succeed(run("partx", &["--add", &device.0]));
-    let partition = format!("{}p1", device.0);
+    succeed(run("partx", &["--add", device.name()]));
+    let partition = format!("{}p1", device.name());
     assert!(said(&run("blkid", &["-p", &partition])).contains("PTTYPE=\"dos\""));
     let place = directory.path().join("place");
     fs::create_dir(&place).unwrap();
     let refused = run(env!("CARGO_BIN_EXE_mount-avfs"), &[&partition, text(&place)]);
-    refuse(refused, 32, &format!("mount {}", device.0));
+    refuse(refused, 32, &format!("mount {}", device.name()));
     refuse(run(env!("CARGO_BIN_EXE_mkfs-avfs"), &[&partition]), 1, "holds a partition table of type dos");
     // The whole device is there for its volume all the same, and the partition then for none.
-    succeed(run(env!("CARGO_BIN_EXE_mount-avfs"), &[&device.0, text(&place), "-o", "cache_size=64M"]));
+    succeed(run(env!("CARGO_BIN_EXE_mount-avfs"), &[device.name(), text(&place), "-o", "cache_size=64M"]));
     let refused = run("mkfs.ext4", &["-F", &partition]);
     succeed(run("umount", &[text(&place)]));
     assert!(!refused.status.success(), "{refused:?}");
-    succeed(fsck(&[&device.0]));
-    succeed(run("partx", &["--delete", &device.0]));
+    succeed(fsck(&[device.name()]));
+    succeed(run("partx", &["--delete", device.name()]));
 }
 
 /// An administrator has to learn that a volume of before is not protected.
@@ -186,7 +169,7 @@ fn a_volume_is_mounted_by_its_label_or_uuid() {
     let label = format!("day {}", std::process::id());
     let image = make(directory.path(), &label);
     let device = Loop::of(&image);
-    let properties = say(&["probe", "--udev", &device.0]);
+    let properties = say(&["probe", "--udev", device.name()]);
     let uuid = properties.lines().find_map(|line| line.strip_prefix("ID_FS_UUID=")).unwrap();
     let place = directory.path().join("place");
     fs::create_dir(&place).unwrap();
@@ -196,8 +179,8 @@ fn a_volume_is_mounted_by_its_label_or_uuid() {
     {
         succeed(mount(&source));
         let shown = run("findmnt", &["--noheadings", "--output", "SOURCE", text(&place)]);
-        assert!(said(&shown).starts_with(&device.0), "{source}: {shown:?}");
-        refuse(ctl(&["protect", &device.0]), 1, "is mounted on");
+        assert!(said(&shown).starts_with(device.name()), "{source}: {shown:?}");
+        refuse(ctl(&["protect", device.name()]), 1, "is mounted on");
         succeed(run("umount", &[text(&place)]));
     }
     refuse(

@@ -201,6 +201,12 @@ impl Geometry {
         [SUPERBLOCK_A, SUPERBLOCK_B, tail, tail + (64 << 10)].map(DeviceOffset)
     }
 
+    /// Where the two copies of the superblock of a generation lie: generations take turns, so that the one before stays whole.
+    pub fn superblock_copies(device: Bytes, generation: u64) -> [DeviceOffset; 2] {
+        let (places, slot) = (Self::superblock_places(device), (generation % 2) as usize);
+        [places[slot], places[slot + 2]]
+    }
+
     /// Device address of a block of the data area.
     pub fn block_address(&self, block: u64) -> DeviceOffset {
         DeviceOffset(self.data_start.0 + block * BLOCK)

@@ -30,7 +30,7 @@ pub mod mkfs;
 pub mod names;
 pub mod partition_table;
 pub mod policy;
-mod protection;
+pub mod protection;
 mod ranges;
 pub mod record;
 pub mod recovery;

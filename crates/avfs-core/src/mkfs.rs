@@ -155,9 +155,7 @@ fn write(device: &dyn Device, options: &MkfsOptions, uuid: [u8; 16]) -> Result<S
     device.flush()?;
     for generation in 1..=2 {
         superblock.generation = generation;
-        let slot = (generation % 2) as usize;
-        let places = Geometry::superblock_places(size);
-        for place in [places[slot], places[slot + 2]] {
+        for place in Geometry::superblock_copies(size, generation) {
             device.write_at(place, &superblock.encode()[..])?;
         }
     }

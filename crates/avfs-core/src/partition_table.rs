@@ -60,13 +60,13 @@ fn sector(uuid: [u8; 16], sectors: u64) -> [u8; 512] {
     let mut bytes = [0; 512];
     // A machine that boots from it is told to try its next device: int 18h, hlt, jmp -3.
     bytes[..5].copy_from_slice(&[0xcd, 0x18, 0xf4, 0xeb, 0xfd]);
-    // For those who look at the bytes. Behind what would be the parameters of a FAT.
+    // Read in a dump of the sector. It lies behind what would be the parameters of a FAT.
     let text = b"AVFS volume. This table protects it from other tools.";
     bytes[96..96 + text.len()].copy_from_slice(text);
     // Printed it is the beginning of the UUID.
     bytes[440..444].copy_from_slice(&[uuid[3], uuid[2], uuid[1], uuid[0]]);
     let count = u32::try_from(sectors - 1).unwrap_or(u32::MAX);
-    // Not active; first and last sector by cylinders, which nobody counts in any more: the last is beyond them.
+    // Not active; first and last sector by cylinders, which are counted no more: the last is beyond them.
     bytes[446..454].copy_from_slice(&[0, 0, 2, 0, NON_FS_DATA, 0xff, 0xff, 0xff]);
     bytes[454..458].copy_from_slice(&1_u32.to_le_bytes());
     bytes[458..462].copy_from_slice(&count.to_le_bytes());
@@ -112,7 +112,7 @@ pub fn is_protected(device: &dyn Device, superblock: &Superblock) -> Result<bool
     Ok(state(device, superblock)? == State::Whole)
 }
 
-/// Puts the table before a volume that nobody else uses, and says in its superblock that it belongs there. With `force` also where
+/// Puts the table before a volume that no other process uses, and says in its superblock that it belongs there. With `force` also where
 /// something else stands. False if that was so already. Where it is broken off, the volume is as it was.
 ///
 /// # Errors
@@ -141,9 +141,7 @@ fn protect_held(device: &dyn Device, force: bool) -> Result<bool, ProtectError> 
     if !is_told {
         superblock.features.compatible |= PROTECTIVE_TABLE;
         superblock.generation += 1;
-        let slot = (superblock.generation % 2) as usize;
-        let places = Geometry::superblock_places(superblock.geometry.device);
-        for place in [places[slot], places[slot + 2]] {
+        for place in Geometry::superblock_copies(superblock.geometry.device, superblock.generation) {
             device.write_at(place, &superblock.encode()[..])?;
             device.flush()?;
         }

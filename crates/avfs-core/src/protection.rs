@@ -41,8 +41,11 @@ impl Clock for Machine {
     }
 }
 
-/// The block of a device; `None` if what stands there is none.
-pub(crate) fn read(device: &dyn Device) -> Result<Option<MmpBlock>, IoError> {
+/// The block of a device, which says what process has the volume; `None` if what stands there is none.
+///
+/// # Errors
+/// Those of the device.
+pub fn read(device: &dyn Device) -> Result<Option<MmpBlock>, IoError> {
     let mut block = vec![0; BLOCK as usize];
     device.read_at(DeviceOffset(MMP), &mut block)?;
     Ok(MmpBlock::decode(&block))

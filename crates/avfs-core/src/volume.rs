@@ -19,6 +19,7 @@ use crate::format::{BLOCK, MmpBlock};
 use crate::free_space::{FreeRuns, FreeSpaceReport};
 use crate::journal::Behind;
 use crate::lease::{Over, Verdict, Watch};
+use crate::partition_table;
 use crate::protection::{self, Holding, Machine};
 use crate::recovery::{RecoveryError, find_superblock, recover};
 use crate::steps::{Step, has};
@@ -300,6 +301,7 @@ pub struct Volume {
     trims: Arc<Mutex<Trims>>,
     /// The device cannot be written, or this code does not know all that must be known to do so.
     is_only_read: bool,
+    is_protected: bool,
     /// What the log has behind a damaged place: nothing is written while it does.
     behind: Option<Behind>,
     uuid: [u8; 16],
@@ -661,6 +663,8 @@ impl Volume {
         let recovered = recover(&*device)?;
         let uuid = recovered.superblock.uuid;
         let is_only_read = device_read_only || !recovered.superblock.features.allow_writing();
+        // What cannot be read is no table that is missing.
+        let is_protected = partition_table::is_protected(&*device, &recovered.superblock).unwrap_or(true);
         for address in &recovered.repaired {
             tracing::warn!(%address, "damaged metadata was read from its second copy or rebuilt");
         }
@@ -744,6 +748,7 @@ impl Volume {
             ended: OnceLock::new(),
             trims: Arc::default(),
             is_only_read,
+            is_protected,
             behind: recovered.behind,
             uuid,
             found,
@@ -753,6 +758,11 @@ impl Volume {
             device_config,
             overdue,
         }))
+    }
+
+    /// Whether other tools saw, when it was opened, that the device holds something.
+    pub fn is_protected(&self) -> bool {
+        self.is_protected
     }
 
     /// Why the volume is read-only although it was not opened so; one line for the administrator.

@@ -1,14 +1,14 @@
 //! `avfsctl holder`: which process has the volume of a device, on whatever host. Asks the device, and no daemon.
 
 use super::asking::{CtlError, print_json};
-use avfs_core::format::{BLOCK, MMP, MmpBlock};
+use avfs_core::format::MmpBlock;
+use avfs_core::protection;
 use avfs_fuse::mount::printable;
-use avfs_io::device::{Device, FileDevice, OpenMode};
+use avfs_io::device::{FileDevice, OpenMode};
 use clap::Args;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use units::DeviceOffset;
 use uuid::Uuid;
 
 #[derive(Debug, Args)]
@@ -61,11 +61,10 @@ impl Report {
 pub(super) fn run(output: &mut impl Write, arguments: &Arguments) -> Result<(), CtlError> {
     let path = &arguments.device;
     let device = FileDevice::open(path, OpenMode::ReadOnly)?;
-    let mut block = vec![0; BLOCK as usize];
     let failed = |why: String| CtlError::path(path, io::Error::other(why));
-    device.read_at(DeviceOffset(MMP), &mut block).map_err(|error| failed(error.to_string()))?;
-    let block = MmpBlock::decode(&block);
-    let block = block.ok_or_else(|| failed("no AVFS volume, or what says who has it is damaged".into()))?;
+    let block = protection::read(&device).map_err(|error| failed(error.to_string()))?;
+    let block = block
+        .ok_or_else(|| failed("no AVFS volume, or the block that names its holder is damaged".into()))?;
     let report = Report::of(block);
     if arguments.json {
         return Ok(print_json(output, &report)?);

@@ -55,10 +55,7 @@ pub(super) fn protect(
     arguments: &ProtectArguments,
 ) -> Result<(), CtlError> {
     let path = &arguments.device;
-    let waiting = || {
-        crate::tell(format_args!("{name}: waiting until {} is written completely", printable(path)));
-    };
-    let claim = Claim::take(path, name, waiting)?;
+    let claim = Claim::take(path, name)?;
     let opened = claim
         .open(|| FileDevice::open(path, OpenMode::Exclusive), |error| matches!(error, OpenError::InUse(_)));
     let protected = opened.map_err(CtlError::from).and_then(|device| {
@@ -137,7 +134,7 @@ fn encoded(label: &str) -> String {
     })
 }
 
-/// For those who show it: what is not allowed becomes an underscore.
+/// To be shown: what is not allowed becomes an underscore.
 fn plain(label: &str) -> String {
     label.chars().map(|character| if is_allowed(character) { character } else { '_' }).collect()
 }

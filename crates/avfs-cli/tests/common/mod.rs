@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,4 +76,25 @@ pub(crate) fn comes_to_hold(within: Duration, mut holds: impl FnMut() -> bool) -
         }
         now
     })
+}
+
+/// A loop device, taken away at the end.
+pub(crate) struct Loop(pub(crate) PathBuf);
+
+impl Loop {
+    pub(crate) fn of(image: &Path) -> Self {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(image).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().into())
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        text(&self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).output();
+    }
 }

@@ -328,14 +328,13 @@ impl Core {
             self.superblock.lsn = self.metadata.lsn();
         }
         let block = self.superblock.encode();
-        let places = Geometry::superblock_places(self.superblock.geometry.device);
-        let slot = if has(Step::SlotsInTurn) { (self.superblock.generation % 2) as usize } else { 0 };
+        let generation = if has(Step::SlotsInTurn) { self.superblock.generation } else { 0 };
         let Some(segments) = self.system_segments(&block[..]) else {
             self.fail("no memory for the superblock");
             return false;
         };
         self.set_phase(Phase::Superblock);
-        for place in [places[slot], places[slot + 2]] {
+        for place in Geometry::superblock_copies(self.superblock.geometry.device, generation) {
             let operation = IoOperation::Write { durable: has(Step::SuperblockIsDurable) };
             self.checkpoint_request(operation, place, segments.clone(), Purpose::Superblock, 0);
         }

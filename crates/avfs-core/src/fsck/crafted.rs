@@ -14,10 +14,9 @@ use units::Ino;
 /// Writes the superblock that counts, changed, where it stands.
 fn change_superblock(disk: &SimDisk, change: impl FnOnce(&mut Superblock)) {
     let mut superblock = find_superblock(disk).unwrap();
-    let slot = (superblock.generation % 2) as usize;
+    let generation = superblock.generation;
     change(&mut superblock);
-    for place in [slot, slot + 2].map(|index| Geometry::superblock_places(superblock.geometry.device)[index])
-    {
+    for place in Geometry::superblock_copies(superblock.geometry.device, generation) {
         disk.write_at(place, &superblock.encode()[..]).unwrap();
     }
     disk.flush().unwrap();
