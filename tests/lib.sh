@@ -144,6 +144,39 @@ need_cargo() {
 	command -v cargo >/dev/null || need_packages cargo-web rustc-web rustfmt-web ca-certificates
 }
 
+# sources: the archives of Debian 12 that this machine uses: mirror, release, component.
+sources() {
+	# shellcheck disable=SC2016  # apt's own variables
+	apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+		awk '$2 ~ /^bookworm/ && $3 == "main" && !seen[$0]++'
+}
+
+# fresh_root DIRECTORY [OPTION…]: a Debian 12 that debootstrap makes there with these options, with the archives and the certificates
+# that this machine uses. Environment: FRESH_ROOT  one that was made before, to be copied.
+fresh_root() {
+	local root=$1 mirror
+	shift
+	mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
+	[ -n "$mirror" ] || die "apt knows no mirror of Debian 12: apt-get update"
+	if [ -n "${FRESH_ROOT:-}" ]; then
+		cp -a "$FRESH_ROOT" "$root"
+	else
+		debootstrap --variant=minbase "$@" bookworm "$root" "$mirror" >"$SCRATCH/debootstrap.log" 2>&1 || {
+			tail -20 "$SCRATCH/debootstrap.log"
+			die "debootstrap failed"
+		}
+	fi
+	sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
+	rm -f "$root/etc/resolv.conf"
+	cp /etc/resolv.conf "$root/etc/resolv.conf"
+	mkdir -p "$root/etc/ssl/certs"
+	# Where this machine trusts an authority of its own, the fresh one does too.
+	if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+		cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/trusted-here.crt"
+		echo 'Acquire::https::CaInfo "/etc/ssl/trusted-here.crt";' >"$root/etc/apt/apt.conf.d/90trusted-here"
+	fi
+}
+
 # ----------------------------------------------------------------------------------------------------------- volumes
 
 # need_volume_tools KIND: what formatting and mounting that kind takes.
@@ -240,6 +273,20 @@ close_volume() {
 }
 
 # ---------------------------------------------------------------------------------------------------------- verdicts
+
+# passed TEXT…, failed TEXT…: how a case ended, for `verdict` in $SCRATCH/results.
+passed() { say "  $*" && echo "pass $*" >>"$SCRATCH/results"; }
+failed() { say "  FAILED: $*" && echo "fail $*" >>"$SCRATCH/results"; }
+
+# expect TEXT COMMAND…: a case that the command passes or fails. What it keeps in $SCRATCH/said is shown where it fails.
+expect() {
+	local text=$1
+	shift
+	if "$@"; then passed "$text"; else
+		failed "$text"
+		[ ! -f "$SCRATCH/said" ] || tail -5 "$SCRATCH/said"
+	fi
+}
 
 # verdict GATE RESULTS: RESULTS holds a line "pass CASE" or "fail CASE" per case. Failures listed in allowed-failures.txt
 # are named with their reasons; any other failure, or no result at all, fails the gate. Prints the gate's last line.

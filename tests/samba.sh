@@ -34,6 +34,38 @@ samba_share() {
 	print_share "$@"
 }
 
+# samba_global NAME STATE [RUN LOG]: prints what a server of a test has in [global], which keeps all that it keeps below STATE, or what
+# lives with its process in RUN and its log in LOG.
+samba_global() {
+	local run=${3:-$2/run} log=${4:-$2/log}
+	cat <<-CONF
+		[global]
+		    workgroup = AVFS
+		    netbios name = $1
+		    server role = standalone server
+		    disable netbios = yes
+		    load printers = no
+		    printcap name = /dev/null
+		    disable spoolss = yes
+		    private dir = $2/private
+		    lock directory = $run
+		    state directory = $run
+		    cache directory = $run
+		    pid directory = $run
+		    ncalrpc dir = $run/ncalrpc
+		    usershare path =
+		    passdb backend = tdbsam
+		    log file = $log/smbd
+		    logging = file
+		    max log size = 0
+	CONF
+}
+
+# samba_password CONF: makes the user known to the server of this configuration.
+samba_password() {
+	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$1" -a -s "$SMB_USER" >/dev/null
+}
+
 # start_smbd SETTINGS [NAME]: starts smbd with settings of its own and the lines of the file SETTINGS (further global
 # settings, then shares). Sets SMB_PORT, SMB_CONF, SMB_PID. Two at the same time have different names.
 start_smbd() {
@@ -41,33 +73,12 @@ start_smbd() {
 	samba_user
 	mkdir -p "$state"/{private,log,run}
 	SMB_CONF=$state/smb.conf
-	cat >"$SMB_CONF" <<-CONF
-		[global]
-		    workgroup = AVFS
-		    netbios name = AVFS
-		    server role = standalone server
-		    interfaces = 127.0.0.1/8
-		    bind interfaces only = yes
-			    disable netbios = yes
-		    load printers = no
-		    printcap name = /dev/null
-		    disable spoolss = yes
-
-		    private dir = $state/private
-		    lock directory = $state/run
-		    state directory = $state/run
-		    cache directory = $state/run
-		    pid directory = $state/run
-		    ncalrpc dir = $state/run/ncalrpc
-		    usershare path =
-		    passdb backend = tdbsam
-		    log file = $state/log/smbd
-		    logging = file
-		    max log size = 0
-
-	CONF
-	cat "$settings" >>"$SMB_CONF"
-	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$SMB_CONF" -a -s "$SMB_USER" >/dev/null
+	{
+		samba_global AVFS "$state"
+		printf '    %s\n' 'interfaces = 127.0.0.1/8' 'bind interfaces only = yes' ''
+		cat "$settings"
+	} >"$SMB_CONF"
+	samba_password "$SMB_CONF"
 
 	# A port that is free now may be another server's by the time smbd wants it: smbd ends then, and gets another one.
 	local try

@@ -20,11 +20,6 @@ here=$SCRATCH
 results=$SCRATCH/results
 : >"$results"
 : >"$SCRATCH/table"
-expect() { # expect TEXT COMMAND…
-	local text=$1
-	shift
-	if "$@"; then say "  $text" && echo "pass $text" >>"$results"; else say "  FAILED: $text" && echo "fail $text" >>"$results"; fi
-}
 # within SECONDS COMMAND…: whether it succeeds within that time.
 within() {
 	local end=$((SECONDS + $1))
@@ -288,7 +283,7 @@ end_writer
 
 say "a client is fenced by the blocklist, and another head takes over"
 start_writer alpha
-# Bytes that nobody has asked to be durable: they are on their way, or in memory.
+# Bytes that no client has asked to be durable: they are on their way, or in memory.
 (dd if=/dev/urandom of="$here/alpha/unwritten" bs=1M count=1500 2>"$here/unwritten" || true; echo ended >>"$here/unwritten") &
 copier=$!
 sleep 2

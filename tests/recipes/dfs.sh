@@ -15,14 +15,6 @@ scratch
 install_commands
 results=$SCRATCH/results
 : >"$results"
-expect() { # expect TEXT COMMAND…
-	local text=$1
-	shift
-	if "$@"; then say "  $text" && echo "pass $text" >>"$results"; else
-		say "  FAILED: $text" && echo "fail $text" >>"$results"
-		tail -5 "$SCRATCH/said" 2>/dev/null || true
-	fi
-}
 ip link set lo up
 
 declare -A ADDRESS=([alpha]=127.0.0.2 [beta]=127.0.0.3) PROCESS=()
@@ -34,29 +26,12 @@ configure() {
 	with_volume avfs 1G "$SCRATCH/$head"
 	for name in "${!ADDRESS[@]}"; do ln -s "msdfs:${ADDRESS[$name]}\\$name" "$state/namespace/$name"; done
 	{
+		samba_global "$head" "$state"
 		cat <<-END
-			[global]
-			    workgroup = AVFS
-			    netbios name = $head
-			    server role = standalone server
 			    interfaces = ${ADDRESS[$head]}/8
 			    bind interfaces only = yes
-			    disable netbios = yes
 			    smb ports = 445
-			    load printers = no
-			    printcap name = /dev/null
-			    disable spoolss = yes
 			    host msdfs = yes
-			    private dir = $state/private
-			    lock directory = $state/run
-			    state directory = $state/run
-			    cache directory = $state/run
-			    pid directory = $state/run
-			    ncalrpc dir = $state/run/ncalrpc
-			    usershare path =
-			    passdb backend = tdbsam
-			    log file = $state/log/smbd
-			    logging = file
 
 			[projects]
 			    comment = all volumes, under one name
@@ -67,7 +42,7 @@ configure() {
 		END
 		samba_share avfs "$head" "$SCRATCH/$head/share"
 	} >"$state/smb.conf"
-	printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$state/smb.conf" -a -s "$SMB_USER" >/dev/null
+	samba_password "$state/smb.conf"
 }
 
 listens() { (exec 3<>"/dev/tcp/${ADDRESS[$1]}/445") 2>/dev/null; }

@@ -9,27 +9,11 @@ isolate "$@"
 scratch
 root=$SCRATCH/root
 
-# The mirrors, archives and certificates that this machine uses.
-sources() {
-	# shellcheck disable=SC2016  # apt's own variables
-	apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-		awk '$2 ~ /^bookworm/ && $3 == "main" && !seen[$0]++'
-}
-mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
-[ -n "$mirror" ] || die "apt knows no mirror of Debian 12: apt-get update"
-
 say "== A fresh Debian 12"
-debootstrap --variant=minbase bookworm "$root" "$mirror" >"$SCRATCH/debootstrap.log" 2>&1 || {
-	tail -20 "$SCRATCH/debootstrap.log"
-	die "debootstrap failed"
-}
-sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
-mkdir -p "$root/etc/ssl/certs"
-# Where this machine trusts an authority of its own, the fresh one does too.
-certificates=/etc/ssl/certs/ca-certificates.crt trusted=()
-if [ -e $certificates ]; then
-	cp $certificates "$root/etc/ssl/trusted-here.crt"
+fresh_root "$root"
+# Of commands that are not apt.
+trusted=()
+if [ -e "$root/etc/ssl/trusted-here.crt" ]; then
 	for name in SSL_CERT_FILE CARGO_HTTP_CAINFO PIP_CERT; do trusted+=("$name=/etc/ssl/trusted-here.crt"); done
 fi
 git clone --quiet --no-hardlinks "$ROOT" "$root/avfs"

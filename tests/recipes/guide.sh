@@ -87,38 +87,6 @@ let_go() {
 	umount /mnt/footage 2>/dev/null || true
 }
 
-# The mirrors that this machine uses.
-sources() {
-	# shellcheck disable=SC2016  # apt's own variables
-	apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-		awk '$2 ~ /^bookworm/ && $3 == "main" && !seen[$0]++'
-}
-
-fresh_root() {
-	local mirror
-	mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
-	[ -n "$mirror" ] || die "apt knows no mirror of Debian 12: apt-get update"
-	if [ -n "${FRESH_ROOT:-}" ]; then
-		cp -a "$FRESH_ROOT" "$root"
-	else
-		debootstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,kmod bookworm "$root" "$mirror" \
-			>"$SCRATCH/debootstrap.log" 2>&1 || {
-			tail -20 "$SCRATCH/debootstrap.log"
-			die "debootstrap failed"
-		}
-	fi
-	sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
-	rm -f "$root/etc/resolv.conf"
-	cp /etc/resolv.conf "$root/etc/resolv.conf"
-	mkdir -p "$root/etc/ssl/certs"
-	# Where this machine trusts an authority of its own, the fresh one does too.
-	if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
-		cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/trusted-here.crt"
-		echo 'Acquire::https::CaInfo "/etc/ssl/trusted-here.crt";' >"$root/etc/apt/apt.conf.d/90trusted-here"
-	fi
-	echo server >"$root/etc/hostname"
-}
-
 # machine: writes the commands that have to do with the machine: within (runs a command in it) and up (boots it, again if it runs).
 machine() {
 	local device binds=()
@@ -159,7 +127,7 @@ fresh() {
 	scratch
 	root=$SCRATCH/root
 	say "== A fresh Debian 12"
-	fresh_root
+	fresh_root "$root" --include=systemd,systemd-sysv,udev,dbus,kmod
 	for version in 0.1.0-0before 0.1.0+later-1; do
 		DEB_BUILD_OPTIONS=noautodbgsym CARGO_TARGET_DIR=$SCRATCH/$version AVFS_BIN=$AVFS_BIN/. \
 			"$ROOT/package" --version "$version" | tail -1

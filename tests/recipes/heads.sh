@@ -64,13 +64,6 @@ scratch
 install_commands
 results=$SCRATCH/results
 : >"$results"
-passed() { say "  $*" && echo "pass $*" >>"$results"; }
-failed() { say "  FAILED: $*" && echo "fail $*" >>"$results"; }
-expect() { # expect TEXT COMMAND…
-	local text=$1
-	shift
-	if "$@"; then passed "$text"; else failed "$text"; fi
-}
 
 # The agent where an installation puts it, for this mount namespace alone.
 mkdir -p "$SCRATCH/resource.d/avfs"
@@ -382,27 +375,9 @@ mkdir "$SCRATCH/dev"
 samba_user
 samba=$SCRATCH/samba
 mkdir -p "$samba/private"
-cat >"$samba/smb.conf" <<-END
-	[global]
-	    workgroup = AVFS
-	    netbios name = FOOTAGE
-	    server role = standalone server
-	    disable netbios = yes
+samba_global FOOTAGE "$samba" /run/samba /var/log/samba >"$samba/smb.conf"
+cat >>"$samba/smb.conf" <<-END
 	    smb ports = 445
-	    load printers = no
-	    printcap name = /dev/null
-	    disable spoolss = yes
-	    private dir = $samba/private
-	    lock directory = /run/samba
-	    state directory = /run/samba
-	    cache directory = /run/samba
-	    pid directory = /run/samba
-	    ncalrpc dir = /run/samba/ncalrpc
-	    usershare path =
-	    passdb backend = tdbsam
-	    log file = /var/log/samba/smbd
-	    logging = file
-	    max log size = 0
 	    # An answer to a write says that it is durable: what these clients note is what nothing may lose.
 	    strict sync = yes
 	    sync always = yes
@@ -412,7 +387,7 @@ mkdir -p /run/samba
 mount "${DEVICE[alpha]}" -t avfs "$VOLUME" -o cache_size=64M
 samba_share avfs footage "$VOLUME/share" >>"$samba/smb.conf"
 umount "$VOLUME"
-printf '%s\n%s\n' "$SMB_PASSWORD" "$SMB_PASSWORD" | smbpasswd -c "$samba/smb.conf" -a -s "$SMB_USER" >/dev/null
+samba_password "$samba/smb.conf"
 cat >"$SCRATCH/client.conf" <<-END
 	[global]
 	    client min protocol = SMB3

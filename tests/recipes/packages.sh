@@ -30,31 +30,7 @@ printf '\xfc\x4e\x2b\xa9\x01\x00\x00\x00' | dd of="$SCRATCH/member" bs=1 seek=$a
 printf '\xf0\xff\x1f\x00\x00\x00\x00\x00' | dd of="$SCRATCH/member" bs=1 seek=$((at + 144)) conv=notrunc status=none
 
 say "== A fresh Debian 12"
-# The mirrors that this machine uses.
-sources() {
-	# shellcheck disable=SC2016  # apt's own variables
-	apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-		awk '$2 ~ /^bookworm/ && $3 == "main" && !seen[$0]++'
-}
-mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
-[ -n "$mirror" ] || die "apt knows no mirror of Debian 12: apt-get update"
-if [ -n "${FRESH_ROOT:-}" ]; then
-	cp -a "$FRESH_ROOT" "$root"
-else
-	debootstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,kmod bookworm "$root" "$mirror" \
-		>"$SCRATCH/debootstrap.log" 2>&1 || {
-		tail -20 "$SCRATCH/debootstrap.log"
-		die "debootstrap failed"
-	}
-fi
-sources | while read -r site release component; do say "deb $site $release $component"; done >"$root/etc/apt/sources.list"
-rm -f "$root/etc/resolv.conf"
-cp /etc/resolv.conf "$root/etc/resolv.conf"
-mkdir -p "$root/etc/ssl/certs"
-if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
-	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/trusted-here.crt"
-	echo 'Acquire::https::CaInfo "/etc/ssl/trusted-here.crt";' >"$root/etc/apt/apt.conf.d/90trusted-here"
-fi
+fresh_root "$root" --include=systemd,systemd-sysv,udev,dbus,kmod
 
 say "== The package, and the one before it"
 # One build serves both: what differs is what dpkg looks at, the version and the configuration's example.
