@@ -50,7 +50,7 @@ pub struct Options<B> {
     pub required: InitFlags,
     /// Requests that the kernel keeps in flight on its own account: readahead, writeback, asynchronous direct I/O.
     pub max_background: u16,
-    /// A request that is not answered in this time is logged, once, and named: there is an error that nobody sees.
+    /// A request that is not answered in this time is logged, once, and named: it would be an error that is not seen.
     pub overdue: Duration,
     /// Where replies are counted that the kernel does not take.
     pub refusals: Arc<Refusals>,

@@ -45,7 +45,7 @@ pub(super) struct Memory {
     length: usize,
 }
 
-// SAFETY: the mapping belongs to no thread; who may touch which part of it when is the module's invariant.
+// SAFETY: the mapping belongs to no thread; which thread may touch which part of it when is the module's invariant.
 unsafe impl Send for Memory {}
 // SAFETY: as above: its methods give out pointers, and every access through them is argued where it is made.
 unsafe impl Sync for Memory {}
@@ -102,7 +102,7 @@ impl Drop for Memory {
     }
 }
 
-/// What the ring's thread shares with those who reply.
+/// What the ring's thread shares with the threads that reply.
 pub(crate) struct Shared {
     pub(super) memory: Memory,
     pub(super) replies: Mutex<Vec<Commit>>,
@@ -136,7 +136,7 @@ impl Slot {
     /// Where the kernel takes the reply from, if that place is free.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let payload = self.shared.memory.payload(self.entry);
-        // SAFETY: PAYLOAD_BYTES from there are within the mapping, which `shared` keeps. Nobody else touches them: the
+        // SAFETY: PAYLOAD_BYTES from there are within the mapping, which `shared` keeps. Nothing else touches them: the
         // entry is ours until this slot is committed, there is one slot for a request, and the handler was given no
         // payload to read. Any bytes are valid.
         self.owns_payload.then(|| unsafe { std::slice::from_raw_parts_mut(payload, PAYLOAD_BYTES) })

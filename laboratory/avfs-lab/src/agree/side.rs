@@ -59,7 +59,7 @@ pub enum AgreeError {
 /// What one side did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
-    /// Who asked to be admitted, in the order of the names: what was granted last, or `None`.
+    /// The streams that asked to be admitted, in the order of the names: what was granted last, or `None`.
     pub streams: BTreeMap<StreamId, Option<Grant>>,
     /// Requests of admitted streams that completed.
     pub promised: u64,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::{Bytes, Duration};
 
-/// A disk that was aged so, with these files, as four leave them who lay them at once.
+/// A disk that was aged so, with these files, as four clients leave them that lay them at once.
 pub(super) fn laid(
     size: Bytes,
     steps: &[Step],

@@ -101,7 +101,7 @@ pub struct Held {
     pub most_mib: f64,
     /// Of that stream: its window and one request, MiB, at their longest.
     pub allowed_mib: f64,
-    /// The most that any held beyond its window and one request, MiB; below zero: nobody ever did.
+    /// The most that any held beyond its window and one request, MiB; below zero: no stream ever did.
     pub beyond_mib: f64,
     /// The most that all held at once, MiB.
     pub together_mib: f64,

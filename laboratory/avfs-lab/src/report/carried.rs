@@ -20,7 +20,7 @@ pub struct Carried {
     pub searches: usize,
 }
 
-/// The largest number without anybody late, of the searches that ended.
+/// The largest number of which no client was late, of the searches that ended.
 pub fn carried(experiment: &Experiment, contender: &Contender, own: &[&Point]) -> Option<Carried> {
     let repeats: BTreeSet<u32> = own.iter().map(|point| point.repeat).collect();
     let mut found: Vec<u32> = repeats
