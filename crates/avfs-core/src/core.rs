@@ -15,6 +15,7 @@ mod commit;
 mod data;
 mod drive;
 mod expedite;
+mod features;
 mod files;
 mod frames;
 mod gathering;

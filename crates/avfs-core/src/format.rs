@@ -69,6 +69,21 @@ impl Features {
         self.read_only_compatible & !KNOWN_FEATURES.read_only_compatible == 0
     }
 
+    /// These features and the others.
+    #[must_use]
+    pub const fn with(self, others: Self) -> Self {
+        Self {
+            compatible: self.compatible | others.compatible,
+            read_only_compatible: self.read_only_compatible | others.read_only_compatible,
+            incompatible: self.incompatible | others.incompatible,
+        }
+    }
+
+    /// Whether all the others are among these features.
+    pub fn include(self, others: Self) -> bool {
+        self.with(others) == self
+    }
+
     /// Whether the [protective partition table](crate::partition_table) belongs before the volume.
     pub fn has_table(&self) -> bool {
         self.compatible & PROTECTIVE_TABLE != 0

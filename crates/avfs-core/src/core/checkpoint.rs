@@ -9,7 +9,9 @@ use super::state::Core;
 use super::state::checkpoints::{Phase, Placing, Running};
 use super::state::outbox::Purpose;
 use crate::allocator::BlockRun;
-use crate::format::{BLOCK, Geometry, INODE_FLAGS, Piece, SHARED_UNITS, ShardLocation, UNIT, encode_table};
+use crate::format::{
+    BLOCK, Features, Geometry, INODE_FLAGS, Piece, SHARED_UNITS, ShardLocation, UNIT, encode_table,
+};
 use crate::metadata::Image;
 use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation, Segment};
@@ -92,6 +94,7 @@ impl Core {
             table_before: self.superblock.table,
             placing: None,
             is_to_be_told_twice: false,
+            told: Features::default(),
         });
     }
 
@@ -307,20 +310,30 @@ impl Core {
         piece
     }
 
-    fn write_superblock(&mut self) -> bool {
-        let Some(running) = &mut self.checkpoints.running else { return false };
-        if self.checkpoints.places.is_shared() && self.superblock.features.incompatible & SHARED_UNITS == 0 {
-            // A program that does not know the feature must not find an older superblock that does not tell of it.
-            self.superblock.features.incompatible |= SHARED_UNITS;
-            running.is_to_be_told_twice = true;
+    /// The superblock that is to be written tells of everything that the volume has, or is to have, beyond what the last one told. True if
+    /// that is more: then the other slot has to tell of it, too.
+    fn add_features(&mut self) -> bool {
+        let mut features = self.superblock.features.with(self.checkpoints.features_wanted);
+        if self.metadata.has_flags() {
+            features.incompatible |= INODE_FLAGS;
         }
+        if self.checkpoints.places.is_shared() {
+            features.incompatible |= SHARED_UNITS;
+        }
+        features != std::mem::replace(&mut self.superblock.features, features)
+    }
+
+    fn write_superblock(&mut self) -> bool {
+        let before = self.superblock.features;
+        let is_more = self.add_features();
+        let Some(running) = &mut self.checkpoints.running else { return false };
+        // What the last superblock told, in the other slot, both tell now.
+        running.told = before;
+        running.is_to_be_told_twice |= is_more;
         self.superblock.generation += 1;
         self.superblock.table = running.table;
         self.superblock.log = running.mark.position;
         self.superblock.lsn = running.lsn;
-        if self.metadata.has_flags() {
-            self.superblock.features.incompatible |= INODE_FLAGS;
-        }
         if !has(Step::ReplayFromTheBegin) {
             self.superblock.log = self.log.journal.mark().position;
         }
@@ -343,6 +356,7 @@ impl Core {
 
     fn finish_checkpoint(&mut self) {
         let Some(running) = self.checkpoints.running.take() else { return };
+        self.checkpoints.features_told = running.told;
         let geometry = self.superblock.geometry;
         for piece in running.replaced.iter().flat_map(|location| &location.pieces) {
             for run in piece.runs(&geometry).into_iter().flatten() {

@@ -3,7 +3,7 @@
 use super::operation::Ticket;
 use super::places::Places;
 use crate::allocator::{Allocator, BlockRun};
-use crate::format::{Piece, ShardLocation, Superblock, UNIT_BLOCKS};
+use crate::format::{Features, Piece, ShardLocation, Superblock, UNIT_BLOCKS};
 use crate::journal::Mark;
 use crate::metadata::Metadata;
 use std::collections::VecDeque;
@@ -20,6 +20,10 @@ pub(in crate::core) struct Checkpoints {
     /// How many checkpoints have begun.
     pub(in crate::core) begun: u64,
     pub(in crate::core) waiters: Vec<Ticket>,
+    /// Features that operations wait for.
+    pub(in crate::core) features_wanted: Features,
+    /// Features that both slots tell of.
+    pub(in crate::core) features_told: Features,
 }
 
 #[derive(Debug)]
@@ -41,6 +45,8 @@ pub(in crate::core) struct Running {
     pub(in crate::core) placing: Option<Placing>,
     /// Both slots are to hold the new superblock.
     pub(in crate::core) is_to_be_told_twice: bool,
+    /// What both slots tell of when it is written.
+    pub(in crate::core) told: Features,
 }
 
 /// A shard's image on its way: it may be larger than memory for requests.
@@ -83,6 +89,8 @@ impl Checkpoints {
             count: 0,
             begun: 0,
             waiters: Vec::new(),
+            features_wanted: Features::default(),
+            features_told: Features::default(),
         };
         let geometry = &superblock.geometry;
         for piece in metadata.shards().flat_map(|(_, shard)| &shard.location.pieces) {
