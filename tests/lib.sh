@@ -313,6 +313,16 @@ verdict() {
 	((failed == 0))
 }
 
+# within SECONDS COMMAND ARG…: tries ten times a second until it succeeds; fails when the time is over. What a try says is not shown.
+within() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		((SECONDS < end)) || return 1
+		sleep 0.1
+	done
+}
+
 # allowed_failure GATE CASE: prints the reason why this case may fail, if it may.
 allowed_failure() {
 	awk -F ' *[|] *' -v gate="$1" -v name="$2" '!/^#/ && $1 == gate && $2 == name { print $3; exit }' \

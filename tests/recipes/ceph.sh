@@ -20,15 +20,6 @@ here=$SCRATCH
 results=$SCRATCH/results
 : >"$results"
 : >"$SCRATCH/table"
-# within SECONDS COMMAND…: whether it succeeds within that time.
-within() {
-	local end=$((SECONDS + $1))
-	shift
-	until "$@" >/dev/null 2>&1; do
-		((SECONDS < end)) || return 1
-		sleep 0.1
-	done
-}
 
 # -------------------------------------------------------------------------------------------------------------- Ceph
 

@@ -80,16 +80,6 @@ loop_device() {
 
 consistent() { fsck.avfs -n "$1" >"$SCRATCH/fsck"; }
 
-# within SECONDS COMMAND…: whether it succeeds within that time.
-within() {
-	local end=$((SECONDS + $1))
-	shift
-	until "$@" 2>/dev/null; do
-		((SECONDS < end)) || return 1
-		sleep 0.1
-	done
-}
-
 # ------------------------------------------------------------------------------------------------- the agent by itself
 
 # agent HEAD ACTION [PARAMETER=VALUE…]: what Pacemaker calls. Without a cluster its commands are stood in for by files.
