@@ -83,6 +83,11 @@ enum Command {
     },
     /// Show how free space is cut, and for how long there will be long runs
     Frag(frag::Arguments),
+    /// Have a mounted volume take what its device has grown by
+    Grow {
+        /// The volume, by a path on it, its device, its label or its UUID
+        volume: PathBuf,
+    },
     /// Show which process has the volume of a device, on whatever host
     Holder(holder::Arguments),
     /// Show figures of a volume
@@ -181,6 +186,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         }
         Command::Check(arguments) => code = check::run(&mut output, arguments)?,
         Command::Frag(arguments) => frag::run(&mut output, arguments)?,
+        Command::Grow { volume } => grow(&mut output, &Volume::find(volume)?)?,
         Command::Holder(arguments) => holder::run(&mut output, arguments)?,
         Command::Info { volume, json } => {
             let info = Volume::find(volume)?.info()?;
@@ -207,6 +213,15 @@ fn run(command: &Command) -> Result<u8, CtlError> {
     }
     output.flush()?;
     Ok(code)
+}
+
+fn grow(output: &mut impl Write, volume: &Volume) -> Result<(), CtlError> {
+    let size = || Ok::<_, CtlError>(Bytes(volume.info()?.volume.device_bytes));
+    let before = size()?;
+    match volume.ask(&Request::Grow {})? {
+        Answer::Done {} => Ok(writeln!(output, "{} instead of {before}", size()?)?),
+        _ => Err(CtlError::OtherAnswer),
+    }
 }
 
 fn calibrate(

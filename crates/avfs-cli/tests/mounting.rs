@@ -190,6 +190,72 @@ fn a_directory_that_shows_the_volume_does_not_show_again_what_is_below_it() {
     }
 }
 
+/// The image is enlarged while files are open; the new space is there at once, and after the next mount.
+#[test]
+fn a_mounted_volume_takes_what_its_device_has_grown_by() {
+    let Some(rig) = Rig::mounted() else { return };
+    let grow = || tool("avfsctl", &["grow"], &[&rig.place()]);
+    let size = || rustix::fs::statvfs(rig.place()).unwrap();
+    let before = fs::metadata(rig.image()).unwrap().len();
+    let refused = grow();
+    assert!(!refused.status.success());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("no larger than the volume") && said.lines().count() == 1, "{said}");
+    let blocks = size().f_blocks * size().f_frsize;
+    OpenOptions::new().write(true).open(rig.image()).unwrap().set_len(before + (256 << 20)).unwrap();
+    succeed(grow());
+    assert_eq!(size().f_blocks * size().f_frsize, blocks + (256 << 20));
+    // More than there was place for.
+    let bytes = vec![5; 8 << 20];
+    let mut file = File::create(rig.path("film")).unwrap();
+    let written = (blocks / bytes.len() as u64) as usize;
+    (0..written).for_each(|_| file.write_all(&bytes).unwrap());
+    file.sync_all().unwrap();
+    drop(file);
+    succeed(rig.umount(&[], &rig.place()));
+    let checked = tool("fsck", &["-n"], &[&rig.image()]);
+    assert_eq!(checked.status.code(), Some(0), "{}", String::from_utf8_lossy(&checked.stdout));
+    succeed(rig.mount(&rig.place(), "ro"));
+    let read = fs::read(rig.path("film")).unwrap();
+    assert!(read.len() == written * bytes.len() && read.iter().all(|&byte| byte == 5));
+    succeed(rig.umount(&[], &rig.place()));
+}
+
+/// A LUN that had grown was made smaller again by mistake: nothing could be mounted, though nearly everything was there.
+#[test]
+fn what_is_left_on_a_device_that_lost_its_end_can_be_read() {
+    let Some(rig) = Rig::mounted() else { return };
+    let resize = |mebibytes| {
+        OpenOptions::new().write(true).open(rig.image()).unwrap().set_len(mebibytes << 20).unwrap()
+    };
+    fs::write(rig.path("first"), vec![1; 1 << 20]).unwrap();
+    resize(1024);
+    succeed(tool("avfsctl", &["grow"], &[&rig.place()]));
+    let bytes = vec![2; 200 << 20];
+    fs::write(rig.path("film"), &bytes).unwrap();
+    succeed(tool("avfsctl", &["sync"], &[&rig.place()]));
+    let extents = tool("avfsctl", &["extents", "--json"], &[&rig.path("film")]);
+    let extents: serde_json::Value = serde_json::from_slice(&extents.stdout).unwrap();
+    let begin = extents["extents"][0]["device_offset"].as_u64().unwrap();
+    assert!(begin > 500 << 20, "the film lies at {begin}, and the device is to end in the middle of it");
+    succeed(rig.umount(&[], &rig.place()));
+    resize((begin >> 20) + 100);
+    let refused = rig.mount(&rig.place(), "");
+    assert!(!refused.status.success());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("-o ro to save what is left"), "{said}");
+    succeed(rig.mount(&rig.place(), "ro"));
+    assert!(rig.said().contains("cannot be read"), "{}", rig.said());
+    assert_eq!(fs::read(rig.path("first")).unwrap(), vec![1; 1 << 20]);
+    let mut film = File::open(rig.path("film")).unwrap();
+    let mut read = Vec::new();
+    assert!(film.read_to_end(&mut read).is_err());
+    assert!(read.len() >= 90 << 20 && read == bytes[..read.len()], "{} bytes", read.len());
+    drop(film);
+    assert!(!tool("mount", &["-o", "remount,rw"], &[&rig.image(), &rig.place()]).status.success());
+    succeed(rig.umount(&[], &rig.place()));
+}
+
 /// What is written without fsync(2) is on the device after syncfs(2), which a mount of type `fuse` never heard of.
 #[test]
 fn syncfs_reaches_the_volume() {

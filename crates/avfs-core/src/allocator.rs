@@ -218,6 +218,11 @@ impl Allocator {
         }
     }
 
+    /// The volume has `total_units` units from now on: those that are added are free. It never becomes smaller.
+    pub fn grow(&mut self, total_units: u64) {
+        self.space.grow(total_units as usize);
+    }
+
     // Allocation.
 
     /// Takes one run of 1 to `wanted` blocks; whoever needs more asks again. Claims are not looked at: the caller

@@ -210,6 +210,17 @@ impl Geometry {
         })
     }
 
+    /// The same layout on a device that has grown to `device` bytes: the end moves, everything else stays. `None` where that adds no unit.
+    pub(crate) fn grown(&self, device: Bytes) -> Option<Self> {
+        let units = device.0.checked_sub(TAIL + self.data_start.0)? / UNIT;
+        (units > self.units).then_some(Self { device, units, ..*self })
+    }
+
+    /// Whether both are layouts of one volume, before and after it has grown.
+    pub(crate) fn is_of_one_volume(&self, other: &Self) -> bool {
+        Self { device: other.device, units: other.units, ..*self } == *other
+    }
+
     /// The four places of a superblock: slot A, slot B, and a copy of each at the end of the device.
     pub fn superblock_places(device: Bytes) -> [DeviceOffset; 4] {
         let tail = device.0.saturating_sub(TAIL) / BLOCK * BLOCK;

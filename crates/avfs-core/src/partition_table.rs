@@ -9,12 +9,15 @@ use crate::protection::{self, Machine};
 use crate::superblocks::{NoVolume, Superblocks};
 use avfs_io::IoError;
 use avfs_io::device::Device;
+use std::ops::Range;
 use units::DeviceOffset;
 
 /// What is kept for it: the table in the first sector, and one in the second, whatever the size of a sector.
 const LENGTH: usize = 2 * BLOCK as usize;
 /// Sizes that sectors have.
 const SECTORS: [u64; 4] = [512, 1024, 2048, 4096];
+/// Where a table says how many sectors its partition has.
+const SECTORS_OF_PARTITION: Range<usize> = 458..462;
 /// Type of a partition: data, and no filesystem.
 const NON_FS_DATA: u8 = 0xda;
 
@@ -23,7 +26,7 @@ const NON_FS_DATA: u8 = 0xda;
 pub(crate) enum State {
     /// The table.
     Whole,
-    /// Nothing, or a part of it.
+    /// Nothing, or a part of it, or one of the size that the volume had before it grew.
     Missing,
     /// Something else.
     Foreign,
@@ -69,14 +72,14 @@ fn sector(uuid: [u8; 16], sectors: u64) -> [u8; 512] {
     // Not active; first and last sector by cylinders, which are counted no more: the last is beyond them.
     bytes[446..454].copy_from_slice(&[0, 0, 2, 0, NON_FS_DATA, 0xff, 0xff, 0xff]);
     bytes[454..458].copy_from_slice(&1_u32.to_le_bytes());
-    bytes[458..462].copy_from_slice(&count.to_le_bytes());
+    bytes[SECTORS_OF_PARTITION].copy_from_slice(&count.to_le_bytes());
     bytes[510..].copy_from_slice(&[0x55, 0xaa]);
     bytes
 }
 
 /// The table of a volume on a device with sectors of that size. The kernel makes a device of the partition; its first sector has a table
 /// of its own, so that it is not taken for empty either.
-fn encode(superblock: &Superblock, sector_bytes: u64) -> Vec<u8> {
+pub(crate) fn encode(superblock: &Superblock, sector_bytes: u64) -> Vec<u8> {
     let mut bytes = vec![0; LENGTH];
     let sectors = superblock.geometry.device.0 / sector_bytes;
     for number in 0..2 {
@@ -90,10 +93,18 @@ fn encode(superblock: &Superblock, sector_bytes: u64) -> Vec<u8> {
 pub(crate) fn state(device: &dyn Device, superblock: &Superblock) -> Result<State, IoError> {
     let mut found = vec![0; LENGTH];
     device.read_at(DeviceOffset(0), &mut found)?;
-    let tables = SECTORS.map(|sector| encode(superblock, sector));
-    let is_part = |table: &Vec<u8>| found.iter().zip(table).all(|(&found, &own)| found == own || found == 0);
-    Ok(match tables.iter().find(|table| is_part(table)) {
-        Some(table) if *table == found => State::Whole,
+    let found_as_it_is = |sector: u64| encode(superblock, sector) == found;
+    let is_part = |&sector: &u64| {
+        let mut table = encode(superblock, sector);
+        for number in 0..2 {
+            let at = (number * sector) as usize;
+            // Of any size: the volume may have grown.
+            table[at..][SECTORS_OF_PARTITION].copy_from_slice(&found[at..][SECTORS_OF_PARTITION]);
+        }
+        found.iter().zip(&table).all(|(&found, &own)| found == own || found == 0)
+    };
+    Ok(match SECTORS.iter().find(|&sector| is_part(sector)) {
+        _ if SECTORS.into_iter().any(found_as_it_is) => State::Whole,
         Some(_) => State::Missing,
         None => State::Foreign,
     })

@@ -24,7 +24,9 @@ pub enum RecoveryError {
     #[error("{0}")]
     Superblock(#[from] SuperblockError),
     /// The device is smaller than the volume.
-    #[error("the volume is {volume} long but the device only {device}")]
+    #[error(
+        "the volume is {volume} long but the device only {device}: give it the whole device, or mount it with -o ro to save what is left"
+    )]
     Truncated {
         /// What the superblock says.
         volume: Bytes,
@@ -109,6 +111,14 @@ pub fn find_superblock(device: &dyn Device) -> Result<Superblock, RecoveryError>
     Ok(Superblocks::read(device)?.best().clone())
 }
 
+/// The same also of a device that has lost its end.
+///
+/// # Errors
+/// See [`find_superblock`].
+pub fn find_superblock_of_part(device: &dyn Device) -> Result<Superblock, RecoveryError> {
+    Ok(Superblocks::read_of_part(device)?.best().clone())
+}
+
 /// Units of which pieces take at least this part are read whole.
 const DENSE_PART: u64 = 8;
 
@@ -190,7 +200,18 @@ pub(crate) fn metadata_runs(superblock: &Superblock, metadata: &Metadata) -> Vec
 /// # Errors
 /// See [`RecoveryError`]. A torn or stale end of the log is none, and damage in it is told by [`Recovered::behind`].
 pub fn recover(device: &dyn Device) -> Result<Recovered, RecoveryError> {
-    let superblock = find_superblock(device)?;
+    recover_from(device, find_superblock(device)?)
+}
+
+/// Reads a volume of which the device may have lost the end. Nothing may be written to it then.
+///
+/// # Errors
+/// See [`RecoveryError`]: metadata may have been lost, too.
+pub fn recover_part(device: &dyn Device) -> Result<Recovered, RecoveryError> {
+    recover_from(device, find_superblock_of_part(device)?)
+}
+
+fn recover_from(device: &dyn Device, superblock: Superblock) -> Result<Recovered, RecoveryError> {
     let mut reader = PieceReader::new(device, superblock.geometry);
     let mut metadata = Metadata::default();
     load_shards(&superblock, &mut reader, &mut metadata)?;

@@ -155,6 +155,17 @@ impl SimVolume {
         self.engine.without_contents();
     }
 
+    /// Takes what the disk has grown by, and says whether that has become durable.
+    ///
+    /// # Errors
+    /// See [`Core::take_grown_device`].
+    pub fn grow(&mut self) -> Result<()> {
+        self.engine.device_has_grown();
+        let (size, sector) = (self.disk().size(), self.disk().table_sector());
+        self.with(|core, _| core.take_grown_device(size, sector))?;
+        self.done(Operation::Checkpoint)
+    }
+
     /// The device.
     pub fn disk(&self) -> &Arc<SimDisk> {
         self.engine.disk()

@@ -15,7 +15,9 @@ pub(crate) enum NoVolume {
     #[error("{0}")]
     Superblock(#[from] SuperblockError),
     /// The device is smaller than the volume.
-    #[error("the volume is {volume} long but the device only {device}: give it the whole device")]
+    #[error(
+        "the volume is {volume} long but the device only {device}: give it the whole device, or mount it with -o ro to save what is left"
+    )]
     Truncated {
         /// What the superblock says.
         volume: Bytes,
@@ -37,6 +39,8 @@ pub(crate) struct Superblocks {
     slots: [Slot; 4],
     /// Those of the volume, the one that counts first.
     order: Vec<usize>,
+    /// Size of the device.
+    device: Bytes,
 }
 
 impl Superblocks {
@@ -47,6 +51,16 @@ impl Superblocks {
     /// When there is none, when a newer version of AVFS has made one of them, or when the device is shorter than the volume. A place
     /// that cannot be read is not an error of its own.
     pub(crate) fn read(device: &dyn Device) -> Result<Self, NoVolume> {
+        let found = Self::read_of_part(device)?;
+        found.truncated().map_or(Ok(()), Err)?;
+        Ok(found)
+    }
+
+    /// The same also of a device that has lost its end: what is left of the volume can be read.
+    ///
+    /// # Errors
+    /// See [`read`](Self::read).
+    pub(crate) fn read_of_part(device: &dyn Device) -> Result<Self, NoVolume> {
         let size = device.size();
         let mut newer = Vec::new();
         let mut read = |place: DeviceOffset| {
@@ -64,14 +78,14 @@ impl Superblocks {
         };
         let mut slots = Geometry::superblock_places(Bytes(size.0 / BLOCK * BLOCK)).map(&mut read);
         let chosen = vote(&slots)?.clone();
-        let volume = chosen.geometry.device;
-        if volume > size {
-            return Err(NoVolume::Truncated { volume, device: size });
-        }
-        // On a device that was made larger, the copies lie where its end was.
-        for (place, slot) in Geometry::superblock_places(volume).into_iter().zip(&mut slots) {
-            if slot.place != place {
-                *slot = read(place);
+        // On a device that was made larger, the copies lie where its end was: that of each slot where it was for this slot, because a
+        // volume that grows tells one slot after the other.
+        for index in [2, 3] {
+            let own = slots[index - 2].found.as_ref().ok().filter(|own| is_of_one_volume(own, &chosen));
+            let volume = own.unwrap_or(&chosen).geometry.device;
+            let place = Geometry::superblock_places(volume)[index];
+            if slots[index].place != place {
+                slots[index] = read(place);
             }
         }
         if newer.contains(&chosen.uuid) {
@@ -83,7 +97,13 @@ impl Superblocks {
         if has(Step::NewestSuperblock) {
             order.sort_by_key(|&index| (Reverse(generation(index)), index));
         }
-        Ok(Self { slots, order })
+        Ok(Self { slots, order, device: size })
+    }
+
+    /// By what the device is too short.
+    pub(crate) fn truncated(&self) -> Option<NoVolume> {
+        let volume = self.best().geometry.device;
+        (volume > self.device).then_some(NoVolume::Truncated { volume, device: self.device })
     }
 
     /// All four places.
@@ -124,7 +144,7 @@ impl Superblocks {
 }
 
 fn is_of_one_volume(one: &Superblock, other: &Superblock) -> bool {
-    one.uuid == other.uuid && one.geometry == other.geometry
+    one.uuid == other.uuid && one.geometry.is_of_one_volume(&other.geometry)
 }
 
 /// A superblock of the volume that most of them tell of.
@@ -195,6 +215,43 @@ mod tests {
         large.write_at(DeviceOffset(0), &block).unwrap();
         large.write_at(Geometry::superblock_places(DISK)[0], &[0; BLOCK as usize]).unwrap();
         assert_eq!(find_superblock(&large).unwrap().generation, 2);
+    }
+
+    /// While a volume grows, each slot tells of the size that it had when it was written, and its copy lies where the end was then.
+    #[test]
+    fn the_slots_of_a_volume_that_grows_may_tell_of_two_sizes() {
+        let large = Bytes::from_mib(300);
+        let disk = formatted(DISK);
+        disk.enlarge(large);
+        let old = find_superblock(&*disk).unwrap();
+        let geometry = old.geometry.grown(large).unwrap();
+        let new = Superblock { geometry, generation: old.generation + 1, ..old.clone() };
+        let [slot, copy] = Geometry::superblock_copies(large, new.generation);
+        // The copy alone, as a power failure may leave it, and then both.
+        for (place, counts) in [(copy, &old), (slot, &new)] {
+            disk.write_at(place, &new.encode()[..]).unwrap();
+            let found = Superblocks::read(&*disk).unwrap();
+            assert_eq!(found.best(), counts);
+        }
+        let found = Superblocks::read(&*disk).unwrap();
+        assert!((0..4).all(|index| found.ours(index).is_some()), "{found:?}");
+        let places = found.slots().iter().map(|slot| slot.place).collect::<Vec<_>>();
+        let ends = [DISK, large].map(Geometry::superblock_places);
+        let newer = (new.generation % 2) as usize;
+        assert_eq!((places[2 + newer], places[3 - newer]), (ends[1][2 + newer], ends[0][3 - newer]));
+    }
+
+    #[test]
+    fn of_a_device_that_lost_its_end_what_is_left_is_found_where_it_is_asked_for() {
+        let disk = formatted(DISK);
+        let short = SimDisk::new(Bytes::from_mib(100));
+        let mut block = vec![0; short.size().0 as usize];
+        disk.read_at(DeviceOffset(0), &mut block).unwrap();
+        short.write_at(DeviceOffset(0), &block).unwrap();
+        let truncated = NoVolume::Truncated { volume: DISK, device: short.size() };
+        assert_eq!(Superblocks::read(&short).err(), Some(truncated.clone()));
+        let found = Superblocks::read_of_part(&short).unwrap();
+        assert_eq!((found.best().generation, found.truncated()), (2, Some(truncated)));
     }
 
     /// A generation of 2^64-1 wrapped with the next checkpoint.

@@ -21,7 +21,7 @@ use crate::journal::Behind;
 use crate::lease::{Over, Verdict, Watch};
 use crate::partition_table;
 use crate::protection::{self, Holding, Machine};
-use crate::recovery::{RecoveryError, find_superblock, recover};
+use crate::recovery::{RecoveryError, find_superblock, find_superblock_of_part, recover, recover_part};
 use crate::steps::{Step, has};
 use crate::types::*;
 use avfs_io::device::{Device, FileDevice, OpenError as DeviceError, OpenMode};
@@ -613,7 +613,8 @@ impl Volume {
             opened => (opened?, false),
         };
         let device = Arc::new(device);
-        let superblock = find_superblock(&*device)?;
+        let superblock =
+            if options.read_only { find_superblock_of_part(&*device) } else { find_superblock(&*device) }?;
         if !options.read_only && !superblock.features.allow_writing() {
             return Err(OpenError::OnlyRead);
         }
@@ -660,9 +661,17 @@ impl Volume {
         access: Access,
         options: OpenOptions,
     ) -> core::result::Result<Arc<Self>, OpenError> {
-        let recovered = recover(&*device)?;
+        let recovered = if options.read_only { recover_part(&*device) } else { recover(&*device) }?;
         let uuid = recovered.superblock.uuid;
-        let is_only_read = device_read_only || !recovered.superblock.features.allow_writing();
+        let volume = recovered.superblock.geometry.device;
+        let lacks_end = volume > device.size();
+        if lacks_end {
+            tracing::error!(
+                "the volume is {volume} long but the device only {}: what lay behind its end cannot be read; copy the rest to another volume",
+                device.size()
+            );
+        }
+        let is_only_read = device_read_only || lacks_end || !recovered.superblock.features.allow_writing();
         // What cannot be read is no table that is missing.
         let is_protected = partition_table::is_protected(&*device, &recovered.superblock).unwrap_or(true);
         for address in &recovered.repaired {
@@ -1198,6 +1207,21 @@ impl Volume {
     /// Names the volume; `done` is called when that is durable.
     pub fn set_label(&self, label: &str, done: Done<()>) {
         match self.shared.run(|state| state.core.set_label(label)) {
+            Ok(()) => self.shared.start(Continuation::Unit(done), Operation::Checkpoint),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Takes what the device has grown by; `done` is called when that is durable, and the space can be used.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the device is no larger than the volume; [`Error::Device`] when it does not say how large it is.
+    pub fn grow(&self, done: Done<()>) {
+        let Ok(size) = self.device.measure() else { return done(Err(Error::Device)) };
+        if let Some(engine) = self.shared.engine.get() {
+            engine.device_has_grown(size);
+        }
+        match self.shared.run(|state| state.core.take_grown_device(size, self.device.table_sector())) {
             Ok(()) => self.shared.start(Continuation::Unit(done), Operation::Checkpoint),
             Err(error) => done(Err(error)),
         }

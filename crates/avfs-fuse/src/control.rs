@@ -100,6 +100,8 @@ pub enum Request {
         /// Its name from now on.
         label: String,
     },
+    /// Take what the device has grown by.
+    Grow {},
     /// The configuration is read again, and holds from now on.
     Reload {},
     /// The cache may take so much memory from now on.
@@ -125,7 +127,7 @@ impl Request {
             // All of a large volume's space is looked through, a little at a time.
             Self::FreeSpace {} => true,
             Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} | Self::SetLabel { .. } => true,
-            Self::Reload {} | Self::ResizeCache { .. } => true,
+            Self::Reload {} | Self::ResizeCache { .. } | Self::Grow {} => true,
         }
     }
 
@@ -133,6 +135,7 @@ impl Request {
     fn is_roots(&self) -> bool {
         match self {
             Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {} | Self::ResizeCache { .. } => true,
+            Self::Grow {} => true,
             Self::Info {} | Self::Extents { .. } | Self::ExplainPolicy { .. } | Self::Events { .. } => false,
             Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} | Self::Trace { .. } => false,
         }

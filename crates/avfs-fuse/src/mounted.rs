@@ -405,6 +405,18 @@ impl Answering {
                 }
                 done(set)
             }
+            Request::Grow {} => match wait(|done| volume.grow(done)) {
+                Err(avfs_core::Error::InvalidArgument) => Answer::Error(format!(
+                    "the device is no larger than the volume, {}: make it larger first (of a loop device: losetup --set-capacity)",
+                    Bytes(volume.report().device_bytes)
+                )),
+                grown => {
+                    if grown.is_ok() {
+                        tracing::info!("the volume has {} from now on", Bytes(volume.report().device_bytes));
+                    }
+                    done(grown)
+                }
+            },
             Request::ResizeCache { bytes } => match self.daemon.host.resize_cache(volume, Bytes(bytes)) {
                 Ok(()) => {
                     self.cache_option.lock().replace(bytes);

@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use units::{Bytes, DeviceOffset};
@@ -47,8 +48,16 @@ impl LockId {
 
 /// Synchronous access to a device.
 pub trait Device: Send + Sync {
-    /// Usable bytes, a multiple of the logical block.
+    /// Usable bytes, a multiple of the logical block, as they were when it was opened or last [measured](Self::measure).
     fn size(&self) -> Bytes;
+
+    /// Looks again how large the device is: it may have grown. Of one that has shrunk the size stays, and what is behind its end fails.
+    ///
+    /// # Errors
+    /// When the device does not say.
+    fn measure(&self) -> Result<Bytes, IoError> {
+        Ok(self.size())
+    }
 
     /// What the device says of itself.
     fn geometry(&self) -> Geometry;
@@ -183,7 +192,7 @@ pub struct FileDevice {
     path: PathBuf,
     is_block_device: bool,
     is_direct: bool,
-    size: Bytes,
+    size: AtomicU64,
     geometry: Geometry,
     lock_id: LockId,
 }
@@ -256,20 +265,20 @@ impl FileDevice {
             }
             Err(errno) => return Err(fail(errno)),
         };
-        let (size, geometry) = if is_block_device {
-            let size = ioctl::size(&file).map_err(fail)?;
+        let geometry = if is_block_device {
             let logical_block = rustix::fs::ioctl_blksszget(&file).map_err(fail)?;
             let physical_block = rustix::fs::ioctl_blkpbszget(&file).map_err(fail)?;
-            (size, sysfs::geometry(metadata.rdev(), logical_block, physical_block))
+            sysfs::geometry(metadata.rdev(), logical_block, physical_block)
         } else {
             let block = direct_alignment(&file).unwrap_or(ALIGNMENT as u32);
-            (metadata.len(), sysfs::geometry(metadata.dev(), block, ALIGNMENT as u32))
+            sysfs::geometry(metadata.dev(), block, ALIGNMENT as u32)
         };
+        let size = measured(&file, is_block_device).map_err(|error| OpenError::from_io(path, error))?;
         let logical_block = geometry.logical_block;
         if logical_block.as_u64() > ALIGNMENT as u64 {
             return Err(OpenError::BlockTooLarge { path: path.to_owned(), logical_block });
         }
-        let size = Bytes(size / logical_block.as_u64() * logical_block.as_u64());
+        let size = AtomicU64::new(size / logical_block.as_u64() * logical_block.as_u64());
         // Not of what O_EXCL, or a filesystem of the kernel, keeps out: that ends while commands of a process that was killed
         // are still on their way, which hold the file and so this lock.
         let lock_id = match is_locked {
@@ -307,7 +316,7 @@ impl FileDevice {
             return Err(IoError::Device(libc::EINVAL));
         }
         match offset.as_u64().checked_add(length) {
-            Some(end) if end <= self.size.as_u64() => Ok(()),
+            Some(end) if end <= self.size().as_u64() => Ok(()),
             _ => Err(IoError::PastEnd),
         }
     }
@@ -340,6 +349,11 @@ impl FileDevice {
     }
 }
 
+/// Bytes of a device or an image file, as it is now.
+fn measured(file: &File, is_block_device: bool) -> io::Result<u64> {
+    if is_block_device { Ok(ioctl::size(file)?) } else { Ok(file.metadata()?.len()) }
+}
+
 impl AsFd for FileDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -348,7 +362,14 @@ impl AsFd for FileDevice {
 
 impl Device for FileDevice {
     fn size(&self) -> Bytes {
-        self.size
+        Bytes(self.size.load(Ordering::Acquire))
+    }
+
+    fn measure(&self) -> Result<Bytes, IoError> {
+        let size = measured(&self.file, self.is_block_device).map_err(|error| device_error(&error))?;
+        let block = self.geometry.logical_block.as_u64();
+        self.size.fetch_max(size / block * block, Ordering::AcqRel);
+        Ok(self.size())
     }
 
     fn geometry(&self) -> Geometry {

@@ -60,6 +60,7 @@ enum Message {
     CancelStream(StreamId),
     Declare(StreamId, Option<(StreamSpec, Confidence)>),
     Accepted(Accepted),
+    Grown(Bytes),
     Report(mpsc::Sender<Vec<DeclaredStream>>),
     ReportService(mpsc::Sender<[ServiceTime; 3]>),
     Copy(mpsc::Sender<Box<Scheduler>>),
@@ -178,6 +179,12 @@ impl Engine {
     /// device with it.
     pub fn note_accepted(&self, accepted: Accepted) {
         self.shared.post(std::iter::once(Message::Accepted(accepted)));
+    }
+
+    /// The device has `size` bytes: what is submitted from now on may reach so far. Zones are those that it had when it was opened; what
+    /// lies behind them counts to the last.
+    pub fn device_has_grown(&self, size: Bytes) {
+        self.shared.post(std::iter::once(Message::Grown(size)));
     }
 
     /// All declared streams, in the order of their names. Waits for the engine thread to answer; none when it stops.
@@ -357,6 +364,7 @@ impl Worker {
             Message::CancelStream(stream) => self.core.cancel_stream(now, stream),
             Message::Declare(stream, wanted) => self.core.declare(now, stream, wanted),
             Message::Accepted(accepted) => self.core.note_accepted(now, accepted),
+            Message::Grown(size) => self.core.device_has_grown(size),
             // The caller may have gone.
             Message::Report(sender) => drop(sender.send(self.core.streams())),
             Message::ReportService(sender) => drop(sender.send(self.core.service_times())),

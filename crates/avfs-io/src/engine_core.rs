@@ -134,6 +134,11 @@ impl EngineCore {
         }
     }
 
+    /// See [`Engine::device_has_grown`](crate::Engine::device_has_grown).
+    pub(crate) fn device_has_grown(&mut self, size: Bytes) {
+        self.device.size = self.device.size.max(size);
+    }
+
     /// Accepts a request, and says whether it did. One that is malformed, reaches past the device's end or has a tag that is in use
     /// ends at once, and so does every one after [`fence`](Self::fence) or [`stop`](Self::stop).
     pub(crate) fn submit(&mut self, now: Instant, request: IoRequest) -> bool {

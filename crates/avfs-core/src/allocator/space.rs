@@ -53,24 +53,40 @@ pub(super) struct Space {
 
 impl Space {
     pub(super) fn new(total_units: usize, zone_units: usize) -> Self {
-        let words = total_units.div_ceil(64);
-        let mut open = vec![0; words];
-        bits::fill(&mut open, 0..total_units, true);
         let mut space = Self {
             zone_units,
-            used: vec![0; total_units],
+            used: Vec::new(),
             partial: BTreeMap::new(),
             holes: BTreeSet::new(),
-            open,
-            fenced: vec![0; words],
-            zones: vec![Zone::default(); total_units.div_ceil(zone_units)],
-            free_blocks: total_units as u64 * BLOCKS_PER_UNIT,
-            free_units: total_units as u64,
+            open: Vec::new(),
+            fenced: Vec::new(),
+            zones: Vec::new(),
+            free_blocks: 0,
+            free_units: 0,
         };
-        for zone in 0..space.zones.len() {
-            space.zones[zone] = Zone { open: space.units_of(zone).len(), stale: true, ..Zone::default() };
-        }
+        space.grow(total_units);
         space
+    }
+
+    /// Adds free units behind the last, up to `total_units`.
+    pub(super) fn grow(&mut self, total_units: usize) {
+        let added = self.used.len()..total_units;
+        if added.is_empty() {
+            return;
+        }
+        self.used.resize(total_units, 0);
+        for bits in [&mut self.open, &mut self.fenced] {
+            bits.resize(total_units.div_ceil(64), 0);
+        }
+        bits::fill(&mut self.open, added.clone(), true);
+        self.zones.resize(total_units.div_ceil(self.zone_units), Zone::default());
+        for zone in self.zone_of(added.start)..self.zones.len() {
+            let units = self.units_of(zone);
+            self.zones[zone].open += units.end - units.start.max(added.start);
+            self.zones[zone].stale = true;
+        }
+        self.free_blocks += added.len() as u64 * BLOCKS_PER_UNIT;
+        self.free_units += added.len() as u64;
     }
 
     pub(super) fn total_blocks(&self) -> u64 {

@@ -110,6 +110,7 @@ enum Step {
     Claim(u64),
     Unclaim(u64),
     Reserve(u64),
+    Grow(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +151,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => (0..4 * BLOCKS_PER_UNIT).prop_map(Step::Claim),
         1 => (0..4 * BLOCKS_PER_UNIT).prop_map(Step::Unclaim),
         1 => (0..4 * BLOCKS_PER_UNIT).prop_map(Step::Reserve),
+        1 => (0u64..7).prop_map(Step::Grow),
     ]
 }
 
@@ -197,6 +199,7 @@ proptest! {
         zone_units in 1usize..6,
         steps in proptest::collection::vec(any_step(), 0..60),
     ) {
+        let mut units = units;
         let mut allocator = Allocator::with_zones(units, zone_units);
         let mut model =
             Model { used: vec![false; (units * BLOCKS_PER_UNIT) as usize], claimed: 0, reserve: 0 };
@@ -278,6 +281,11 @@ proptest! {
                     let blocks = blocks.min(model.claimed);
                     allocator.unclaim(blocks);
                     model.claimed -= blocks;
+                }
+                Step::Grow(more) => {
+                    units += more;
+                    allocator.grow(units);
+                    model.used.resize((units * BLOCKS_PER_UNIT) as usize, false);
                 }
                 Step::Reserve(blocks) => {
                     allocator.set_reserve(blocks);

@@ -13,6 +13,7 @@ use crate::format::{
     BLOCK, Features, Geometry, INODE_FLAGS, Piece, SHARED_UNITS, ShardLocation, UNIT, encode_table,
 };
 use crate::metadata::Image;
+use crate::partition_table;
 use crate::steps::{Step, has};
 use avfs_io::{IoError, IoOperation, Segment};
 use rtsched::Class;
@@ -330,6 +331,12 @@ impl Core {
         // What the last superblock told, in the other slot, both tell now.
         running.told = before;
         running.is_to_be_told_twice |= is_more;
+        let grown = self.checkpoints.grown.take();
+        if let Some(grown) = grown {
+            // Space is used only when both slots tell of it: for the older one it would lie behind the volume's end.
+            self.superblock.geometry = grown.geometry;
+            running.is_to_be_told_twice = true;
+        }
         self.superblock.generation += 1;
         self.superblock.table = running.table;
         self.superblock.log = running.mark.position;
@@ -347,6 +354,15 @@ impl Core {
             return false;
         };
         self.set_phase(Phase::Superblock);
+        if let Some(grown) = grown.filter(|_| self.superblock.features.has_table()) {
+            let table = partition_table::encode(&self.superblock, grown.table_sector.0);
+            let Some(segments) = self.system_segments(&table) else {
+                self.fail("no memory for the partition table");
+                return false;
+            };
+            let operation = IoOperation::Write { durable: true };
+            self.checkpoint_request(operation, DeviceOffset(0), segments, Purpose::Superblock, 0);
+        }
         for place in Geometry::superblock_copies(self.superblock.geometry.device, generation) {
             let operation = IoOperation::Write { durable: has(Step::SuperblockIsDurable) };
             self.checkpoint_request(operation, place, segments.clone(), Purpose::Superblock, 0);
@@ -367,6 +383,7 @@ impl Core {
         self.checkpoints.image_bytes =
             self.checkpoints.image_bytes.saturating_sub(running.table_before.space());
         self.checkpoints.places.table_written();
+        self.space.allocator.grow(geometry.units);
         self.log.journal.release(running.mark);
         self.log.commit.unblock();
         self.checkpoints.count += 1;

@@ -358,7 +358,9 @@ pub enum FsckError {
     #[error("{0}")]
     Superblock(#[from] SuperblockError),
     /// The device is smaller than the volume.
-    #[error("the volume is {volume} long but the device only {device}: give it the whole device")]
+    #[error(
+        "the volume is {volume} long but the device only {device}: give it the whole device, or mount it with -o ro to save what is left"
+    )]
     Truncated {
         /// What the superblock says.
         volume: Bytes,

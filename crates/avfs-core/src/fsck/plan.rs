@@ -224,7 +224,7 @@ pub(super) fn checkpoint(
         superblocks.ours(index).is_some_and(|old| old.generation >= superblock.generation)
     });
     for index in order {
-        plan.write_superblock(superblocks.slots()[index].place, &superblock);
+        plan.write_superblock(Geometry::superblock_places(geometry.device)[index], &superblock);
     }
     plan.forgotten_log = is_used_up.then_some(superblock);
     Ok(plan)
@@ -234,11 +234,9 @@ pub(super) fn checkpoint(
 /// their other copy.
 pub(super) fn copies(superblocks: &Superblocks, copies: &[Rewrite]) -> Plan {
     let mut plan = Plan::default();
-    for (index, slot) in superblocks.slots().iter().enumerate() {
-        if superblocks.ours(index).is_none() {
-            let superblock = superblocks.ours(index ^ 2).unwrap_or(superblocks.best());
-            plan.write_superblock(slot.place, superblock);
-        }
+    for index in (0..superblocks.slots().len()).filter(|&index| superblocks.ours(index).is_none()) {
+        let superblock = superblocks.ours(index ^ 2).unwrap_or(superblocks.best());
+        plan.write_superblock(Geometry::superblock_places(superblock.geometry.device)[index], superblock);
     }
     let writes = copies.iter().map(|copy| Write { place: copy.address, bytes: padded(&copy.bytes) });
     plan.steps.push(writes.collect());

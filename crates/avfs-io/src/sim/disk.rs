@@ -7,6 +7,7 @@ use crate::request::IoError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use units::{Bytes, DeviceOffset};
 
@@ -14,7 +15,7 @@ use units::{Bytes, DeviceOffset};
 /// [`SimEngine`](super::SimEngine).
 #[derive(Debug)]
 pub struct SimDisk {
-    size: Bytes,
+    size: AtomicU64,
     /// A write that is to be durable is durable when it completes.
     forces_writes: bool,
     state: Mutex<State>,
@@ -104,7 +105,7 @@ impl SimDisk {
     /// A disk of zeros, `size` rounded down to whole 4 KiB. It holds in memory only what is written to it.
     pub fn new(size: Bytes) -> Self {
         let size = Bytes(size.as_u64() / PAGE as u64 * PAGE as u64);
-        Self { size, forces_writes: true, state: Mutex::default() }
+        Self { size: AtomicU64::new(size.0), forces_writes: true, state: Mutex::default() }
     }
 
     /// The same, but it ignores that a write is to be durable, as a file on FUSE does: only a flush makes it so.
@@ -117,9 +118,18 @@ impl SimDisk {
         self.forces_writes
     }
 
+    /// The disk has `size` bytes from now on, rounded as [`new`](Self::new) does; it never becomes smaller. What is added is zeros.
+    pub fn enlarge(&self, size: Bytes) {
+        self.size.fetch_max(size.as_u64() / PAGE as u64 * PAGE as u64, Ordering::AcqRel);
+    }
+
     pub(super) fn over(image: Arc<Image>, size: Bytes, forces_writes: bool) -> Self {
         let history = Arc::new(History::on(image));
-        Self { size, forces_writes, state: Mutex::new(State { history, ..State::default() }) }
+        Self {
+            size: AtomicU64::new(size.0),
+            forces_writes,
+            state: Mutex::new(State { history, ..State::default() }),
+        }
     }
 
     /// Forgets the past and keeps it from here on, so that [`crash_images`](Self::crash_images) reach back to this
@@ -136,7 +146,7 @@ impl SimDisk {
     /// The disks that a loss of power could have left, at any moment since [`record`](Self::record), or now.
     pub fn crash_images(&self) -> CrashImages {
         let history = Arc::clone(&self.state.lock().history);
-        CrashImages { history, size: self.size, forces_writes: self.forces_writes }
+        CrashImages { history, size: self.size(), forces_writes: self.forces_writes }
     }
 
     /// A disk that a loss of power now could leave. This one is as it was.
@@ -198,7 +208,7 @@ impl SimDisk {
             return Err(IoError::Device(libc::EINVAL));
         }
         match offset.as_u64().checked_add(length as u64) {
-            Some(end) if end <= self.size.as_u64() => Ok(offset.as_u64() / PAGE as u64),
+            Some(end) if end <= self.size().as_u64() => Ok(offset.as_u64() / PAGE as u64),
             _ => Err(IoError::PastEnd),
         }
     }
@@ -280,7 +290,7 @@ pub(super) fn pages_from(bytes: &[u8]) -> impl Iterator<Item = Page> {
 
 impl Device for SimDisk {
     fn size(&self) -> Bytes {
-        self.size
+        Bytes(self.size.load(Ordering::Acquire))
     }
 
     fn geometry(&self) -> Geometry {

@@ -110,6 +110,11 @@ impl SimEngine {
         Self { gate, ..self }
     }
 
+    /// See [`Engine::device_has_grown`](crate::engine::Engine::device_has_grown): it has the size of its disk.
+    pub fn device_has_grown(&mut self) {
+        self.core.device_has_grown(self.disk.size());
+    }
+
     /// From now on what streams write does not reach the disk, and what is read does not reach memory, of which only the first
     /// page of each segment is zeroed. Order and times are the same. For experiments that do not look at contents: moving them
     /// takes most of the processor's time. What is written for no stream, such as metadata, is written.

@@ -3,11 +3,11 @@
 use super::operation::Ticket;
 use super::places::Places;
 use crate::allocator::{Allocator, BlockRun};
-use crate::format::{Features, Piece, ShardLocation, Superblock, UNIT_BLOCKS};
+use crate::format::{Features, Geometry, Piece, ShardLocation, Superblock, UNIT_BLOCKS};
 use crate::journal::Mark;
 use crate::metadata::Metadata;
 use std::collections::VecDeque;
-use units::Instant;
+use units::{Bytes, Instant};
 
 #[derive(Debug)]
 pub(in crate::core) struct Checkpoints {
@@ -24,6 +24,16 @@ pub(in crate::core) struct Checkpoints {
     pub(in crate::core) features_wanted: Features,
     /// Features that both slots tell of.
     pub(in crate::core) features_told: Features,
+    /// The layout that the next superblock is to tell of: the device has grown.
+    pub(in crate::core) grown: Option<Grown>,
+}
+
+/// A layout for a device that has grown.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::core) struct Grown {
+    pub(in crate::core) geometry: Geometry,
+    /// The unit in which a partition table of the device counts.
+    pub(in crate::core) table_sector: Bytes,
 }
 
 #[derive(Debug)]
@@ -91,6 +101,7 @@ impl Checkpoints {
             waiters: Vec::new(),
             features_wanted: Features::default(),
             features_told: Features::default(),
+            grown: None,
         };
         let geometry = &superblock.geometry;
         for piece in metadata.shards().flat_map(|(_, shard)| &shard.location.pieces) {
