@@ -152,8 +152,9 @@ impl Journal {
     pub fn seal(&mut self, last: u64, kept: u64) -> Option<Batch> {
         let room = self.ring.saturating_sub(self.used() + kept);
         let ahead = self.ring - self.next.position.offset;
-        // As long as it may be; else up to the end of the ring, so that nothing is wasted; else at its start.
-        let limits = [MAX_BATCH, ahead.min(room), room.saturating_sub(ahead)];
+        // Up to the end of the ring, so that no more is wasted than one transaction would take: what holds changes back counts what is
+        // used and pending, and not what is wasted later. Else at its start.
+        let limits = [MAX_BATCH.min(ahead).min(room), room.saturating_sub(ahead)];
         let (fitting, wasted) = limits.into_iter().find_map(|longest| self.fitting(longest, last, room))?;
         let &(length, last_lsn) = self.transactions.get(fitting - 1)?;
         let content = ((HEADER + length) as u64).next_multiple_of(BLOCK);

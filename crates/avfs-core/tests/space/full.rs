@@ -300,3 +300,12 @@ proptest! {
         prop_assert!(left < next_to_nothing(192), "{} bytes are left", left);
     }
 }
+
+/// A batch that was one block longer than what was left to the end of the ring wasted 4 MiB of 16. Then there was no room for what the
+/// running checkpoint waited for, and clients that are held back while the log is nearly full waited for ever.
+#[test]
+fn the_end_of_the_ring_is_not_wasted_when_the_log_runs_full() {
+    let (left, failure) = left_when_refused(192, &[36864], 6, 0);
+    assert_eq!(failure, None);
+    assert!(left < next_to_nothing(192), "{left} bytes are left");
+}
