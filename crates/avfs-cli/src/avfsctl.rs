@@ -3,6 +3,7 @@
 mod asking;
 mod check;
 mod clients;
+mod clone;
 mod columns;
 mod events;
 mod frag;
@@ -20,6 +21,7 @@ mod streams;
 mod times;
 mod top;
 mod trace;
+mod usage;
 mod volumes;
 
 use crate::calibrate::{self, Found, Kept};
@@ -71,6 +73,8 @@ enum Command {
     },
     /// Say in one word how volumes are, with an exit code for a monitor
     Check(check::Arguments),
+    /// Copy a file, or a directory with all that is below it, at once: the copy shares its space
+    Clone(clone::Arguments),
     /// Show what happened to those who play: who was late, refused or lost its promise, and why
     Events(events::EventsArguments),
     /// Show where a file lies on the device
@@ -131,6 +135,8 @@ enum Command {
     /// Record what the scheduler of a volume is asked and what its device does, show it, and export it for Perfetto
     #[command(subcommand)]
     Trace(trace::Command),
+    /// Show how much space files have, alone and together with their copies, and how much their deletion frees
+    Usage(usage::Arguments),
     /// Say what made a file late: another stream, best effort, seeks, a slow disk, too many streams, or the client itself
     Why(events::WhyArguments),
 }
@@ -185,6 +191,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
             }
         }
         Command::Check(arguments) => code = check::run(&mut output, arguments)?,
+        Command::Clone(arguments) => clone::run(arguments)?,
         Command::Frag(arguments) => frag::run(&mut output, arguments)?,
         Command::Grow { volume } => grow(&mut output, &Volume::find(volume)?)?,
         Command::Holder(arguments) => holder::run(&mut output, arguments)?,
@@ -205,6 +212,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
         Command::Streams(arguments) => streams::run(&mut output, arguments)?,
         Command::Top(arguments) => top::run(&mut output, arguments)?,
         Command::Trace(command) => trace::run(&mut output, command)?,
+        Command::Usage(arguments) => usage::run(&mut output, arguments)?,
         Command::Why(arguments) => events::why(&mut output, arguments)?,
         Command::Sync { volume } => match Volume::find(volume)?.ask(&Request::Sync {})? {
             Answer::Done {} => {}

@@ -3,8 +3,8 @@
 //! **For:** choosing free blocks so that a recording lies in few long runs, small files lie together, and metadata
 //! stays out of the recorders' way; counting the space that was claimed for data not yet placed. **Excludes:** what
 //! the blocks hold, and durability: nothing here is persistent; at mount the extents of all inodes are
-//! [marked used](Allocator::mark_used). **State:** one [`Allocator`] for each volume, owned by its core.
-//! **Invariants:** a block is handed out only while free; as long as one block is free a request for file data
+//! [marked used](Allocator::mark_used), and what several have is [counted](Allocator::mark_used_again). **State:** one [`Allocator`] for each volume, owned by its core.
+//! **Invariants:** a block is handed out only while free, and taken back only when its last owner has given it up; as long as one block is free a request for file data
 //! succeeds; the same calls lead to the same answers.
 //!
 //! Addresses are block numbers from the start of the data area. A *unit* is 2048 blocks (8 MiB), a *zone* 8192
@@ -14,11 +14,13 @@
 
 mod bits;
 mod run;
+mod shares;
 mod space;
 mod windows;
 
 use crate::error::Error;
 pub use run::{BLOCKS_PER_UNIT, BlockRun, Owner};
+pub(crate) use shares::Shares;
 use space::Space;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -134,6 +136,7 @@ impl Room {
 /// The free space of a volume and the claims on it.
 pub struct Allocator {
     space: Space,
+    shares: Shares,
     windows: Windows,
     /// Owners of small files and the unit each used last, newest first.
     small_owners: VecDeque<(Owner, usize)>,
@@ -162,6 +165,7 @@ impl Allocator {
     fn with_zones(total_units: u64, zone_units: usize) -> Self {
         Self {
             space: Space::new(total_units as usize, zone_units),
+            shares: Shares::default(),
             windows: Windows::default(),
             small_owners: VecDeque::new(),
             small_zone: None,
@@ -187,16 +191,55 @@ impl Allocator {
         }
     }
 
-    /// Takes blocks back.
+    /// The same where they may be another extent's already: then that one and this one share them.
     ///
     /// # Errors
-    /// [`DoubleFree`] when one of them is free already or outside the volume; nothing is changed then.
+    /// [`Overlap`] when one of them is outside the volume; nothing is changed then.
+    pub fn mark_used_again(&mut self, run: BlockRun) -> Result<(), Overlap> {
+        if !self.space.contains(run) {
+            return Err(Overlap { run, block: run.start.max(self.space.total_blocks()) });
+        }
+        let mut at = run.start;
+        while at < run.end() {
+            let rest = BlockRun { start: at, count: run.end() - at };
+            let free = self.space.find(rest, true).unwrap_or(run.end());
+            if at < free {
+                self.shares.add(BlockRun { start: at, count: free - at });
+            }
+            let rest = BlockRun { start: free, count: run.end() - free };
+            at = self.space.find(rest, false).unwrap_or(run.end());
+            self.space.set(BlockRun { start: free, count: at - free }, false);
+        }
+        Ok(())
+    }
+
+    /// One owner more of used blocks.
+    pub fn share(&mut self, run: BlockRun) {
+        debug_assert!(self.first_outside_or(run, true).is_none(), "{run}: shared and free");
+        self.shares.add(run);
+    }
+
+    /// One owner less of used blocks. Returns what has none left, and is to be [freed](Self::free) in time.
+    pub fn give_up(&mut self, run: BlockRun) -> Vec<BlockRun> {
+        if self.shares.is_empty() { vec![run] } else { self.shares.remove(run) }
+    }
+
+    /// Blocks that have several owners.
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Takes blocks back that have no owner left.
+    ///
+    /// # Errors
+    /// [`DoubleFree`] when one of them is free already, shared, or outside the volume; nothing is changed then.
     ///
     /// # Panics
     /// On the same condition, where debug assertions are on: to free twice is a bug of the caller, and the
     /// second owner of those blocks would lose data.
     pub fn free(&mut self, run: BlockRun) -> Result<(), DoubleFree> {
-        match self.first_outside_or(run, true) {
+        let shared = self.shares.within(run).next().map(|(shared, _)| shared.start);
+        match self.first_outside_or(run, true).or(shared) {
             Some(block) => {
                 let error = DoubleFree { run, block };
                 debug_assert!(false, "{error}");

@@ -122,8 +122,8 @@ impl ExtentMap {
         }
     }
 
-    /// Maps the blocks of `extent`, replacing what was there. Device blocks that no longer hold any part of the
-    /// file go to `freed`; a change of state in place (same device blocks) frees nothing.
+    /// Maps the blocks of `extent`, replacing what was there. What was mapped elsewhere on the device goes to `freed`, also if the file has
+    /// it at another place: it has it once less. A change of state in place (same device blocks) frees nothing.
     pub fn insert(&mut self, extent: Extent, freed: &mut Vec<BlockRun>) {
         let mut first = self.index_after(extent.logical);
         let mut end = first;
@@ -132,7 +132,11 @@ impl ExtentMap {
             head = head.or(old.clip(0, extent.logical));
             tail = old.clip(extent.logical_end(), u64::MAX);
             let gone = old.clip(extent.logical, extent.logical_end());
-            gone.into_iter().for_each(|gone| subtract(gone.run(), extent.run(), freed));
+            // A part of the file that was there before goes on to be had once, and no more.
+            let stays = |gone: &Extent| {
+                extent.clip(gone.logical, gone.logical_end()).is_some_and(|new| new.start == gone.start)
+            };
+            freed.extend(gone.filter(|gone| !stays(gone)).map(|gone| gone.run()));
             end += 1;
         }
         let mut merged = extent;
@@ -170,20 +174,6 @@ impl ExtentMap {
             self.extents.drain(first..end);
             self.extents.insert_from_slice(first, with);
         }
-    }
-}
-
-/// What is left of `run` without `taken`.
-fn subtract(run: BlockRun, taken: BlockRun, left: &mut Vec<BlockRun>) {
-    let end = run.start + run.count;
-    let taken_end = taken.start + taken.count;
-    let head = end.min(taken.start).saturating_sub(run.start);
-    if head > 0 {
-        left.push(BlockRun { start: run.start, count: head });
-    }
-    let tail_start = run.start.max(taken_end);
-    if tail_start < end {
-        left.push(BlockRun { start: tail_start, count: end - tail_start });
     }
 }
 

@@ -69,6 +69,11 @@ impl Features {
         self.read_only_compatible & !KNOWN_FEATURES.read_only_compatible == 0
     }
 
+    /// Features of the incompatible group alone.
+    pub const fn incompatible(incompatible: u64) -> Self {
+        Self { compatible: 0, read_only_compatible: 0, incompatible }
+    }
+
     /// These features and the others.
     #[must_use]
     pub const fn with(self, others: Self) -> Self {
@@ -84,6 +89,11 @@ impl Features {
         self.with(others) == self
     }
 
+    /// Whether extents may share blocks.
+    pub fn may_share(&self) -> bool {
+        self.incompatible & SHARED_EXTENTS != 0
+    }
+
     /// Whether the [protective partition table](crate::partition_table) belongs before the volume.
     pub fn has_table(&self) -> bool {
         self.compatible & PROTECTIVE_TABLE != 0
@@ -97,11 +107,14 @@ pub const INODE_FLAGS: u64 = 1;
 /// Incompatible: pieces of metadata may lie in units beside file data. Set when the first does; not taken away again.
 pub const SHARED_UNITS: u64 = 2;
 
+/// Incompatible: extents may share blocks. Told before the first does; not taken away again.
+pub const SHARED_EXTENTS: u64 = 4;
+
 /// The features this code knows.
 pub const KNOWN_FEATURES: Features = Features {
     compatible: PROTECTIVE_TABLE,
     read_only_compatible: 0,
-    incompatible: INODE_FLAGS | SHARED_UNITS,
+    incompatible: INODE_FLAGS | SHARED_UNITS | SHARED_EXTENTS,
 };
 
 /// A contiguous structure on the device, its checksum kept by whoever points at it. `copy` is a second one, in

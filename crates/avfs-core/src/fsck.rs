@@ -127,7 +127,9 @@ fn inspect(device: &dyn Device, mode: Mode, is_protected: bool) -> Result<Report
     report.findings.extend_from_slice(&loaded.findings);
     report.replayed = loaded.replayed;
     let (copies, log) = (loaded.copies, loaded.log);
-    let mut patient = Patient::new(loaded.metadata, best.geometry, &loaded.whole, loaded.places, loaded.lost);
+    let may_share = best.features.may_share();
+    let mut patient =
+        Patient::new(loaded.metadata, best.geometry, may_share, &loaded.whole, loaded.places, loaded.lost);
     patient.treat();
     report.inodes = patient.metadata.inodes();
     report.orphans = patient.metadata.orphans().len() as u64;

@@ -10,6 +10,7 @@ use crate::format::{
 use crate::inode::Name;
 use crate::journal::{Behind, Journal, batches_behind, read_log};
 use crate::metadata::{Contradiction, Metadata};
+use crate::ranges::RangeSet;
 use crate::superblocks::{NoVolume, Superblocks};
 use crate::tree::{self, TreeError};
 use avfs_io::IoError;
@@ -44,7 +45,7 @@ pub enum RecoveryError {
     /// The log does not fit the shards.
     #[error("the log contradicts the metadata ({0}): run fsck.avfs")]
     Contradiction(#[from] Contradiction),
-    /// Two inodes have the same space.
+    /// Two inodes have the same space, on a volume on which none may.
     #[error("inode {ino}: {overlap}: run fsck.avfs")]
     Overlap {
         /// The second one.
@@ -235,12 +236,17 @@ fn recover_from(device: &dyn Device, superblock: Superblock) -> Result<Recovered
     }
     tree::check(&metadata)?;
     let mut allocator = Allocator::new(superblock.geometry.units);
+    let mut own = RangeSet::default();
     for run in metadata_runs(&superblock, &metadata) {
         allocator.mark_used(run).map_err(|overlap| RecoveryError::Overlap { ino: Ino(0), overlap })?;
+        own.insert(run.start..run.end());
     }
     for (ino, inode) in metadata.iter() {
-        for extent in inode.extents().into_iter().flat_map(|extents| extents.iter()) {
-            allocator.mark_used(extent.run()).map_err(|overlap| RecoveryError::Overlap { ino, overlap })?;
+        for run in inode.extents().into_iter().flat_map(|extents| extents.iter()).map(|extent| extent.run()) {
+            // Files may share with each other, and none with metadata.
+            let may_share = superblock.features.may_share() && !own.overlaps(run.start..run.end());
+            let marked = if may_share { allocator.mark_used_again(run) } else { allocator.mark_used(run) };
+            marked.map_err(|overlap| RecoveryError::Overlap { ino, overlap })?;
         }
     }
     let journal = Journal::new(&superblock, replay.end, replay.bytes);

@@ -7,7 +7,8 @@
 use crate::audience::Audience;
 use crate::config::Config;
 use crate::core::{
-    Cancellation, Core, CoreOptions, HANDED_OVER_BYTES, Operation, Outcome, Ticket, WritePlan, WriteStart,
+    Cancellation, CopyPart, Core, CoreOptions, HANDED_OVER_BYTES, Operation, Outcome, Sharing, Ticket,
+    WritePlan, WriteStart,
 };
 use crate::device::{scheduler_config, with_shares};
 use crate::error::{Error, Result};
@@ -527,6 +528,34 @@ impl SimVolume {
     /// As the volume says.
     pub fn allocate(&mut self, handle: HandleId, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
         self.done(Operation::Allocate { handle, offset, length, mode })
+    }
+
+    /// Copies all of a range, as far as the source goes: what can be shared is, and the rest is read and written.
+    ///
+    /// # Errors
+    /// As the volume says, when nothing is copied.
+    pub fn copy(&mut self, copy: CopyRange) -> Result<u64> {
+        let mut rest = copy;
+        loop {
+            let part = match self.core.copy_part(&rest) {
+                Ok(CopyPart::Nothing) => Ok(0),
+                Ok(CopyPart::Shared(_)) => match self.complete(Operation::Share(Sharing::new(rest))) {
+                    Outcome::Count(result) => result,
+                    other => panic!("a copy ended as {other:?}"),
+                },
+                Ok(CopyPart::Bytes(length)) => {
+                    let read = self.read(rest.from, rest.from_offset, length.min(1 << 20) as usize);
+                    read.and_then(|data| self.write(rest.to, rest.to_offset, &data))
+                }
+                Err(error) => Err(error),
+            };
+            match part {
+                Ok(0) => return Ok(copy.length - rest.length),
+                Ok(copied) => rest = rest.behind(copied as u64),
+                Err(error) if rest.length == copy.length => return Err(error),
+                Err(_) => return Ok(copy.length - rest.length),
+            }
+        }
     }
 
     /// See truncate(2), chmod(2), chown(2), utimensat(2).

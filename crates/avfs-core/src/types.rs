@@ -372,6 +372,49 @@ pub struct LayoutReport {
     pub pending: Vec<PendingReport>,
 }
 
+/// A copy of a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRange {
+    /// Source, open for reading.
+    pub from: HandleId,
+    /// First byte there.
+    pub from_offset: u64,
+    /// Target, open for writing.
+    pub to: HandleId,
+    /// First byte there.
+    pub to_offset: u64,
+    /// Bytes, at most.
+    pub length: u64,
+}
+
+impl CopyRange {
+    /// What is left of it behind its first `bytes`.
+    #[must_use]
+    pub fn behind(self, bytes: u64) -> Self {
+        Self {
+            from_offset: self.from_offset + bytes,
+            to_offset: self.to_offset + bytes,
+            length: self.length - bytes,
+            ..self
+        }
+    }
+}
+
+/// What files take of the device, for `avfsctl usage`. All in bytes but `files`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct UsageReport {
+    /// How many regular files.
+    pub files: u64,
+    /// Their lengths together.
+    pub size_bytes: u64,
+    /// Space that one file has alone, at one place in it.
+    pub own_bytes: u64,
+    /// Space that files share, among themselves or with others, as often as these have it.
+    pub shared_bytes: u64,
+    /// Space that is free when all of them are deleted.
+    pub freed_bytes: u64,
+}
+
 /// Figures of a mounted volume, for `avfsctl info`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VolumeReport {

@@ -10,7 +10,8 @@
 use crate::audience::{self, Audience};
 use crate::config::{Config, DeviceConfig};
 use crate::core::{
-    Cancellation, Core, CoreOptions, Operation, Outbox, Outcome, Ticket, WritePlan, WriteStart,
+    Cancellation, CopyPart, Core, CoreOptions, Operation, Outbox, Outcome, Sharing, Ticket, Usage, WritePlan,
+    WriteStart,
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
@@ -1142,23 +1143,64 @@ impl Volume {
         self.with(|core| core.seek(handle, offset, seek))
     }
 
-    /// Copies up to 8 MiB from one file to another; the caller goes on with the rest.
-    pub fn copy_range(
-        self: &Arc<Self>,
-        from: HandleId,
-        from_offset: u64,
-        to: HandleId,
-        to_offset: u64,
-        length: u64,
-        done: Done<usize>,
-    ) {
+    /// Copies the first part of a range from one file to another: of what can share its place as much as one turn does, of the rest up to
+    /// 8 MiB. The caller goes on with the rest.
+    pub fn copy_range(self: &Arc<Self>, copy: CopyRange, done: Done<usize>) {
+        self.copy_on(copy, 0, done);
+    }
+
+    /// Goes on with a copy of which so many bytes are done.
+    fn copy_on(self: &Arc<Self>, copy: CopyRange, copied: usize, done: Done<usize>) {
+        let part = self.with(|core| core.copy_part(&copy));
         let volume = Arc::clone(self);
-        let length = length.min(avfs_io::pool::MAX_BUFFER as u64) as usize;
-        let copy = move |read: Result<ReadData>| match read {
-            Ok(data) => volume.write(to, to_offset, &data.to_vec(), None, done),
+        let is_shared = matches!(part, Ok(CopyPart::Shared(_)));
+        let then: Done<usize> = Box::new(move |result| match result {
+            Ok(0) => done(Ok(copied)),
+            Ok(now) => {
+                let (rest, copied) = (copy.behind(now as u64), copied + now);
+                // A part of a block before the rest or behind it goes along.
+                let goes_on = if is_shared { rest.length < BLOCK } else { (now as u64) < BLOCK };
+                if goes_on && rest.length > 0 {
+                    volume.copy_on(rest, copied, done);
+                } else {
+                    done(Ok(copied));
+                }
+            }
+            Err(_) if copied > 0 => done(Ok(copied)),
             Err(error) => done(Err(error)),
-        };
-        self.read(from, from_offset, length, Box::new(copy));
+        });
+        match part {
+            Ok(CopyPart::Nothing) => then(Ok(0)),
+            Ok(CopyPart::Shared(_)) => {
+                self.shared.start(Continuation::Count(then), Operation::Share(Sharing::new(copy)));
+            }
+            Ok(CopyPart::Bytes(length)) => {
+                let length = length.min(avfs_io::pool::MAX_BUFFER as u64) as usize;
+                let volume = Arc::clone(self);
+                let write = move |read: Result<ReadData>| match read {
+                    Ok(data) => volume.write(copy.to, copy.to_offset, &data.to_vec(), None, then),
+                    Err(error) => then(Err(error)),
+                };
+                self.read(copy.from, copy.from_offset, length, Box::new(write));
+            }
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    /// What the files take that are reached by a name, or those below it if it is a directory's.
+    pub fn usage(&self, ino: Ino) -> Result<UsageReport> {
+        let mut usage = Usage::default();
+        let mut directories = vec![ino];
+        self.with(|core| core.count_usage(ino, &mut usage))?;
+        while let Some(directory) = directories.pop() {
+            let mut cookie = Some(0);
+            while let Some(from) = cookie {
+                // So many at a time: others come between.
+                cookie =
+                    self.with(|core| core.count_usage_below(directory, from, &mut directories, &mut usage));
+            }
+        }
+        Ok(self.with(|core| core.usage(usage)))
     }
 
     // Directories.

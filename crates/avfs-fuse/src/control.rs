@@ -13,7 +13,8 @@ use crate::mount::DeviceNumber;
 use avfs_core::events::{EventReport, StreamsReport};
 use avfs_core::free_space::FreeSpaceReport;
 use avfs_core::types::{
-    AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, VolumeReport,
+    AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, UsageReport,
+    VolumeReport,
 };
 use avfs_io::trace::Part;
 use rustix::fs::{FlockOperation, flock};
@@ -61,6 +62,11 @@ const MAX_OTHERS: usize = 64;
 pub enum Request {
     /// Where a file lies on the device.
     Extents {
+        /// Its inode number.
+        ino: u64,
+    },
+    /// What a file takes of the device, or all files below a directory.
+    Usage {
         /// Its inode number.
         ino: u64,
     },
@@ -125,7 +131,7 @@ impl Request {
             Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
             Self::Trace { .. } => false,
             // All of a large volume's space is looked through, a little at a time.
-            Self::FreeSpace {} => true,
+            Self::FreeSpace {} | Self::Usage { .. } => true,
             Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} | Self::SetLabel { .. } => true,
             Self::Reload {} | Self::ResizeCache { .. } | Self::Grow {} => true,
         }
@@ -137,6 +143,7 @@ impl Request {
             Self::Remount { .. } | Self::SetLabel { .. } | Self::Reload {} | Self::ResizeCache { .. } => true,
             Self::Grow {} => true,
             Self::Info {} | Self::Extents { .. } | Self::ExplainPolicy { .. } | Self::Events { .. } => false,
+            Self::Usage { .. } => false,
             Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} | Self::Trace { .. } => false,
         }
     }
@@ -154,6 +161,8 @@ impl Request {
 pub enum Answer {
     /// To [`Request::Extents`].
     Extents(LayoutReport),
+    /// To [`Request::Usage`].
+    Usage(UsageReport),
     /// To [`Request::Info`].
     Info(Box<Info>),
     /// To [`Request::Events`].

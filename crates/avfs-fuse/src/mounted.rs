@@ -371,6 +371,7 @@ impl Answering {
         let done = |result: Result<(), avfs_core::Error>| result.map_or_else(refuse, |()| Answer::Done {});
         match request {
             Request::Extents { ino } => volume.layout(Ino(ino)).map_or_else(refuse, Answer::Extents),
+            Request::Usage { ino } => volume.usage(Ino(ino)).map_or_else(refuse, Answer::Usage),
             Request::ExplainPolicy { ino } => {
                 volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy)
             }

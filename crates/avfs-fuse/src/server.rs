@@ -7,7 +7,7 @@ use crate::mount::ROOT_NAME;
 use crate::protocol::{self, CACHE_LIFETIME, OpenReply};
 use avfs_core::Error;
 use avfs_core::types::{
-    Attributes, Caller, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
+    Attributes, Caller, CopyRange, DirectoryEntry, Entry, FileKind, HandleId, Opened, ReadData, ReadSlice,
     SetAttributes, SetTime, XattrFlags,
 };
 use avfs_core::volume::{Done, Volume};
@@ -298,7 +298,15 @@ impl Filesystem for Server {
                 if caller.uid != 0 {
                     volume.drop_privileges(to_node, caller);
                 }
-                volume.copy_range(from, how.off_in, to, how.off_out, how.len, done);
+                let copy = CopyRange {
+                    from,
+                    from_offset: how.off_in,
+                    to,
+                    to_offset: how.off_out,
+                    // The answer has 32 bits; whole blocks go on being whole.
+                    length: how.len.min(u64::from(u32::MAX - 4095)),
+                };
+                volume.copy_range(copy, done);
             }
             Operation::Sync => volume.sync(self.done("syncfs", node, reply, |reply, ()| reply.ok())),
             Operation::Ioctl { how, input } => {

@@ -73,7 +73,8 @@ impl Core {
         }
         if let Some(file) = self.data.files.get(&ino) {
             attributes.size = file.size;
-            attributes.blocks += file.delayed.total() * (BLOCK / 512);
+            // What goes elsewhere has an extent as well.
+            attributes.blocks += (file.delayed.total() - file.displaced.total()) * (BLOCK / 512);
             attributes.blocks -= file.reserved.total() * (BLOCK / 512);
             if let Some(touched) = file.touched {
                 attributes.atime = touched.atime.unwrap_or(attributes.atime);

@@ -8,7 +8,7 @@ use super::state::Core;
 use super::state::cache::CacheBlock;
 use super::state::file::FileState;
 use super::state::outbox::Purpose;
-use crate::allocator::BlockRun;
+use crate::allocator::{BlockRun, Shares};
 use crate::format::BLOCK;
 use crate::ranges::RangeSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,13 +54,22 @@ impl Core {
         placed
     }
 
-    /// Every block has exactly one owner or is free, and every claim one page that needs it.
+    /// Every block has as many owners as are counted or is free, and every claim one page that needs it.
     fn audit_space(&self) -> Findings {
         let mut owned: Vec<(BlockRun, String)> = Vec::new();
-        for (ino, inode) in self.metadata.iter() {
+        let mut owners = Shares::default();
+        for (_, inode) in self.metadata.iter() {
             let extents = inode.extents().into_iter().flat_map(|extents| extents.iter());
-            owned.extend(extents.map(|extent| (extent.run(), format!("inode {ino}"))));
+            extents.for_each(|extent| owners.add(extent.run()));
         }
+        owned.extend(owners.iter().map(|(run, _)| (run, "files".into())));
+        let shared = owners.iter().filter(|&(_, times)| times > 1).map(|(run, times)| (run, times - 1));
+        let (shared, counted): (Vec<_>, Vec<_>) =
+            (shared.collect(), self.space.allocator.shares().iter().collect());
+        ensure!(shared == counted, "files share {shared:?}, counted {counted:?}");
+        let mut leaving = Shares::default();
+        self.space.leaving.all().for_each(|run| leaving.add(run));
+        ensure!(leaving == *self.space.leaving.runs(), "{leaving:?} are given up, counted otherwise");
         owned.extend(self.checkpoints.places.owned().map(|run| (run, "metadata".into())));
         let freed = self.space.freed.iter().map(|&(_, run)| run).chain(self.space.busy.values().copied());
         owned.extend(freed.clone().map(|run| (run, "freed".into())));
@@ -138,6 +147,25 @@ impl Core {
             "{bytes} bytes are being written, counted {}",
             self.writeback.bytes
         );
+        let mut written = RangeSet::default();
+        for (purpose, run) in self.requests.in_flight.placed() {
+            if let Purpose::Load { ino, block, start, .. } = purpose {
+                let page = self.data.cache.get(*block).map_or(0, |block| (block.start + start) / BLOCK);
+                let extent = self.metadata.get(*ino).and_then(|inode| inode.extents()?.at(page));
+                let is_there =
+                    extent.is_some_and(|extent| extent.start + (page - extent.logical) == run.start);
+                ensure!(is_there, "inode {ino}: {run} are read for page {page}, which lies elsewhere");
+            } else {
+                let taken = written.overlaps(run.start..run.end());
+                ensure!(!taken, "{run} are written twice at one time");
+                written.insert(run.start..run.end());
+            }
+        }
+        for (purpose, run) in self.requests.in_flight.placed() {
+            let reads = matches!(purpose, Purpose::Load { .. });
+            let is_written = reads && written.overlaps(run.start..run.end());
+            ensure!(!is_written, "{run} are read and written at one time");
+        }
         let requests = self.requests.in_flight.purposes().filter(|purpose| match purpose {
             Purpose::Load { bounce, .. } => bounce.is_some(),
             Purpose::Data { .. } => true,
@@ -279,6 +307,10 @@ impl Core {
                     let used = self.is_page_in_use(ino, page);
                     ensure!(used, "inode {ino}: page {page} is promised space that nothing needs");
                 }
+            }
+            for page in self.shared_pages(ino, 0..u64::MAX).iter().flatten() {
+                let stays = self.is_page_in_use(ino, page) && !file.displaced.covers(page..page + 1);
+                ensure!(!stays, "inode {ino}: page {page} is to be written where others have it, too");
             }
             for range in file.reserved.iter() {
                 let unwritten = extents.into_iter().flat_map(|map| map.range(range.start, range.end));

@@ -15,9 +15,10 @@ use std::ops::Range;
 use units::{Ino, Now};
 
 impl Core {
-    /// Claims space for the pages of `from..end` that have none.
+    /// Claims space for the pages of `from..end` that have none of their own.
     pub(super) fn claim(&mut self, ino: Ino, from: u64, end: u64) -> Result<()> {
         let pages = from / BLOCK..end.div_ceil(BLOCK);
+        let shared = self.shared_pages(ino, pages.clone());
         let Some(file) = self.data.files.get_mut(&ino) else { return Err(Error::Stale) };
         let mut wanted: SmallVec<[Range<u64>; 2]> = SmallVec::new();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
@@ -28,12 +29,14 @@ impl Core {
                 at = extent.logical_end();
             }
             wanted.push(at..gap.end);
+            wanted.extend(shared.within(gap));
         }
         let blocks: u64 = wanted.iter().map(|range| range.end - range.start).sum();
         if blocks > 0 {
             self.space.allocator.claim(blocks)?;
             file.claimed += blocks;
             for range in wanted {
+                shared.within(range.clone()).for_each(|shared| file.displaced.insert(shared));
                 file.delayed.insert(range);
             }
         }
@@ -78,28 +81,32 @@ impl Core {
     /// Before a file grows to `new_end`, with bytes from `new_start` on, from inside a page that has a place on the device. What
     /// that page holds behind the old end must be replaced there, by zeros or by those bytes, before the new size is recorded.
     /// False when there is no memory.
-    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> bool {
-        let Some(file) = self.data.files.get(&ino) else { return true };
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the page is to be written elsewhere.
+    pub(super) fn zero_tail(&mut self, now: Now, ino: Ino, new_start: u64, new_end: u64) -> Result<bool> {
+        let Some(file) = self.data.files.get(&ino) else { return Ok(true) };
         let size = file.size;
         if size.is_multiple_of(BLOCK) || new_end <= size {
-            return true;
+            return Ok(true);
         }
         let page = size / BLOCK;
         let mapped = self.metadata.get(ino).and_then(|inode| inode.extents()?.at(page));
         if mapped.is_none_or(|extent| extent.unwritten) {
             // Never on the device, or reserved and never written: whatever is cached of it is zero behind the end.
-            return true;
+            return Ok(true);
         }
         let tail_end = page_ceil(size).min(new_start);
         let epoch = file.epoch;
         if tail_end <= size {
             // The write that follows begins before the end, or right behind it.
             self.file_mut(ino).tails.push((page, size));
-            return true;
+            return Ok(true);
         }
-        let Some(id) = self.block_for(ino, size, tail_end - size, MAX_BUFFER) else { return false };
+        let Some(id) = self.block_for(ino, size, tail_end - size, MAX_BUFFER) else { return Ok(false) };
+        self.claim_elsewhere(ino, page..page + 1)?;
         self.file_mut(ino).tails.push((page, size));
-        let Some(block) = self.data.cache.get(id) else { return false };
+        let Some(block) = self.data.cache.get(id) else { return Ok(false) };
         // What other clients copy behind the end at this moment becomes part of the file without us.
         let mut zeros = RangeSet::default();
         zeros.insert(block.relative(size, tail_end));
@@ -114,7 +121,7 @@ impl Core {
         }
         self.writeback.files.insert(ino);
         self.schedule_aging(now);
-        true
+        Ok(true)
     }
 
     /// The block that holds `at`, made if there is none.

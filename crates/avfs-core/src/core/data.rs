@@ -20,7 +20,7 @@ use units::{Ino, Now};
 impl Core {
     /// True when no request of the file is on its way. Otherwise the operation is parked, and they are expedited. An office that
     /// saved a file again waited for two seconds until what it had saved before was written beside players.
-    fn is_quiet(&mut self, now: Now, ino: Ino, ticket: Ticket) -> bool {
+    pub(super) fn is_quiet(&mut self, now: Now, ino: Ino, ticket: Ticket) -> bool {
         let idle = self.file_mut(ino).is_idle() && !self.is_filling(ino);
         if !idle {
             self.expedite_all(now, ino);
@@ -79,7 +79,7 @@ impl Core {
             if size < old {
                 self.shrink(ino, size, &mut records);
             } else if size > old {
-                if !self.grow(now, ino, size, &mut records) {
+                if !self.grow(now, ino, size, &mut records)? {
                     self.write_back_for_memory(now);
                     self.wait_for_memory(ticket);
                     return Ok(false);
@@ -122,10 +122,16 @@ impl Core {
     }
 
     /// Lengthens a file. False when there is no memory to zero its last page in.
-    fn grow(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) -> bool {
-        if !self.zero_tail(now, ino, size, size) {
-            return false;
+    fn grow(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) -> Result<bool> {
+        if !self.zero_tail(now, ino, size, size)? {
+            return Ok(false);
         }
+        self.set_longer(now, ino, size, records);
+        Ok(true)
+    }
+
+    /// A file is longer from now on: what lay behind its end is taken care of.
+    pub(super) fn set_longer(&mut self, now: Now, ino: Ino, size: u64, records: &mut Vec<Record>) {
         let file = self.file_mut(ino);
         file.size = size;
         file.append_end = size;
@@ -135,12 +141,11 @@ impl Core {
             self.writeback.files.insert(ino);
             self.schedule_aging(now);
         }
-        true
     }
 
     /// Forgets what is cached of a range, dirty or not, and the claims for it. Bytes of pages that are only partly in
     /// the range become zeros where they are cached.
-    fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
+    pub(super) fn drop_cached(&mut self, ino: Ino, range: Range<u64>) {
         let file = self.file_mut(ino);
         let first = file.block_before(range.start).map_or(range.start, |(start, _)| start);
         if range.end == u64::MAX {
@@ -248,19 +253,27 @@ impl Core {
         let size = self.file_mut(ino).size;
         let grows = matches!(mode, AllocateMode::Extend | AllocateMode::ZeroRange) && end > size;
         let zeroes = !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        let whole = offset.div_ceil(BLOCK)..end / BLOCK;
+        let pages = offset / BLOCK..end.div_ceil(BLOCK);
         if mode != AllocateMode::PunchHole {
             // Refused before anything has changed: what is zeroed below gives its claims back before they are needed.
-            let gaps = self.unreserved(ino, offset / BLOCK..end.div_ceil(BLOCK))?;
-            let wanted = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            let gaps = self.unreserved(ino, pages.clone())?;
+            let mut wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            // What others have, too, is given up, and reserved anew.
+            wanted += if zeroes { self.wanted_elsewhere(ino, pages.clone()) } else { 0 };
+            self.space.allocator.claim(wanted)?;
+            self.space.allocator.unclaim(wanted);
+        } else {
+            let wanted =
+                self.wanted_elsewhere(ino, pages.clone()) - self.wanted_elsewhere(ino, whole.clone());
             self.space.allocator.claim(wanted)?;
             self.space.allocator.unclaim(wanted);
         }
-        if zeroes && !self.zero_edges(now, ino, offset..end) {
+        if zeroes && !self.zero_edges(now, ino, offset..end)? {
             self.write_back_for_memory(now);
             self.wait_for_memory(ticket);
             return Ok(false);
         }
-        let whole = offset.div_ceil(BLOCK)..end / BLOCK;
         if zeroes && whole.start < whole.end {
             self.drop_cached(ino, whole.start * BLOCK..whole.end * BLOCK);
             self.stop_expecting(ino, whole.clone());
@@ -269,11 +282,19 @@ impl Core {
                 records.push(Record::Unmap { ino, from: whole.start, to: whole.end });
             } else if let Some(extents) = self.metadata.get(ino).and_then(|inode| inode.extents()) {
                 let written = extents.range(whole.start, whole.end).filter(|extent| !extent.unwritten);
-                records.extend(
-                    written
-                        .take(self.steps_left())
-                        .map(|extent| Record::Map { ino, extent: Extent { unwritten: true, ..extent } }),
-                );
+                for extent in written.take(self.steps_left()) {
+                    let shared = self.shared_pages_of(&extent);
+                    for kept in shared.gaps(extent.logical..extent.logical_end()) {
+                        let kept = extent.clip(kept.start, kept.end);
+                        let unwritten = kept.map(|extent| Extent { unwritten: true, ..extent });
+                        records.extend(unwritten.map(|extent| Record::Map { ino, extent }));
+                    }
+                    records.extend(shared.iter().map(|pages| Record::Unmap {
+                        ino,
+                        from: pages.start,
+                        to: pages.end,
+                    }));
+                }
                 self.take_steps(records.len() as u32);
             }
             self.transact(now, &records)?;
@@ -284,7 +305,6 @@ impl Core {
             }
         }
         if mode != AllocateMode::PunchHole {
-            let pages = offset / BLOCK..end.div_ceil(BLOCK);
             if !self.preallocate(now, ino, pages.clone())? {
                 self.go_on_later(ticket);
                 return Ok(false);
@@ -292,7 +312,7 @@ impl Core {
             self.stop_expecting(ino, pages);
         }
         let mut records = Vec::new();
-        if grows && !self.grow(now, ino, end, &mut records) {
+        if grows && !self.grow(now, ino, end, &mut records)? {
             self.write_back_for_memory(now);
             self.wait_for_memory(ticket);
             return Ok(false);
@@ -312,7 +332,7 @@ impl Core {
 
     /// Zeros in the parts of pages at both ends of a range, where there is anything but zeros. False when there is no
     /// memory.
-    fn zero_edges(&mut self, now: Now, ino: Ino, range: Range<u64>) -> bool {
+    fn zero_edges(&mut self, now: Now, ino: Ino, range: Range<u64>) -> Result<bool> {
         let size = self.file_mut(ino).size;
         let end = range.end.min(size);
         let head = range.start..page_ceil(range.start).min(end);
@@ -338,15 +358,20 @@ impl Core {
                 None if !written => continue,
                 None => match self.make_block(ino, edge.start, edge.end - edge.start) {
                     Some(id) => id,
-                    None => return false,
+                    None => return Ok(false),
                 },
             };
             let epoch = self.file_mut(ino).epoch;
             let delayed = self.data.files.get(&ino).is_some_and(|file| file.delayed.overlaps(page..page + 1));
-            let Some(block) = self.data.cache.get(id) else { return false };
+            let Some(block) = self.data.cache.get(id) else { return Ok(false) };
             let bytes = block.relative(edge.start, edge.end);
+            let is_written = written || delayed || block.dirty.overlaps(bytes.clone());
+            if is_written {
+                self.claim_elsewhere(ino, page..page + 1)?;
+            }
+            let Some(block) = self.data.cache.get(id) else { return Ok(false) };
             block.memory.zero(bytes.start as usize, (bytes.end - bytes.start) as usize);
-            if written || delayed || block.dirty.overlaps(bytes.clone()) {
+            if is_written {
                 self.data.cache.mark_dirty(id, bytes, now.monotonic, epoch);
                 self.writeback.files.insert(ino);
                 self.schedule_aging(now);
@@ -354,7 +379,7 @@ impl Core {
                 block.valid.insert(bytes);
             }
         }
-        true
+        Ok(true)
     }
 
     /// The pages of a range that have neither a place nor a claim.
@@ -452,6 +477,9 @@ impl Core {
             let beside = touching.filter_map(|page| delayed?.range_of(page));
             beside.chain([gap.clone()]).for_each(|range| pages.insert(range));
         }
+        // What waits to be written elsewhere keeps its place until it is.
+        let displaced = self.data.files.get(&ino).into_iter().flat_map(|file| file.displaced.iter());
+        displaced.for_each(|range| pages.remove(range));
         pages
     }
 }

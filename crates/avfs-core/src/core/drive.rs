@@ -166,6 +166,16 @@ impl Core {
                     }
                 }
             }
+            Operation::Share(sharing) => match self.try_share(now, ticket, sharing) {
+                Progress::Ready(result) => Some(Outcome::Count(result)),
+                Progress::Wait => {
+                    // Until both files are quiet it holds back the one that it waits for.
+                    let files = [sharing.copy.from, sharing.copy.to].map(|handle| self.handle(handle).ok());
+                    let mut files = files.into_iter().flatten().filter(|_| sharing.is_to_be_quiet);
+                    waiting.exclusive = files.find_map(|(ino, _)| self.count_exclusive(ino, ticket));
+                    None
+                }
+            },
             Operation::Allocate { handle, offset, length, mode } => {
                 let (handle, offset, length, mode) = (*handle, *offset, *length, *mode);
                 match self.try_allocate(now, ticket, handle, offset, length, mode) {
@@ -178,17 +188,35 @@ impl Core {
                 }
             }
         };
-        let is_exclusive = waiting.exclusive.is_some();
+        let exclusive_now = waiting.exclusive;
         match outcome {
             Some(_) if matches!(waiting.operation, Operation::Probe(_)) => {}
+            Some(Outcome::Count(Ok(count))) => self.answer_copy(now, ticket, waiting, count),
             Some(outcome) => self.finish(ticket, outcome),
             None => {
                 self.park(ticket, waiting);
             }
         }
-        if let Some(ino) = was_exclusive.filter(|_| !is_exclusive) {
+        if let Some(ino) = was_exclusive.filter(|&ino| exclusive_now != Some(ino)) {
             // What was held back while the file had to be quiet goes on.
             self.wake_file(now, ino);
+        }
+    }
+
+    /// A copy is answered, now or when it is durable.
+    fn answer_copy(&mut self, now: Now, ticket: Ticket, waiting: Waiting, count: usize) {
+        let target = match waiting.operation {
+            Operation::Share(sharing) => Some(sharing.copy.to),
+            _ => None,
+        };
+        let is_durable = |handle| self.handle(handle).is_ok_and(|(_, flags)| flags.contains(OpenFlags::SYNC));
+        match target.filter(|&handle| count > 0 && is_durable(handle)) {
+            Some(handle) => {
+                let operation = Operation::FsyncFile { handle };
+                let waiting = Waiting { operation, stage: Stage::Try, count: Some(count), exclusive: None };
+                self.attempt_sync(now, ticket, waiting);
+            }
+            None => self.finish(ticket, Outcome::Count(Ok(count))),
         }
     }
 

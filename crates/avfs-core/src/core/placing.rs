@@ -54,9 +54,13 @@ impl Core {
         let stream = file.size >= ONE_REQUEST || frame.is_some();
         // Behind the file's previous run, be it recorded or still on its way.
         let recorded = extents.device_block_before(logical);
+        // What is written elsewhere is still recorded where it was.
+        let goes_on = |end: u64| end > 0 && file.displaced.covers(end - 1..end);
         let after = match file.last_placed {
             Some((end, device))
-                if end <= logical && recorded.is_none_or(|_| extents.at(end.saturating_sub(1)).is_none()) =>
+                if end <= logical
+                    && recorded
+                        .is_none_or(|_| extents.at(end.saturating_sub(1)).is_none() || goes_on(end)) =>
             {
                 Some(device)
             }

@@ -64,7 +64,7 @@ impl Core {
         Some(Ok(data))
     }
 
-    fn note_read(&mut self, now: Now, ino: Ino) {
+    pub(super) fn note_read(&mut self, now: Now, ino: Ino) {
         if self.changes_access_time(now, ino) {
             self.touch_file(ino, Some(now.wall), None);
             self.schedule_aging(now);

@@ -117,6 +117,7 @@ impl Core {
     /// True when space is about to become free; what is only reserved is given up for it.
     pub(super) fn is_space_coming(&mut self, now: Now) -> bool {
         self.give_back_all(now);
-        self.space.freed_blocks > 0 || !self.inodes.unreaped.is_empty()
+        // What one owner leaves to another one need not be written elsewhere any more.
+        self.space.freed_blocks > 0 || !self.space.leaving.is_empty() || !self.inodes.unreaped.is_empty()
     }
 }

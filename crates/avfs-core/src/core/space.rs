@@ -14,6 +14,9 @@ impl Core {
     /// Gives back to the allocator what durable records freed, as far as the device does not read or write there.
     pub(super) fn release_freed(&mut self) {
         let durable = self.log.commit.durable_lsn();
+        while self.space.leaving.is_due(durable) && self.take_steps(1) {
+            self.space.leaving.forget_first();
+        }
         while let Some(&(lsn, run)) = self.space.freed.front() {
             if lsn > durable && has(Step::FreedWhenDurable) || !self.take_steps(1) {
                 break;
@@ -78,7 +81,10 @@ impl Core {
 
     /// What durable records freed is given back, as far as one turn goes.
     pub(super) fn go_on_freeing(&mut self) {
-        if self.space.freed.front().is_some_and(|&(lsn, _)| lsn <= self.log.commit.durable_lsn()) {
+        let durable = self.log.commit.durable_lsn();
+        if self.space.freed.front().is_some_and(|&(lsn, _)| lsn <= durable)
+            || self.space.leaving.is_due(durable)
+        {
             self.release_freed();
         }
     }

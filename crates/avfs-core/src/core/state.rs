@@ -10,6 +10,7 @@ pub(super) mod commit;
 pub(super) mod expectation;
 pub(super) mod file;
 pub(super) mod in_flight;
+pub(super) mod leaving;
 pub(super) mod operation;
 pub(super) mod outbox;
 pub(super) mod places;
@@ -22,6 +23,7 @@ use super::state::checkpoints::Checkpoints;
 use super::state::commit::Commit;
 use super::state::file::{FileState, RestingFile};
 use super::state::in_flight::InFlight;
+use super::state::leaving::Leaving;
 use super::state::operation::{Throttled, Ticket, Waiting};
 use super::state::outbox::Outbox;
 use super::state::refused::Refused;
@@ -129,6 +131,8 @@ pub(super) struct Space {
     pub(super) refused: Refused,
     /// Space that is free as soon as the record that freed it is durable.
     pub(super) freed: VecDeque<(u64, BlockRun)>,
+    /// Shared space that an owner gives up.
+    pub(super) leaving: Leaving,
     /// Space that is free as soon as the device does not read or write there any more, by its first block.
     pub(super) busy: BTreeMap<u64, BlockRun>,
     /// Blocks in both.
@@ -283,6 +287,7 @@ impl Core {
                 allocator,
                 refused: Refused::default(),
                 freed: VecDeque::new(),
+                leaving: Leaving::default(),
                 busy: BTreeMap::new(),
                 freed_blocks: 0,
                 turn: 0,

@@ -127,7 +127,7 @@ pub(super) fn failed(waiting: &Waiting) -> Outcome {
     match waiting.operation {
         Operation::Read { .. } => Outcome::Data(Err(Error::Device)),
         Operation::SetAttributes { .. } => Outcome::Attributes(Err(Error::Device)),
-        Operation::Write { .. } => Outcome::Count(Err(Error::Device)),
+        Operation::Write { .. } | Operation::Share(_) => Outcome::Count(Err(Error::Device)),
         _ if waiting.count.is_some() => Outcome::Count(Err(Error::Device)),
         _ => Outcome::Done(Err(Error::Device)),
     }

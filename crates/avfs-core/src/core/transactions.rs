@@ -3,8 +3,8 @@
 //! **For:** applying records, and refusing changes. **Excludes:** making records durable. **State:** none of its own. **Invariants:** facts
 //! change nowhere else; after a failure nothing is written.
 
-use super::state::Core;
 use super::state::operation::{Outcome, Throttled};
+use super::state::{Core, Space};
 use crate::error::{Error, Result};
 use crate::journal::MAX_BATCH;
 use crate::record::Record;
@@ -29,9 +29,13 @@ impl Core {
         }
         self.log.journal.append(records, lsn);
         self.log.commit.record_appended(now.monotonic);
-        for run in gone.into_iter().flat_map(|run| self.space.refused.usable(run)).collect::<Vec<_>>() {
-            self.space.freed_blocks += run.count;
-            self.space.freed.push_back((lsn, run));
+        for run in gone {
+            let Space { allocator, leaving, refused, .. } = &mut self.space;
+            let last = leaving.give_up(allocator, lsn, run);
+            for run in last.into_iter().flat_map(|run| refused.usable(run)).collect::<Vec<_>>() {
+                self.space.freed_blocks += run.count;
+                self.space.freed.push_back((lsn, run));
+            }
         }
         Ok(())
     }

@@ -172,9 +172,12 @@ impl Core {
         let next_extent = |core: &Self, at: u64| {
             let displaced = &core.data.files.get(&ino)?.displaced;
             core.metadata.get(ino)?.extents()?.range(at, pages.end).find_map(|extent| {
-                let kept = displaced.gaps(extent.logical..extent.logical_end()).into_iter().next()?;
-                let (logical, count) = (kept.start, kept.end - kept.start);
-                Some(Extent { logical, start: extent.start + (logical - extent.logical), count, ..extent })
+                let mut elsewhere = core.shared_pages_of(&extent);
+                displaced
+                    .within(extent.logical..extent.logical_end())
+                    .for_each(|pages| elsewhere.insert(pages));
+                let kept = elsewhere.gaps(extent.logical..extent.logical_end()).into_iter().next()?;
+                extent.clip(kept.start, kept.end)
             })
         };
         let is_displaced = self.data.files.get(&ino).is_some_and(|file| !file.displaced.is_empty());

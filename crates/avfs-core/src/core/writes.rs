@@ -167,14 +167,17 @@ impl Core {
             }
             return Progress::Wait;
         }
-        if let Err(error) = self.claim(ino, offset, end) {
-            return match (error, ticket) {
-                (Error::NoSpace, Some(ticket)) => self.wait_for_space(now, ticket),
-                (Error::NoSpace, None) if self.is_space_coming(now) => Progress::Wait,
-                (error, _) => Progress::Ready(Err(error)),
-            };
-        }
-        if !self.zero_tail(now, ino, offset, end) || !self.find_blocks(ino, offset, end, &mut plan) {
+        let is_ready = self.claim(ino, offset, end).and_then(|()| {
+            let is_zeroed = self.zero_tail(now, ino, offset, end);
+            is_zeroed.inspect_err(|_| self.unclaim_unused(ino, offset, end))
+        });
+        let is_ready = match (is_ready, ticket) {
+            (Ok(is_zeroed), _) => is_zeroed && self.find_blocks(ino, offset, end, &mut plan),
+            (Err(Error::NoSpace), Some(ticket)) => return self.wait_for_space(now, ticket),
+            (Err(Error::NoSpace), None) if self.is_space_coming(now) => return Progress::Wait,
+            (Err(error), _) => return Progress::Ready(Err(error)),
+        };
+        if !is_ready {
             self.unclaim_unused(ino, offset, end);
             self.write_back_for_memory(now);
             if let Some(ticket) = ticket {

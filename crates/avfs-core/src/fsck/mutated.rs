@@ -15,7 +15,7 @@ use crate::journal::{HEADER, Journal, read_log};
 use crate::record::Record;
 use crate::recovery::{PieceReader, recover};
 use crate::simulation::{SimVolume, formatted};
-use crate::types::{AllocateMode, Caller, FileKind, RenameFlags, XattrFlags};
+use crate::types::{AllocateMode, Caller, CopyRange, FileKind, RenameFlags, XattrFlags};
 use avfs_io::pool::Pool;
 use avfs_io::sim::{CrashImages, SimDisk};
 use parking_lot::Mutex;
@@ -118,6 +118,23 @@ fn full() -> CrashImages {
     interrupted(mount(&volume.unmount().unwrap()))
 }
 
+/// Copies that share their blocks, whole and in part, and were written to.
+fn shared() -> CrashImages {
+    let mut volume = mount(&formatted(DISK));
+    let (ino, from) = volume.create(Ino::ROOT, b"original").unwrap();
+    volume.write(from, 0, &[1; 60 * BLOCK as usize]).unwrap();
+    volume.fsync(ino).unwrap();
+    for index in 0..20 {
+        let (ino, to) = volume.create(Ino::ROOT, &[b'c', index + b'a']).unwrap();
+        let from_offset = u64::from(index) * BLOCK;
+        let copy = CopyRange { from, from_offset, to, to_offset: 2 * BLOCK, length: 30 * BLOCK };
+        assert_eq!(volume.copy(copy), Ok(30 * BLOCK));
+        volume.write(to, 5 * BLOCK, &[index; 3000]).unwrap();
+        volume.fsync(ino).unwrap();
+    }
+    interrupted(mount(&volume.unmount().unwrap()))
+}
+
 fn shapes() -> Vec<(&'static str, CrashImages)> {
     vec![
         ("interrupted", interrupted(mount(&volume()))),
@@ -125,6 +142,7 @@ fn shapes() -> Vec<(&'static str, CrashImages)> {
         ("fragmented", fragmented()),
         ("log gone round", log_gone_round()),
         ("full", full()),
+        ("shared", shared()),
     ]
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Patient {
     pub(super) metadata: Metadata,
     pub(super) geometry: Geometry,
     pub(super) findings: Vec<Finding>,
+    /// Whether extents may share blocks.
+    pub(super) may_share: bool,
     /// What metadata that was found whole keeps for itself, joined.
     pub(super) kept: Vec<BlockRun>,
     /// What must stay as it is until a new superblock is written: metadata, and files as they were found.
@@ -30,6 +32,7 @@ impl Patient {
     pub(super) fn new(
         metadata: Metadata,
         geometry: Geometry,
+        may_share: bool,
         whole: &[BlockRun],
         places: Vec<BlockRun>,
         lost_shards: BTreeSet<u64>,
@@ -39,6 +42,7 @@ impl Patient {
         Self {
             metadata,
             geometry,
+            may_share,
             kept: joined(whole.to_vec(), &geometry),
             occupied,
             lost_shards,

@@ -12,13 +12,17 @@ use units::Ino;
 type Owners = BTreeMap<u64, (u64, Option<Ino>)>;
 
 impl Patient {
-    /// Whoever comes second, in the order of inode numbers and behind the metadata, gives up what it shares.
+    /// Whoever comes second, in the order of inode numbers and behind the metadata, gives up what it shares. Files may share with each
+    /// other where the volume says so.
     pub(super) fn check_space(&mut self) {
         let mut owners: Owners = self.kept.iter().map(|run| (run.start, (run.end(), None))).collect();
         let mut damage: Vec<(Finding, Record)> = Vec::new();
         for (ino, inode) in self.metadata.iter() {
             for extent in inode.extents().into_iter().flat_map(|extents| extents.iter()) {
                 for (run, owner) in claim(&mut owners, ino, extent.run(), self.geometry.blocks()) {
+                    if self.may_share && matches!(owner, Claim::Taken(Some(_))) {
+                        continue;
+                    }
                     let finding = match owner {
                         Claim::Outside => Finding::ExtentOutside { ino, run },
                         Claim::Taken(owner) => Finding::ExtentOverlap { ino, run, owner },

@@ -35,6 +35,8 @@ pub(crate) fn pattern(key: Key, tag: usize, offset: u64, length: usize) -> Vec<u
 pub(crate) enum Change {
     /// Bytes of [`pattern`].
     Write { offset: u64, length: usize, tag: usize },
+    /// Bytes of another file, or of another place in this one.
+    Copy { offset: u64, bytes: Arc<Vec<u8>> },
     /// A new length, shorter or longer.
     Truncate { size: u64 },
     /// Zeros; the length stays.
@@ -69,6 +71,11 @@ impl File {
                     content.resize(end, 0);
                 }
                 content[*offset as usize..end].copy_from_slice(&pattern(key, *tag, *offset, *length));
+            }
+            Change::Copy { offset, bytes } => {
+                let end = *offset as usize + bytes.len();
+                content.resize(content.len().max(end), 0);
+                content[*offset as usize..end].copy_from_slice(bytes);
             }
             Change::Truncate { size } => content.resize(*size as usize, 0),
             Change::Zero { range } => {
@@ -430,6 +437,14 @@ impl Model {
                         *good |= expected == found;
                     }
                     now = now.max(offset + *length as u64);
+                }
+                Change::Copy { offset, bytes } => {
+                    let start = (*offset as usize).min(content.len());
+                    let found = content[start..].iter().zip(&mut good[start..]);
+                    for (expected, (found, good)) in bytes.iter().zip(found) {
+                        *good |= expected == found;
+                    }
+                    now = now.max(offset + bytes.len() as u64);
                 }
                 Change::Extend { size } => now = now.max(*size),
                 Change::Truncate { size } => {

@@ -8,6 +8,7 @@ use avfs_core::types::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use units::Ino;
 
 /// What a workload is made of.
@@ -318,7 +319,8 @@ impl Workload {
         let key = self.model.inodes[&ino].key;
         let size = self.model.files[key].content.len() as u64;
         let longest = self.shape.longest_file;
-        match self.random.random_range(0..20) {
+        match self.random.random_range(0..24) {
+            20..=23 => self.copy(ino),
             0..=9 => {
                 let length = match self.random.random_range(0..4) {
                     0 => self.random.random_range(1..200),
@@ -360,6 +362,48 @@ impl Workload {
                 }
             }
             _ => self.close(ino),
+        }
+    }
+
+    /// A part of a file becomes that of another one, or of this one elsewhere. Mostly of whole blocks, which are shared then.
+    fn copy(&mut self, from: Ino) {
+        let mut files = self.model.of_kind(FileKind::Regular);
+        files.extend(self.handles.keys());
+        let Some(to) = self.pick(&files) else { return };
+        let (Some(_), Some((target, flags))) = (self.handle(from), self.handle(to)) else { return };
+        let Some(&(source, _)) = self.handles.get(&from) else { return };
+        // copy_file_range(2) refuses who appends. What was lost of a source is lost in its copy.
+        if flags.contains(OpenFlags::APPEND) || self.is_faulty {
+            return;
+        }
+        let (from_key, key) = (self.model.inodes[&from].key, self.model.inodes[&to].key);
+        let content = self.model.files[from_key].content.clone();
+        let size = self.model.files[key].content.len() as u64;
+        let aligned = self.percent(75);
+        let mut place = |most: u64| {
+            let at = self.random.random_range(0..=most);
+            if aligned { at / 4096 * 4096 } else { at }
+        };
+        let (from_offset, to_offset) = (place(content.len() as u64 / 2), place(size));
+        let length = if self.percent(50) {
+            u64::MAX / 4
+        } else {
+            self.random.random_range(1..=self.shape.longest_file)
+        };
+        let length = length.min(content.len() as u64 - from_offset);
+        if to_offset + length > self.shape.longest_file {
+            return;
+        }
+        let copy = CopyRange { from: source, from_offset, to: target, to_offset, length };
+        let result = self.volume.copy(copy);
+        if let Some(copied) = self.check(result).filter(|&copied| copied > 0) {
+            let bytes = content[from_offset as usize..(from_offset + copied) as usize].to_vec();
+            self.model.change(key, Change::Copy { offset: to_offset, bytes: Arc::new(bytes) });
+            if flags.contains(OpenFlags::SYNC) {
+                let covered = self.model.sync_begins(Some(key));
+                let position = self.position();
+                self.model.sync_ended(position, covered, Some(key));
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a file should hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(crate) const PAGE: u64 = 4096;
@@ -32,6 +32,8 @@ pub(crate) struct Contents {
     pub(crate) size: u64,
     pages: BTreeMap<u64, Arc<[u8; PAGE as usize]>>,
     space: BTreeMap<u64, Space>,
+    /// Pages that may lie where another file's do: a write needs space for them.
+    shared: BTreeSet<u64>,
 }
 
 fn pages_touching(from: u64, end: u64) -> std::ops::Range<u64> {
@@ -78,7 +80,39 @@ impl Contents {
         self.size = self.size.max(end);
         for page in pages_touching(offset, end) {
             self.space.insert(page, WRITTEN);
+            self.shared.remove(&page);
         }
+    }
+
+    /// A copy of `length` bytes of `source`. Whole blocks at the same place in a block are shared: their space is that of the source's.
+    /// Of a copy that was ended early for want of space it is not known which were.
+    pub(crate) fn copy(&mut self, source: &mut Self, from: u64, to: u64, length: u64, is_whole: bool) {
+        let bytes = source.read(from, length as usize);
+        let (before, end) = (self.size, to + length);
+        let old: BTreeMap<u64, Space> =
+            pages_touching(to, end).map(|page| (page, self.space_at(page))).collect();
+        self.write(to, &bytes);
+        if from % PAGE != to % PAGE {
+            return;
+        }
+        let with_tail = is_whole && from + length == source.size && end >= before;
+        let pages = to.div_ceil(PAGE)..if with_tail { end.div_ceil(PAGE) } else { end / PAGE };
+        for page in pages {
+            let other = page + from / PAGE - to / PAGE;
+            let data = source.space_at(other).data;
+            let mut space = Space { allocated: data, data };
+            if !is_whole && old[&page] != space {
+                space = Space { allocated: Tri::Maybe, data: Tri::Maybe };
+            }
+            self.space.insert(page, space);
+            self.shared.insert(page);
+            source.shared.insert(other);
+        }
+    }
+
+    /// Another file, or another place in this one, has what lies here, too.
+    pub(crate) fn share(&mut self, offset: u64, length: u64) {
+        self.shared.extend(pages_touching(offset, offset + length));
     }
 
     pub(crate) fn truncate(&mut self, size: u64) {
@@ -101,7 +135,10 @@ impl Contents {
     /// Pages of `offset..end` that have no space for certain.
     pub(crate) fn missing(&self, offset: u64, end: u64) -> u64 {
         let pages = pages_touching(offset, end);
-        let held = self.space.range(pages.clone()).filter(|(_, space)| space.allocated == Tri::Yes);
+        let held = self
+            .space
+            .range(pages.clone())
+            .filter(|(page, space)| space.allocated == Tri::Yes && !self.shared.contains(page));
         pages.end.saturating_sub(pages.start) - held.count() as u64
     }
 

@@ -62,6 +62,15 @@ pub(crate) enum Step {
         place: Place,
         length: usize,
     },
+    /// Of one handle's file to another's.
+    Copy {
+        from: u8,
+        place: Place,
+        to: u8,
+        to_place: Place,
+        length: u64,
+        aligned: bool,
+    },
     Truncate {
         file: u8,
         place: Place,
@@ -277,7 +286,18 @@ impl Step {
                 let seek = if random.random() { Seek::Data } else { Seek::Hole };
                 Self::Seek { handle, place, seek }
             }
-            92..98 => Self::Fsync { file },
+            92..95 => Self::Fsync { file },
+            95..98 => {
+                let longest = [8192, 70_000, 2 << 20, 40 << 20][random.random_range(0..4)];
+                Self::Copy {
+                    from: handle,
+                    place,
+                    to: random.random(),
+                    to_place: Place::draw(random, character),
+                    length: random.random_range(1..longest),
+                    aligned: random.random_range(0..4) > 0,
+                }
+            }
             _ => Self::Sync,
         }
     }

@@ -302,6 +302,7 @@ impl World {
                 let expected = self.tree.file(ino).read(offset, length);
                 assert_same(&found, &expected, ino, offset);
             }
+            Step::Copy { .. } => self.copy(step),
             Step::Truncate { file, place } => {
                 let Some(ino) = self.a_file(file) else { return };
                 let size = self.place(ino, place);
@@ -512,6 +513,48 @@ impl World {
             self.tree.file(ino).write(offset, &data);
             let node = self.tree.node(ino);
             (node.mtime, node.ctime) = (moment, moment);
+        }
+    }
+
+    fn copy(&mut self, step: &Step) {
+        let Step::Copy { from, place, to, to_place, length, aligned } = *step else { return };
+        let (Some(from), Some(to)) = (self.a_handle(from), self.a_handle(to)) else { return };
+        let Open { handle: source, ino: from, .. } = self.handles[from];
+        let Open { handle: target, ino: to, write, append } = self.handles[to];
+        let (mut from_offset, mut to_offset) = (self.place(from, place), self.place(to, to_place));
+        if aligned {
+            (from_offset, to_offset) = (from_offset / 4096 * 4096, to_offset / 4096 * 4096);
+        }
+        // copy_file_range(2) refuses who appends.
+        if append {
+            return;
+        }
+        let length = length.min(self.tree.file(from).size.saturating_sub(from_offset));
+        let available = self.available();
+        let wanted = self.tree.file(to).missing(to_offset, to_offset + length);
+        let copy = CopyRange { from: source, from_offset, to: target, to_offset, length };
+        let (result, moment) = self.timed(|volume| volume.copy(copy));
+        if !write {
+            return assert_eq!(result, Err(Error::BadHandle));
+        }
+        let overlaps = from_offset < to_offset + length && to_offset < from_offset + length;
+        if from == to && overlaps && length > 0 {
+            return assert_eq!(result, Err(Error::InvalidArgument));
+        }
+        let Some(copied) = Self::unless_full(result, available, wanted) else { return };
+        assert!(copied == length || available < wanted + METADATA_SLACK, "{copied} of {length} are copied");
+        if copied > 0 {
+            let mut contents = self.tree.file(from).clone();
+            if from == to {
+                let before = contents.clone();
+                contents.copy(&mut before.clone(), from_offset, to_offset, copied, copied == length);
+                contents.share(from_offset, copied);
+                *self.tree.file(to) = contents;
+            } else {
+                self.tree.file(to).copy(&mut contents, from_offset, to_offset, copied, copied == length);
+                *self.tree.file(from) = contents;
+            }
+            self.changed(to, moment, true);
         }
     }
 

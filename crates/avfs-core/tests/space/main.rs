@@ -3,6 +3,7 @@
 
 mod full;
 mod neighbours;
+mod sharing;
 mod turns;
 
 use avfs_core::config::Config;

@@ -55,7 +55,8 @@ pub(in crate::core) struct FileState {
     pub(in crate::core) writes: u32,
     /// Bytes of the file that could not be read, and of which no reader was told yet.
     pub(in crate::core) unreadable: RangeSet,
-    /// File blocks with an extent whose place the device refuses: they wait, dirty, for another one. Part of `delayed`.
+    /// File blocks with an extent whose place the device refuses, or others have, too: they wait, dirty, for another one. Part of
+    /// `delayed`.
     pub(in crate::core) displaced: RangeSet,
     /// How often something of it was lost, and that no client was told of the last time.
     pub(in crate::core) lost: u64,

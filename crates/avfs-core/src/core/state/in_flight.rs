@@ -1,7 +1,7 @@
 //! What the device was asked for and has not answered, by tag, by file and by place.
 //!
 //! **For:** finding the requests of one file, and those to one place, without looking at all of them: there may be as many as
-//! there are dirty files. **Invariants:** no two requests for file data are to the same blocks at one time.
+//! there are dirty files. **Invariants:** no two requests are to the same blocks at one time, unless both read what two files share.
 
 use super::outbox::Purpose;
 use crate::allocator::BlockRun;
@@ -15,7 +15,9 @@ pub(in crate::core) struct InFlight {
     requests: BTreeMap<IoTag, (Purpose, Option<BlockRun>)>,
     of_files: BTreeSet<(Ino, IoTag)>,
     /// By first block.
-    places: BTreeMap<u64, (BlockRun, IoTag)>,
+    places: BTreeMap<(u64, IoTag), BlockRun>,
+    /// The longest of these there was, in blocks: none that begins further before a place touches it.
+    longest: u64,
 }
 
 fn file_of(purpose: &Purpose) -> Option<Ino> {
@@ -29,8 +31,8 @@ impl InFlight {
     pub(in crate::core) fn insert(&mut self, tag: IoTag, purpose: Purpose, run: Option<BlockRun>) {
         self.of_files.extend(file_of(&purpose).map(|ino| (ino, tag)));
         if let Some(run) = run {
-            debug_assert!(!self.touches(run), "{run} is on its way twice");
-            self.places.insert(run.start, (run, tag));
+            self.longest = self.longest.max(run.count);
+            self.places.insert((run.start, tag), run);
         }
         self.requests.insert(tag, (purpose, run));
     }
@@ -40,8 +42,8 @@ impl InFlight {
         if let Some(ino) = file_of(&purpose) {
             self.of_files.remove(&(ino, tag));
         }
-        if let Some(run) = run.filter(|run| self.places.get(&run.start).is_some_and(|&(_, own)| own == tag)) {
-            self.places.remove(&run.start);
+        if let Some(run) = run {
+            self.places.remove(&(run.start, tag));
         }
         Some((purpose, run))
     }
@@ -59,6 +61,11 @@ impl InFlight {
         self.requests.values().map(|(purpose, _)| purpose)
     }
 
+    /// Every request that has a place: for the audit.
+    pub(in crate::core) fn placed(&self) -> impl Iterator<Item = (&Purpose, BlockRun)> {
+        self.requests.values().filter_map(|(purpose, run)| Some((purpose, (*run)?)))
+    }
+
     /// The requests of one file, the oldest first.
     pub(in crate::core) fn of_file(&self, ino: Ino) -> impl Iterator<Item = IoTag> {
         self.of_files.range((ino, IoTag(0))..=(ino, IoTag(u64::MAX))).map(|&(_, tag)| tag)
@@ -71,7 +78,8 @@ impl InFlight {
 
     /// True when a request reads or writes some of these blocks.
     pub(in crate::core) fn touches(&self, run: BlockRun) -> bool {
-        let last = self.places.range(..run.end()).next_back();
-        last.is_some_and(|(_, (other, _))| other.end() > run.start)
+        let first = run.start.saturating_sub(self.longest);
+        let begin_before_its_end = self.places.range((first, IoTag(0))..(run.end(), IoTag(0)));
+        begin_before_its_end.into_iter().any(|(_, other)| other.end() > run.start)
     }
 }

@@ -17,7 +17,7 @@ pub struct Ticket(pub u64);
 pub enum Outcome {
     /// Of a read.
     Data(Result<ReadData>),
-    /// Of a write: bytes accepted.
+    /// Of a write: bytes accepted. Of a copy: bytes copied.
     Count(Result<usize>),
     /// Of what has nothing to tell.
     Done(Result<()>),
@@ -81,6 +81,8 @@ pub enum Operation {
         /// What to do.
         mode: AllocateMode,
     },
+    /// The first part of a copy, of blocks that can be shared. See [`Core::copy_part`](super::super::Core::copy_part).
+    Share(Sharing),
     /// See [`Core::rename`].
     Rename {
         /// The caller; it owns a whiteout.
@@ -160,6 +162,23 @@ pub(in crate::core) struct Throttled {
     pub(in crate::core) keeps_its_rate: bool,
     /// See [`Core::fills_at_length`].
     pub(in crate::core) fills: Option<Ino>,
+}
+
+/// A copy that shares its place, under way.
+#[derive(Debug)]
+pub struct Sharing {
+    pub(in crate::core) copy: CopyRange,
+    /// Of the source: what was dirty in it, or before, is to be on the device. `None`: not begun.
+    pub(in crate::core) epoch: Option<u64>,
+    /// That is so. It only waits until nothing new is on its way.
+    pub(in crate::core) is_to_be_quiet: bool,
+}
+
+impl Sharing {
+    /// Nothing of it is done.
+    pub fn new(copy: CopyRange) -> Self {
+        Self { copy, epoch: None, is_to_be_quiet: false }
+    }
 }
 
 /// The probe of one file.
