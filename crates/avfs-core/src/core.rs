@@ -20,6 +20,7 @@ mod features;
 mod files;
 mod frames;
 mod gathering;
+mod growing;
 mod holdings;
 mod interrupted;
 mod loading;
@@ -52,13 +53,13 @@ mod writes;
 
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
-use crate::format::{BLOCK, MAX_LABEL, Superblock};
+use crate::format::{MAX_LABEL, Superblock};
 use crate::journal::Journal;
 use crate::metadata::Metadata;
 use crate::types::*;
 use avfs_io::pool::Pool;
-use state::checkpoints::{Checkpoints, Grown};
-use units::{Bytes, Now};
+use state::checkpoints::Checkpoints;
+use units::Now;
 
 pub use cloning::CopyPart;
 pub use holdings::Holding;
@@ -137,19 +138,6 @@ impl Core {
             return Err(Error::InvalidArgument);
         }
         label.clone_into(&mut self.superblock.label);
-        Ok(())
-    }
-
-    /// The device has `device` bytes now, and its partition tables count in units of `table_sector`: the volume takes what was added, with
-    /// the next checkpoint.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where that is not even a unit more.
-    pub fn take_grown_device(&mut self, device: Bytes, table_sector: Bytes) -> Result<()> {
-        self.check_writable()?;
-        let device = Bytes(device.0 / BLOCK * BLOCK);
-        let geometry = self.superblock.geometry.grown(device).ok_or(Error::InvalidArgument)?;
-        self.checkpoints.grown = Some(Grown { geometry, table_sector });
         Ok(())
     }
 

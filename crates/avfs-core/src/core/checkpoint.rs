@@ -383,7 +383,7 @@ impl Core {
         self.checkpoints.image_bytes =
             self.checkpoints.image_bytes.saturating_sub(running.table_before.space());
         self.checkpoints.places.table_written();
-        self.space.allocator.grow(geometry.units);
+        self.use_added_space();
         self.log.journal.release(running.mark);
         self.log.commit.unblock();
         self.checkpoints.count += 1;
