@@ -298,7 +298,7 @@ impl Core {
                 self.take_steps(records.len() as u32);
             }
             self.transact(now, &records)?;
-            if mode == AllocateMode::ZeroRange && self.is_turn_over() {
+            if mode != AllocateMode::PunchHole && self.is_turn_over() {
                 // There may be more than one turn does.
                 self.go_on_later(ticket);
                 return Ok(false);

@@ -389,3 +389,25 @@ fn sync_of_many_files_ends() {
     eprintln!("synced {:?}", started.elapsed());
     assert_eq!(volume.core().report().dirty_bytes, 0);
 }
+
+/// Of a file in more pieces than one turn takes, zeroing that keeps the size zeroed those of the first turn, and said that all was done.
+#[test]
+fn zeroing_of_very_many_pieces_does_not_end_with_the_first_turn() {
+    const PAGE: usize = 4096;
+    for mode in [AllocateMode::ZeroRange, AllocateMode::ZeroRangeKeepSize] {
+        let mut volume = volume(192);
+        let (ino, handle) = volume.create(Ino::ROOT, b"take.wav").unwrap();
+        let pages = 2000;
+        volume.allocate(handle, 0, (pages * PAGE) as u64, AllocateMode::Extend).unwrap();
+        for page in (0..pages).step_by(2) {
+            volume.write(handle, (page * PAGE) as u64, &[7; PAGE]).unwrap();
+        }
+        volume.fsync(ino).unwrap();
+        let pieces = volume.core().extents(ino).unwrap().iter().filter(|extent| !extent.unwritten).count();
+        assert!(pieces > 900, "only {pieces} pieces");
+        volume.allocate(handle, 0, (pages * PAGE) as u64, mode).unwrap();
+        let read = volume.read(handle, 0, pages * PAGE).unwrap();
+        let left = read.chunks(PAGE).filter(|page| page.iter().any(|&byte| byte != 0)).count();
+        assert_eq!((read.len(), left), (pages * PAGE, 0), "{mode:?}");
+    }
+}
