@@ -9,6 +9,7 @@ mod events;
 mod frag;
 mod holder;
 mod label;
+mod limit;
 mod list;
 mod metrics;
 mod plan;
@@ -104,6 +105,9 @@ enum Command {
     },
     /// Show what a volume is called, or give it another name
     Label(label::Arguments),
+    /// Say how much may lie below directories, and show how much does
+    #[command(subcommand)]
+    Limit(limit::Command),
     /// List all volumes that are mounted on this host
     List(list::Arguments),
     /// Print figures of volumes as Prometheus reads them
@@ -200,6 +204,7 @@ fn run(command: &Command) -> Result<u8, CtlError> {
             if *json { print_json(&mut output, &info)? } else { print_info(&mut output, &info)? }
         }
         Command::Label(arguments) => label::run(&mut output, arguments)?,
+        Command::Limit(command) => limit::run(&mut output, command)?,
         Command::List(arguments) => list::run(&mut output, arguments)?,
         Command::Metrics(arguments) => metrics::run(&mut output, arguments)?,
         Command::Plan(arguments) => plan::run(&mut output, arguments)?,

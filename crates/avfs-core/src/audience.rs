@@ -16,7 +16,7 @@ use avfs_io::{Completion, Incident, Inquiry, IoError};
 use hashbrown::HashMap;
 use playout::{Overdue, Playout};
 use rtsched::{Blocker, Direction, Lateness, Rejected, StreamId, Why, Work};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use units::{Bitrate, Bytes, Duration, Ino, Instant, Now, Timestamp};
 
 /// Events that are kept until they are taken, which is done each second; the oldest gives way.
@@ -67,6 +67,7 @@ enum What {
     /// Data were lost so often.
     Lost(u64),
     ReadOnly,
+    OverLimit,
 }
 
 /// A client is promised nothing.
@@ -94,9 +95,16 @@ pub(crate) struct Audience {
     inquired: u64,
     losses: u64,
     has_failed: bool,
+    /// Directories over their soft limits.
+    over_limit: BTreeSet<Ino>,
 }
 
 impl Audience {
+    /// What is so already is no event.
+    pub(crate) fn new(core: &Core) -> Self {
+        Self { over_limit: core.over_soft_limits().collect(), ..Self::default() }
+    }
+
     /// Clients have asked for something, or have it.
     pub(crate) fn follow(&mut self, core: &Core, now: Now, takes: &[Take]) {
         for take in takes {
@@ -238,6 +246,11 @@ impl Audience {
         if core.failure().is_some() && !std::mem::replace(&mut self.has_failed, true) {
             self.add(Record::new(now, What::ReadOnly));
         }
+        let over_limit: BTreeSet<Ino> = core.over_soft_limits().collect();
+        let before = std::mem::replace(&mut self.over_limit, over_limit.clone());
+        for &ino in over_limit.difference(&before) {
+            self.add(Record { ino, ..Record::new(now, What::OverLimit) });
+        }
         if self.dropped > 0 {
             tracing::warn!(count = self.dropped, "more events than could be kept");
             self.dropped = 0;
@@ -368,6 +381,10 @@ impl Record {
                 report.reason = Some(format!(
                     "data of files were lost {count} times, because no place took them; the log names them"
                 ));
+            }
+            What::OverLimit => {
+                report.kind = EventKind::Limit;
+                report.reason = Some(core.shown_usage(self.ino));
             }
             What::ReadOnly => {
                 report.kind = EventKind::Error;

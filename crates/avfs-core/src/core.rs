@@ -8,6 +8,7 @@
 mod asking;
 mod attributes;
 mod audit;
+mod capacity;
 mod changes;
 mod checkpoint;
 mod claims;
@@ -23,6 +24,7 @@ mod gathering;
 mod growing;
 mod holdings;
 mod interrupted;
+mod limits;
 mod loading;
 mod memory;
 mod names;
@@ -86,6 +88,7 @@ impl Core {
         let checkpoints = Checkpoints::new(&superblock, &metadata, &mut allocator, now.monotonic);
         let mut core = Self::assemble(superblock, metadata, allocator, journal, pool, options, checkpoints);
         core.report_policy_mistakes();
+        core.report_limit_mistakes();
         core.find_interrupted();
         if !core.status.dormant {
             core.keep_spares();

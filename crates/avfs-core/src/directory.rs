@@ -8,6 +8,7 @@
 //! "how is this name really spelt here?" is answered without a scan, at no cost in memory.
 
 use crate::casing::folded;
+use crate::usage::Usage;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use units::Ino;
@@ -21,6 +22,8 @@ pub struct DirectoryIndex {
     /// 50 bits of the folded name's hash, then 12 bits that tell names of the same hash apart.
     entries: BTreeMap<u64, Ino>,
     subdirectories: u32,
+    /// What lies below the directory, however deep (`metadata/sums.rs`).
+    pub(crate) below: Usage,
 }
 
 /// Names of one hash in a directory: all spellings of a name in upper and lower case.

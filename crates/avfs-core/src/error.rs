@@ -53,6 +53,9 @@ pub enum Error {
     /// The volume is full, or what is left is needed for deletions.
     #[error("no space left on volume")]
     NoSpace,
+    /// A directory above has a limit, and no room for it.
+    #[error("a directory above has reached its limit")]
+    OverLimit,
     /// Mounted read-only, or turned read-only after a device error.
     #[error("read-only volume")]
     ReadOnly,

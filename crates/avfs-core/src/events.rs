@@ -127,11 +127,13 @@ pub enum EventKind {
     DeviceFaster,
     /// The device failed, or data were lost.
     Error,
+    /// More is used below a directory than its soft limit.
+    Limit,
 }
 
 impl EventKind {
     /// All that there are.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Late,
         Self::ClientLate,
         Self::Refused,
@@ -140,6 +142,7 @@ impl EventKind {
         Self::DeviceSlower,
         Self::DeviceFaster,
         Self::Error,
+        Self::Limit,
     ];
 
     /// As in JSON.
@@ -153,6 +156,7 @@ impl EventKind {
             Self::DeviceSlower => "device_slower",
             Self::DeviceFaster => "device_faster",
             Self::Error => "error",
+            Self::Limit => "limit",
         }
     }
 }
@@ -370,6 +374,7 @@ impl EventReport {
             EventKind::DeviceSlower => format!("the disk has become slower: {reason}"),
             EventKind::DeviceFaster => format!("the disk is faster again: {reason}"),
             EventKind::Error => format!("{whose}: {reason}"),
+            EventKind::Limit => format!("{whose} is over its soft limit{times}: {reason}"),
         }
     }
 
@@ -436,6 +441,15 @@ pub fn time(microseconds: u64) -> String {
         10_000..1_000_000 => format!("{} ms", microseconds / 1000),
         1_000_000..100_000_000 => format!("{:.1} s", microseconds as f64 / 1e6),
         _ => format!("{} s", microseconds / 1_000_000),
+    }
+}
+
+/// A size with its unit: what is below a limit by less than it shows is not told from it.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match UNITS.into_iter().find(|&(shift, _)| bytes >= 1 << shift) {
+        Some((shift, name)) => format!("{:.1} {name}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} B"),
     }
 }
 

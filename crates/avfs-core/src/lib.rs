@@ -25,6 +25,7 @@ pub mod fsck;
 pub mod inode;
 pub mod journal;
 mod lease;
+pub mod limit;
 pub mod metadata;
 pub mod mkfs;
 pub mod names;
@@ -40,6 +41,7 @@ pub mod steps;
 mod superblocks;
 mod tree;
 pub mod types;
+pub mod usage;
 pub mod volume;
 
 pub use error::Error;

@@ -6,6 +6,8 @@
 //! dirty shards) is changed with them there, and gives after [`Metadata::derive`] the same as step by step.
 
 mod shards;
+mod sums;
+mod usage;
 
 use crate::acl::is_acl;
 use crate::allocator::BlockRun;
@@ -17,7 +19,8 @@ use crate::policy::is_policy;
 use crate::record::Record;
 use crate::steps::{Step, has};
 use crate::types::{FileKind, InodeFlags};
-use shards::Shards;
+use shards::{Shards, shard_of, slot_of};
+use sums::Sums;
 
 pub use shards::Shard;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,19 +89,12 @@ pub struct Metadata {
     has_policies: bool,
     /// The same of flags.
     has_flags: bool,
+    sums: Sums,
     imaging: Option<Box<Imaging>>,
 }
 
 /// The extended attribute in which SELinux keeps labels.
 pub(crate) const LABEL_XATTR: &[u8] = b"security.selinux";
-
-fn shard_of(ino: Ino) -> u64 {
-    ino.0 / SHARD_INODES
-}
-
-fn slot_of(ino: Ino) -> usize {
-    (ino.0 % SHARD_INODES) as usize
-}
 
 impl Metadata {
     /// A volume with nothing but a root directory, made at `now`: what mkfs writes.
@@ -129,11 +125,11 @@ impl Metadata {
 
     /// The inode of that number.
     pub fn get(&self, ino: Ino) -> Option<&Inode> {
-        self.shard(shard_of(ino))?.inodes[slot_of(ino)].as_deref()
+        self.shards.inode(ino)
     }
 
     fn get_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
-        self.shards.get_mut(shard_of(ino))?.inodes[slot_of(ino)].as_deref_mut()
+        self.shards.inode_mut(ino)
     }
 
     /// The inode that `name` stands for in `parent`.
@@ -180,11 +176,7 @@ impl Metadata {
 
     /// All inodes, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &Inode)> {
-        self.shards.iter().flat_map(|(number, shard)| {
-            shard.inodes.iter().enumerate().filter_map(move |(slot, inode)| {
-                Some((Ino(number * SHARD_INODES + slot as u64), inode.as_deref()?))
-            })
-        })
+        self.shards.inodes()
     }
 
     /// Inodes in use.
@@ -247,8 +239,10 @@ impl Metadata {
         let ino = record.ino();
         self.keep_for_image(ino);
         self.unindex(record);
+        let standing = self.sums.standing_before(&self.shards, record);
         self.apply_facts(record, freed)?;
         self.index(record);
+        self.sums.follow(&mut self.shards, self.inodes, record, standing);
         self.lsn += 1;
         self.dirty.insert(shard_of(ino));
         let lsn = self.lsn;
@@ -422,6 +416,7 @@ impl Metadata {
                 lost.push((ino, name));
             }
         }
+        self.sums.derive(&mut self.shards);
         self.half_empty = self
             .shards
             .iter()

@@ -13,6 +13,7 @@ use crate::allocator::FIRST_WINDOW_PART;
 use crate::config::{Setting, Settings, WhenFull};
 use crate::format::UNIT;
 use crate::inode::{Inode, Xattr};
+use crate::limit::is_limit;
 use crate::types::{PolicySource, SettingReport, SourceReport, SourceVerdict};
 use avfs_streams::policy::{DEADLINE_WINDOW, PREFETCH_DEPTH};
 use rtsched::{Account, Class};
@@ -47,13 +48,13 @@ fn setting(name: &[u8]) -> Option<Setting> {
 
 /// True for the name of an attribute that only a policy may have.
 pub(crate) fn is_policy(name: &[u8]) -> bool {
-    prefix(name).is_some()
+    prefix(name).is_some() && !is_limit(name)
 }
 
-/// The name under which an attribute is kept. Those of policies are small letters, however they are spelt: Windows
+/// The name under which an attribute is kept. Those of policies and limits are small letters, however they are spelt: Windows
 /// writes the names of attributes in capitals, which Samba passes on.
 pub(crate) fn stored_name(name: &[u8]) -> Cow<'_, [u8]> {
-    if is_policy(name) { name.to_ascii_lowercase().into() } else { name.into() }
+    if prefix(name).is_some() { name.to_ascii_lowercase().into() } else { name.into() }
 }
 
 /// What one attribute says, by its stored name.

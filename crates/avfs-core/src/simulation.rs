@@ -125,9 +125,10 @@ impl SimVolume {
             options,
             at(clock),
         );
+        let audience = Audience::new(&core);
         let mut volume = Self {
             core,
-            audience: Audience::default(),
+            audience,
             engine,
             random: SmallRng::seed_from_u64(seed),
             clock,

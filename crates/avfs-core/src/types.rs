@@ -278,6 +278,46 @@ pub struct VolumeStatistics {
     pub name_length: u32,
 }
 
+/// A directory's limit, and what is used of it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LimitReport {
+    /// The directory.
+    pub ino: u64,
+    /// From the root of the volume. Absent: it has no name any more.
+    pub path: Option<String>,
+    /// Space of files below it, at most. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// The space beyond which there is an event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soft_bytes: Option<u64>,
+    /// Files and directories below it, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<u64>,
+    /// Space of files below it, with what was accepted and is not on the device yet.
+    pub used_bytes: u64,
+    /// Files and directories below it.
+    pub used_files: u64,
+    /// Why the limit cannot be read: it limits nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mistake: Option<String>,
+}
+
+/// What an inode takes, and which limits hold for it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct BelowReport {
+    /// The inode.
+    pub ino: u64,
+    /// From the root of the volume. Absent: it has no name any more.
+    pub path: Option<String>,
+    /// Space of files below it, or its own, with what was accepted and is not on the device yet.
+    pub used_bytes: u64,
+    /// Files and directories below it.
+    pub used_files: u64,
+    /// Its limit and those of the directories above it, the nearest first.
+    pub limits: Vec<LimitReport>,
+}
+
 /// A piece of read data.
 #[derive(Clone, Debug)]
 pub enum ReadSlice {

@@ -718,14 +718,9 @@ impl Volume {
             core_options,
             now(),
         );
-        let state = State {
-            core,
-            audience: Audience::default(),
-            waiting: HashMap::new(),
-            next_ticket: 1,
-            stopping: false,
-            space_turn: 0,
-        };
+        let audience = Audience::new(&core);
+        let state =
+            State { core, audience, waiting: HashMap::new(), next_ticket: 1, stopping: false, space_turn: 0 };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             longest_hold: AtomicU64::new(0),
@@ -1287,6 +1282,24 @@ impl Volume {
     /// Figures for statfs(2).
     pub fn statistics(&self) -> VolumeStatistics {
         self.with(Core::statistics)
+    }
+
+    /// The same of an inode: where a directory above has a limit, that is the disk.
+    pub fn statistics_at(&self, ino: Ino) -> VolumeStatistics {
+        self.with(|core| core.statistics_at(ino))
+    }
+
+    /// All limits of directories, with what is used of them.
+    pub fn limits(&self) -> Vec<LimitReport> {
+        self.with(Core::limits)
+    }
+
+    /// What an inode takes, with all that lies below it, and which limits hold for it.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]: there is no such inode.
+    pub fn below_report(&self, ino: Ino) -> Result<BelowReport> {
+        self.with(|core| core.below_report(ino))
     }
 
     /// Where a file's bytes lie, and which of them are not on the device yet.

@@ -13,8 +13,8 @@ use crate::mount::DeviceNumber;
 use avfs_core::events::{EventReport, StreamsReport};
 use avfs_core::free_space::FreeSpaceReport;
 use avfs_core::types::{
-    AccessTimes, CommandReport, DeviceReport, LayoutReport, PolicyReport, StreamReport, UsageReport,
-    VolumeReport,
+    AccessTimes, BelowReport, CommandReport, DeviceReport, LayoutReport, LimitReport, PolicyReport,
+    StreamReport, UsageReport, VolumeReport,
 };
 use avfs_io::trace::Part;
 use rustix::fs::{FlockOperation, flock};
@@ -77,6 +77,11 @@ pub enum Request {
         /// Its inode number.
         ino: u64,
     },
+    /// What a file or directory takes, with all that lies below it, and which limits hold for it.
+    Below {
+        /// Its inode number.
+        ino: u64,
+    },
     /// Refuse writes, after everything accepted is durable, or accept them again.
     Remount {
         /// Whether to refuse.
@@ -129,7 +134,7 @@ impl Request {
     fn waits_for_device(&self) -> bool {
         match self {
             Self::Info {} | Self::Extents { .. } | Self::Events { .. } | Self::Streams { .. } => false,
-            Self::Trace { .. } => false,
+            Self::Trace { .. } | Self::Below { .. } => false,
             // All of a large volume's space is looked through, a little at a time.
             Self::FreeSpace {} | Self::Usage { .. } => true,
             Self::ExplainPolicy { .. } | Self::Remount { .. } | Self::Sync {} | Self::SetLabel { .. } => true,
@@ -144,7 +149,11 @@ impl Request {
             Self::Grow {} => true,
             Self::Info {} | Self::Extents { .. } | Self::ExplainPolicy { .. } | Self::Events { .. } => false,
             Self::Usage { .. } => false,
-            Self::Streams { .. } | Self::FreeSpace {} | Self::Sync {} | Self::Trace { .. } => false,
+            Self::Streams { .. }
+            | Self::FreeSpace {}
+            | Self::Sync {}
+            | Self::Trace { .. }
+            | Self::Below { .. } => false,
         }
     }
 
@@ -173,6 +182,8 @@ pub enum Answer {
     Trace(Box<Traced>),
     /// To [`Request::ExplainPolicy`].
     Policy(PolicyReport),
+    /// To [`Request::Below`].
+    Below(BelowReport),
     /// To [`Request::FreeSpace`].
     FreeSpace(FreeSpaceReport),
     /// To [`Request::Reload`]: the settings that are not as before.
@@ -229,6 +240,9 @@ pub struct Info {
     pub streams: Vec<StreamReport>,
     /// How long the device is reckoned to take; absent while the volume is closed.
     pub device: Option<DeviceReport>,
+    /// Limits of directories, and what is used of them.
+    #[serde(default)]
+    pub limits: Vec<LimitReport>,
 }
 
 /// Options that hold for a volume as long as it is mounted: those that were given.

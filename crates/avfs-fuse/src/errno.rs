@@ -41,6 +41,8 @@ fn describe(error: Error) -> (&'static str, i32, Severity) {
         Error::Busy => ("busy", libc::EBUSY, Answer),
         Error::UsedElsewhere => ("used_elsewhere", libc::EBUSY, Trouble),
         Error::NoSpace => ("no_space", libc::ENOSPC, Trouble),
+        // Samba makes NT_STATUS_DISK_FULL of it, as of ENOSPC (unix_nt_errmap): there is no need to say ENOSPC.
+        Error::OverLimit => ("over_limit", libc::EDQUOT, Trouble),
         Error::ReadOnly => ("read_only", libc::EROFS, Trouble),
         Error::OutOfMemory => ("out_of_memory", libc::ENOMEM, Trouble),
         Error::Device => ("device", libc::EIO, Fault),

@@ -375,6 +375,7 @@ impl Answering {
             Request::ExplainPolicy { ino } => {
                 volume.explain_policy(Ino(ino)).map_or_else(refuse, Answer::Policy)
             }
+            Request::Below { ino } => volume.below_report(Ino(ino)).map_or_else(refuse, Answer::Below),
             Request::Info {} => Answer::Info(Box::new(self.info())),
             Request::Events { since, most } => Answer::Events(self.events.since(since, most)),
             Request::Streams { bits_per_second } => {
@@ -456,6 +457,7 @@ impl Answering {
             commands: volume.commands(),
             streams: volume.streams(),
             device: volume.device_report(),
+            limits: volume.limits(),
         }
     }
 }

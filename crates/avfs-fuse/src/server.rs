@@ -248,7 +248,7 @@ impl Filesystem for Server {
             Operation::FsyncDirectory => {
                 volume.fsync(node, self.done("fsyncdir", node, reply, |reply, ()| reply.ok()));
             }
-            Operation::Statistics => reply.value(&self.statistics()),
+            Operation::Statistics => reply.value(&self.statistics(node)),
             Operation::SetXattr { flags, kill_setgid, name, value } => {
                 let result = protocol::xattr_flags(flags).and_then(|flags| {
                     let flags = if kill_setgid { flags | XattrFlags::KILL_SETGID } else { flags };
@@ -480,8 +480,9 @@ impl Server {
         });
     }
 
-    fn statistics(&self) -> abi::StatfsOut {
-        let figures = self.volume.statistics();
+    /// Of the directory that was asked of: where it has a limit, that is the disk.
+    fn statistics(&self, node: Ino) -> abi::StatfsOut {
+        let figures = self.volume.statistics_at(node);
         abi::StatfsOut {
             blocks: figures.blocks,
             bfree: figures.free,

@@ -171,6 +171,20 @@ fn of_volume(text: &mut Text, info: &Info, streams: &StreamsReport) {
         let help = "For how many more players at a rate that is played there is room.";
         text.add("avfs_room_streams", "gauge", help, &labels, f64::from(room.more));
     }
+    // The administrator says which directories have a limit: these are few.
+    for limit in &info.limits {
+        let labels = format!("{own},path={}", quoted(limit.path.as_deref().unwrap_or_default()));
+        let mut gauge = |name, help, value: Option<u64>| {
+            if let Some(value) = value {
+                text.add(name, "gauge", help, &labels, value as f64);
+            }
+        };
+        gauge("avfs_limit_size_bytes", "Space of files below the directory, at most.", limit.size_bytes);
+        gauge("avfs_limit_soft_bytes", "Space beyond which there is an event.", limit.soft_bytes);
+        gauge("avfs_limit_used_bytes", "Space of files below the directory.", Some(limit.used_bytes));
+        gauge("avfs_limit_files", "Files and directories below the directory, at most.", limit.files);
+        gauge("avfs_limit_used_files", "Files and directories below the directory.", Some(limit.used_files));
+    }
     for (cause, count) in &info.errors {
         let labels = format!("{own},cause={}", quoted(cause));
         text.add("avfs_errors_total", "counter", "Errors that clients were given.", &labels, *count as f64);

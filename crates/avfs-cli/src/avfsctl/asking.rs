@@ -29,6 +29,8 @@ pub(super) enum CtlError {
     Value { option: String, message: String },
     #[error("{path}: `{setting}` is not set; `avfsctl policy get` shows what is")]
     NotSet { path: String, setting: String },
+    #[error("{path}: it has no limit of its own; `avfsctl limit show` shows those that hold")]
+    NoLimit { path: String },
     #[error("{0}")]
     Plan(String),
     #[error("{path}: {error}")]

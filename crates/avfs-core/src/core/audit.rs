@@ -10,6 +10,7 @@ use super::state::file::FileState;
 use super::state::outbox::Purpose;
 use crate::allocator::{BlockRun, Shares};
 use crate::format::BLOCK;
+use crate::limit::{LIMIT_XATTR, Limit};
 use crate::ranges::RangeSet;
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Ino, Instant};
@@ -33,6 +34,7 @@ impl Core {
         self.audit_space()?;
         self.audit_blocks()?;
         self.audit_files()?;
+        self.audit_usage()?;
         self.audit_waiting()
     }
 
@@ -369,6 +371,27 @@ impl Core {
         for orphan in self.metadata.orphans() {
             let named = self.metadata.get(*orphan).is_none_or(|inode| !inode.names.is_empty());
             ensure!(!named, "inode {orphan} is an orphan with a name");
+        }
+        Ok(())
+    }
+
+    /// What lies below each directory is what a walk finds there, and what is promised is what waits for a record.
+    fn audit_usage(&self) -> Findings {
+        let mut walked = self.metadata.walked_usage();
+        let mut promised = BTreeMap::new();
+        for (&ino, file) in self.data.files.iter().filter(|(_, file)| file.promised() > 0) {
+            promised.insert(ino, file.promised());
+            for (above, _) in self.metadata.line_to_root(ino).skip(1) {
+                walked.entry(above).or_default().promised += file.promised();
+            }
+        }
+        let kept: BTreeMap<Ino, u64> = self.metadata.promises().collect();
+        ensure!(kept == promised, "promised are {promised:?}, counted {kept:?}");
+        for (ino, inode) in self.metadata.iter() {
+            let (kept, found) = (self.metadata.usage_below(ino), walked.remove(&ino).unwrap_or_default());
+            ensure!(kept == found, "inode {ino}: {found:?} lies below, counted {kept:?}");
+            let limit = inode.xattr(LIMIT_XATTR.as_bytes()).and_then(|value| Limit::read(value).ok());
+            ensure!(limit == self.metadata.limit(ino), "inode {ino}: its limit is {limit:?}");
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ impl Core {
     pub(super) fn claim(&mut self, ino: Ino, from: u64, end: u64) -> Result<()> {
         let pages = from / BLOCK..end.div_ceil(BLOCK);
         let shared = self.shared_pages(ino, pages.clone());
-        let Some(file) = self.data.files.get_mut(&ino) else { return Err(Error::Stale) };
+        let Some(file) = self.data.files.get(&ino) else { return Err(Error::Stale) };
         let mut wanted: SmallVec<[Range<u64>; 2]> = SmallVec::new();
         let extents = self.metadata.get(ino).and_then(|inode| inode.extents()).ok_or(Error::Stale)?;
         for gap in file.delayed.gaps(pages) {
@@ -31,9 +31,16 @@ impl Core {
             wanted.push(at..gap.end);
             wanted.extend(shared.within(gap));
         }
-        let blocks: u64 = wanted.iter().map(|range| range.end - range.start).sum();
+        let length = |range: Range<u64>| range.end - range.start;
+        let blocks: u64 = wanted.iter().cloned().map(length).sum();
         if blocks > 0 {
+            // What goes elsewhere makes the file no larger.
+            let elsewhere = wanted.iter().flat_map(|range| shared.within(range.clone())).map(length);
+            let more = blocks - elsewhere.sum::<u64>();
+            self.check_growth(ino, more)?;
             self.space.allocator.claim(blocks)?;
+            self.metadata.promise(ino, more);
+            let file = self.file_mut(ino);
             file.claimed += blocks;
             for range in wanted {
                 shared.within(range.clone()).for_each(|shared| file.displaced.insert(shared));
@@ -59,12 +66,16 @@ impl Core {
 
     pub(super) fn unclaim(&mut self, ino: Ino, pages: impl Iterator<Item = u64>) {
         let Some(file) = self.data.files.get_mut(&ino) else { return };
+        let (mut count, promised) = (0, file.promised());
         for page in pages {
             file.delayed.remove(page..page + 1);
             file.displaced.remove(page..page + 1);
-            file.claimed -= 1;
-            self.space.allocator.unclaim(1);
+            count += 1;
         }
+        file.claimed -= count;
+        let less = promised - file.promised();
+        self.space.allocator.unclaim(count);
+        self.metadata.unpromise(ino, less);
     }
 
     /// True when the page has dirty bytes, or bytes on their way to the device, or a client fills it.
@@ -141,11 +152,10 @@ impl Core {
     /// These pages have their place, or need none any more. Without requests at the device everything delayed is still a claim.
     pub(super) fn stop_delaying(&mut self, ino: Ino, pages: Range<u64>) {
         let Some(file) = self.data.files.get_mut(&ino) else { return };
-        let delayed = file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum();
-        file.delayed.remove(pages.clone());
-        file.displaced.remove(pages);
+        let (delayed, promised) = file.stop_delaying(pages);
         file.claimed -= delayed;
         self.space.allocator.unclaim(delayed);
+        self.metadata.unpromise(ino, promised);
     }
 
     pub(super) fn schedule_aging(&mut self, now: Now) {

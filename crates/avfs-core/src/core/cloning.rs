@@ -105,6 +105,13 @@ impl Core {
         let (extents, end) = self.extents_of_a_turn(from, pages.clone(), to, target);
         let count = end - pages.start;
         let shared = length.min(count * BLOCK);
+        // A shared block counts in each file that has it, and once in a file. What the target holds there, or waits to hold, goes.
+        let brought: u64 = extents.iter().map(|extent| extent.count).sum();
+        let held = self.metadata.get(to).and_then(|inode| inode.extents());
+        let held: u64 =
+            held.into_iter().flat_map(|held| held.range(target, target + count)).map(|one| one.count).sum();
+        let held = held + self.file_mut(to).delayed_within(&(target..target + count)).1;
+        self.check_growth(to, brought.saturating_sub(held))?;
         let (size, new_end) = (self.file_mut(to).size, copy.to_offset + shared);
         if copy.to_offset > size && !self.zero_tail(now, to, copy.to_offset, new_end)? {
             self.write_back_for_memory(now);

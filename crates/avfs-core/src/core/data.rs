@@ -17,6 +17,10 @@ use crate::types::*;
 use std::ops::Range;
 use units::{Ino, Now};
 
+fn total(pages: &[Range<u64>]) -> u64 {
+    pages.iter().map(|range| range.end - range.start).sum()
+}
+
 impl Core {
     /// True when no request of the file is on its way. Otherwise the operation is parked, and they are expedited. An office that
     /// saved a file again waited for two seconds until what it had saved before was written beside players.
@@ -197,6 +201,7 @@ impl Core {
         self.clients.streams.forget_file(ino);
         if let Some(mut file) = self.data.files.remove(&ino) {
             self.space.allocator.unclaim(std::mem::take(&mut file.claimed));
+            self.metadata.unpromise_all(ino);
             self.data.cache.let_go(ino, 0, file.blocks);
             self.remove_gone();
         }
@@ -257,8 +262,12 @@ impl Core {
         let pages = offset / BLOCK..end.div_ceil(BLOCK);
         if mode != AllocateMode::PunchHole {
             // Refused before anything has changed: what is zeroed below gives its claims back before they are needed.
-            let gaps = self.unreserved(ino, pages.clone())?;
-            let mut wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+            let mut wanted = total(&self.unreserved(ino, pages.clone())?);
+            if self.check_growth(ino, wanted).is_err() {
+                self.give_up_below_limits(now, ino);
+                wanted = total(&self.unreserved(ino, pages.clone())?);
+            }
+            self.check_growth(ino, wanted)?;
             // What others have, too, is given up, and reserved anew.
             wanted += if zeroes { self.wanted_elsewhere(ino, pages.clone()) } else { 0 };
             self.space.allocator.claim(wanted)?;
@@ -403,7 +412,8 @@ impl Core {
     /// False when there is more of it than one turn does.
     fn preallocate(&mut self, now: Now, ino: Ino, pages: Range<u64>) -> Result<bool> {
         let gaps = self.unreserved(ino, pages)?;
-        let wanted: u64 = gaps.iter().map(|gap| gap.end - gap.start).sum();
+        let wanted = total(&gaps);
+        self.check_growth(ino, wanted)?;
         self.space.allocator.claim(wanted)?;
         self.space.allocator.unclaim(wanted);
         let frame = self.space_of_frame(ino);

@@ -4,6 +4,7 @@
 //! checked here.
 
 use super::attributes::{SETGID, check_flags, check_name};
+use super::limits::Move;
 use super::state::Core;
 use crate::acl::{ACCESS_XATTR, Acl, DEFAULT_XATTR, is_acl};
 use crate::casing::equal_without_case;
@@ -15,6 +16,7 @@ use crate::metadata::LABEL_XATTR;
 use crate::policy::{other_rate, stored_name};
 use crate::record::Record;
 use crate::types::*;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use units::{Ino, Now};
@@ -142,6 +144,7 @@ impl Core {
         }
         self.check_metadata_space()?;
         self.check_may_enter(parent, name)?;
+        self.check_new_inode(parent)?;
         let (ino, mut records) = self.new_inode(now, caller, parent, new)?;
         records.push(Record::AddName { ino, name: Name { parent, name: name.into() } });
         records.push(self.touch_directory(now, parent)?);
@@ -300,6 +303,7 @@ impl Core {
         }
         self.check_metadata_space()?;
         self.check_may_enter(parent, name)?;
+        self.check_moves(&[self.move_of(ino, None, Some(parent))])?;
         let records = [
             Record::AddName { ino, name: Name { parent, name: name.into() } },
             self.touch_inode(now, ino)?,
@@ -416,6 +420,10 @@ impl Core {
             if source == target {
                 return Ok(());
             }
+            self.check_moves(&[
+                self.move_of(source, Some(&old), Some(new_parent)),
+                self.move_of(target, Some(&new), Some(parent)),
+            ])?;
             records.push(Record::RemoveName { ino: source, name: old.clone() });
             records.push(Record::RemoveName { ino: target, name: new.clone() });
             records.push(Record::AddName { ino: source, name: new });
@@ -446,6 +454,11 @@ impl Core {
                     }
                 }
             }
+            let mut moves: SmallVec<[Move; 3]> = SmallVec::new();
+            moves.push(self.move_of(source, Some(&old), Some(new_parent)));
+            moves.extend(replaced.map(|target| self.move_of(target, Some(&new), None)));
+            moves.extend(flags.contains(RenameFlags::WHITEOUT).then(|| Self::new_inode_in(parent)));
+            self.check_moves(&moves)?;
             records.push(Record::RemoveName { ino: source, name: old.clone() });
             records.push(Record::AddName { ino: source, name: new });
             if flags.contains(RenameFlags::WHITEOUT) {
@@ -480,7 +493,7 @@ impl Core {
 
     /// True when `directory` is `ancestor` or lies below it.
     fn is_within(&self, directory: Ino, ancestor: Ino) -> bool {
-        self.line_to_root(directory).any(|(at, _)| at == ancestor)
+        self.metadata.line_to_root(directory).any(|(at, _)| at == ancestor)
     }
 
     /// A symbolic link's target.

@@ -4,7 +4,7 @@ use super::state::Core;
 use super::state::file::DiscoveredRate;
 use crate::config::{Config, Settings};
 use crate::error::{Error, Result};
-use crate::inode::Inode;
+use crate::limit::is_limit;
 use crate::policy;
 use crate::policy::{Level, Policy, Source};
 use crate::types::*;
@@ -56,7 +56,7 @@ impl Core {
     pub(super) fn levels(&self, ino: Ino, told: DiscoveredRate) -> Vec<Level> {
         let source = |at| if at == ino { Source::Own } else { Source::Directory(at) };
         let mut levels: Vec<_> =
-            self.line_to_root(ino).map(|(at, inode)| Level::of_inode(source(at), inode)).collect();
+            self.metadata.line_to_root(ino).map(|(at, inode)| Level::of_inode(source(at), inode)).collect();
         let path = self.path(ino);
         let matching = path.iter().flat_map(|path| self.options.config.policies_for(path));
         let entries =
@@ -126,12 +126,14 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses an attribute that no policy can have, and says why in the log: errno has only one word for it.
+    /// Refuses an attribute that no policy and no limit can have, and says why in the log: errno has only one word for it.
     pub(super) fn check_policy(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        if !policy::is_policy(name) {
-            return Ok(());
-        }
-        policy::read(name, value).map(|_| ()).map_err(|why| {
+        let read = match name {
+            name if is_limit(name) => self.check_limit(ino, value),
+            name if policy::is_policy(name) => policy::read(name, value).map(|_| ()),
+            _ => return Ok(()),
+        };
+        read.map_err(|why| {
             let path = self.shown_path(ino).unwrap_or_default();
             let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
             tracing::warn!("{path:?}: {name} = {value:?} is refused: {why}");
@@ -161,18 +163,9 @@ impl Core {
         }
     }
 
-    /// An inode, the directory that holds it, and so on to the root, or to where a name is missing. Ends even where
-    /// directories of a damaged volume stand in one another.
-    pub(super) fn line_to_root(&self, ino: Ino) -> impl Iterator<Item = (Ino, &Inode)> {
-        let at = |ino| Some((ino, self.metadata.get(ino)?));
-        let parent = move |&(_, inode): &(Ino, &Inode)| at(inode.names.first()?.parent);
-        let longest = usize::try_from(self.metadata.inodes()).unwrap_or(usize::MAX);
-        std::iter::successors(at(ino), parent).take(longest)
-    }
-
     /// Path from the root, without a leading slash; `None` for an inode without a name.
     fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        let line: Vec<_> = self.line_to_root(ino).collect();
+        let line: Vec<_> = self.metadata.line_to_root(ino).collect();
         let ((Ino::ROOT, _), below) = line.split_last()? else { return None };
         let mut path = Vec::new();
         for (_, inode) in below.iter().rev() {

@@ -62,9 +62,13 @@ impl Core {
             if exists && goes_elsewhere && self.space.allocator.claim(extent.count).is_ok() {
                 let file = self.file_mut(ino);
                 file.claimed += extent.count;
+                let before =
+                    file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum::<u64>();
                 file.delayed.insert(pages.clone());
                 if is_recorded {
                     file.displaced.insert(pages);
+                } else {
+                    self.metadata.promise(ino, extent.count - before);
                 }
                 let since = self
                     .data
@@ -120,11 +124,12 @@ impl Core {
             for range in block.into_iter().flat_map(|block| block.dirty.within(bytes.clone())) {
                 dirty.insert((start + range.start) / BLOCK..(start + range.end).div_ceil(BLOCK));
             }
+            let mut lost = 0;
             let file = self.file_mut(ino);
             for gone in dirty.gaps(pages.clone()) {
-                file.delayed.remove(gone.clone());
-                file.displaced.remove(gone);
+                lost += file.stop_delaying(gone).1;
             }
+            self.metadata.unpromise(ino, lost);
             // What is dirty there again has lost its place, and its claim with that.
             let again: u64 = dirty.within(pages).map(|range| range.end - range.start).sum();
             if again > 0 && self.space.allocator.claim(again).is_ok() {

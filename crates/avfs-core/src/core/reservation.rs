@@ -19,7 +19,8 @@ impl Core {
             return;
         }
         let Some((run, expected)) = self.unplaced_around(ino, page) else { return };
-        if expected.total() > self.space.allocator.available() {
+        let has_room = expected.total() <= self.space.allocator.available();
+        if !has_room || self.check_growth(ino, expected.total()).is_err() {
             return;
         }
         let mut records = Vec::new();
@@ -37,6 +38,7 @@ impl Core {
             file.claimed -= claimed;
             self.space.allocator.unclaim(claimed);
             file.delayed.remove(run);
+            self.metadata.unpromise(ino, claimed);
             expected.iter().for_each(|pages| file.reserved.insert(pages));
             self.space.reserving.insert(ino);
         }
@@ -111,6 +113,15 @@ impl Core {
             if self.data.files.get(&ino).is_some_and(|file| !file.reserved.is_empty()) {
                 self.space.reserving.insert(ino);
             }
+        }
+    }
+
+    /// Gives up what is only reserved below the limits of a file, which have been reached.
+    pub(super) fn give_up_below_limits(&mut self, now: Now, ino: Ino) {
+        let all = self.space.reserving.iter().copied();
+        let reserving: Vec<Ino> = all.filter(|&other| self.share_a_limit(ino, other)).collect();
+        for other in reserving {
+            self.give_back_reserved(now, other);
         }
     }
 

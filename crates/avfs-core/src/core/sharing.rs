@@ -66,6 +66,7 @@ impl Core {
         let mut wanted = RangeSet::default();
         pages.iter().flat_map(|range| file.delayed.gaps(range)).for_each(|gap| wanted.insert(gap));
         self.space.allocator.claim(wanted.total())?;
+        let Some(file) = self.data.files.get_mut(&ino) else { return Err(Error::Stale) };
         file.claimed += wanted.total();
         for range in wanted.iter() {
             file.delayed.insert(range.clone());

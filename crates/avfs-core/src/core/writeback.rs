@@ -318,8 +318,8 @@ impl Core {
             for piece in &pieces {
                 let pages = piece.extent.logical..piece.extent.logical_end();
                 file.tails.retain(|(page, _)| !pages.contains(page));
-                file.delayed.remove(pages.clone());
-                file.displaced.remove(pages);
+                let (_, promised) = file.stop_delaying(pages);
+                self.metadata.unpromise(ino, promised);
             }
         }
         let end = pieces.iter().map(|piece| piece.extent.logical_end() * BLOCK).max().unwrap_or(0);

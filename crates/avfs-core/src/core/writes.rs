@@ -167,7 +167,7 @@ impl Core {
             }
             return Progress::Wait;
         }
-        let is_ready = self.claim(ino, offset, end).and_then(|()| {
+        let is_ready = self.claim_for_write(now, ino, offset, end).and_then(|()| {
             let is_zeroed = self.zero_tail(now, ino, offset, end);
             is_zeroed.inspect_err(|_| self.unclaim_unused(ino, offset, end))
         });
@@ -200,6 +200,17 @@ impl Core {
         let facts = Known { metadata: &self.metadata, data: &self.data, superblock: &self.superblock };
         self.clients.streams.write_accepted(&facts, now.monotonic, ino, handle, length as u64);
         Progress::Ready(Ok(plan))
+    }
+
+    /// Claims space; what is only reserved below a limit that is reached is given up for it.
+    fn claim_for_write(&mut self, now: Now, ino: Ino, offset: u64, end: u64) -> Result<()> {
+        match self.claim(ino, offset, end) {
+            Err(Error::OverLimit) => {
+                self.give_up_below_limits(now, ino);
+                self.claim(ino, offset, end)
+            }
+            claimed => claimed,
+        }
     }
 
     /// Takes setuid and setgid from a file that a caller without privilege changes.

@@ -4,6 +4,7 @@
 use crate::format::{SHARD_INODES, ShardLocation};
 use crate::inode::Inode;
 use std::collections::BTreeMap;
+use units::Ino;
 
 /// 256 neighbouring inode numbers: what a checkpoint writes as one image.
 #[derive(Debug)]
@@ -34,6 +35,16 @@ impl Shard {
     }
 }
 
+/// The shard that an inode is of.
+pub(super) fn shard_of(ino: Ino) -> u64 {
+    ino.0 / SHARD_INODES
+}
+
+/// Its place there.
+pub(super) fn slot_of(ino: Ino) -> usize {
+    (ino.0 % SHARD_INODES) as usize
+}
+
 /// Shards that lie side by side in memory.
 const CHUNK: u64 = 256;
 
@@ -52,6 +63,24 @@ impl Shards {
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Shard> {
         self.chunks.get_mut(&(number / CHUNK))?[(number % CHUNK) as usize].as_deref_mut()
+    }
+
+    /// The inode of that number.
+    pub(super) fn inode(&self, ino: Ino) -> Option<&Inode> {
+        self.get(shard_of(ino))?.inodes[slot_of(ino)].as_deref()
+    }
+
+    pub(super) fn inode_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
+        self.get_mut(shard_of(ino))?.inodes[slot_of(ino)].as_deref_mut()
+    }
+
+    /// All inodes, in the order of their numbers.
+    pub(super) fn inodes(&self) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.iter().flat_map(|(number, shard)| {
+            shard.inodes.iter().enumerate().filter_map(move |(slot, inode)| {
+                Some((Ino(number * SHARD_INODES + slot as u64), inode.as_deref()?))
+            })
+        })
     }
 
     fn slot(&mut self, number: u64) -> &mut Option<Box<Shard>> {

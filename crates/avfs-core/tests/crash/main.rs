@@ -72,6 +72,8 @@ fn mount(disk: SimDisk, pool: &Pool, place: Place) -> (SimVolume, u64) {
         Ok(volume) => {
             // A loss of power leaves no log that looks damaged, whatever earlier rounds of the ring have left in it.
             assert!(!volume.core().report().read_only, "{place:?}: mounted read-only");
+            // What is derived is what a walk finds, above all what lies below directories with a limit.
+            volume.core().audit().unwrap_or_else(|why| panic!("{place:?}: {why}"));
             (volume, seed)
         }
         Err(error) => panic!("{place:?}: {error}"),

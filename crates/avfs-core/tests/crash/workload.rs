@@ -3,6 +3,7 @@
 use crate::model::{Change, Key, Model, Node};
 use avfs_core::Error;
 use avfs_core::core::{Operation, Outcome, Ticket};
+use avfs_core::limit::LIMIT_XATTR;
 use avfs_core::simulation::SimVolume;
 use avfs_core::types::*;
 use rand::rngs::SmallRng;
@@ -158,7 +159,8 @@ impl Workload {
                 | Error::Exists
                 | Error::NotDirectory
                 | Error::IsDirectory
-                | Error::NotFound,
+                | Error::NotFound
+                | Error::OverLimit,
             ) => {}
             Err(other) => panic!("refused with {other}"),
         }
@@ -653,7 +655,26 @@ impl Workload {
         }
     }
 
+    /// Limits of directories: enough for most, so that volumes still become full.
+    fn set_limit(&mut self) {
+        let directories = self.model.directories();
+        let Some(ino) = self.pick(&directories).filter(|ino| self.model.inodes.contains_key(ino)) else {
+            return;
+        };
+        let size = self.random.random_range(4096..=self.shape.longest_file * 4);
+        let files = self.random.random_range(1..=self.shape.most_names);
+        let (name, value) = (LIMIT_XATTR.as_bytes(), format!("size={size} files={files}").into_bytes());
+        let result =
+            self.volume.with(|core, now| core.set_xattr(now, ino, name, &value, XattrFlags::empty()));
+        if self.check(result).is_some() {
+            self.model.alter(ino, |node| drop(node.xattrs.insert(name.to_vec(), value)));
+        }
+    }
+
     fn set_attribute(&mut self) {
+        if self.percent(10) {
+            return self.set_limit();
+        }
         let inodes: Vec<Ino> =
             self.model.inodes.iter().filter(|(_, node)| node.links > 0).map(|(&ino, _)| ino).collect();
         let Some(ino) = self.pick(&inodes) else { return };

@@ -129,6 +129,12 @@ pub(crate) enum Step {
         file: u8,
         name: u8,
     },
+    /// Neither: no limit any more.
+    Limit {
+        directory: u8,
+        mebibytes: Option<u64>,
+        files: Option<u64>,
+    },
     Chmod {
         file: u8,
         permissions: u16,
@@ -326,7 +332,12 @@ impl Step {
                 Self::SetXattr { file, name, length, flags: random.random_range(0..3) }
             }
             74..76 => Self::RemoveXattr { file, name },
-            76..78 => Self::Chmod { file, permissions: random.random_range(0..0o10000) },
+            76 => {
+                let mebibytes = (random.random_range(0..3) > 0).then(|| random.random_range(1..64));
+                let files = flag(random).then(|| random.random_range(1..30));
+                Self::Limit { directory, mebibytes, files }
+            }
+            77 => Self::Chmod { file, permissions: random.random_range(0..0o10000) },
             78..80 => Self::Chown { file, uid: random.random_range(0..9), gid: random.random_range(0..9) },
             80..82 => Self::Utimes { file, seconds: random.random_range(-1000..3_000_000_000) },
             82..87 => {

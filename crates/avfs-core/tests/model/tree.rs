@@ -2,6 +2,7 @@
 
 use crate::contents::Contents;
 use avfs_core::Error;
+use avfs_core::limit::Limit;
 use avfs_core::types::{RenameFlags, XattrFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Ino, Timestamp};
@@ -25,6 +26,9 @@ pub(crate) struct Node {
     pub(crate) mtime: Moment,
     pub(crate) ctime: Moment,
     pub(crate) names: BTreeSet<(Ino, Vec<u8>)>,
+    /// The directories of the names, that of the oldest name first.
+    homes: Vec<(Ino, Vec<u8>)>,
+    pub(crate) limit: Option<Limit>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) lookups: u64,
     pub(crate) opens: u64,
@@ -55,6 +59,8 @@ impl Tree {
             mtime: moment,
             ctime: moment,
             names: BTreeSet::new(),
+            homes: Vec::new(),
+            limit: None,
             xattrs: BTreeMap::new(),
             lookups: 0,
             opens: 0,
@@ -113,12 +119,14 @@ impl Tree {
             entries.insert(name.to_vec(), ino);
         }
         self.node(ino).names.insert((parent, name.to_vec()));
+        self.node(ino).homes.push((parent, name.to_vec()));
     }
 
     fn leave(&mut self, parent: Ino, name: &[u8]) -> Ino {
         let Body::Directory(entries) = &mut self.node(parent).body else { panic!("no directory") };
         let ino = entries.remove(name).expect("a name that is there");
         self.node(ino).names.remove(&(parent, name.to_vec()));
+        self.node(ino).homes.retain(|(home, own)| (*home, &own[..]) != (parent, name));
         ino
     }
 
@@ -270,6 +278,55 @@ impl Tree {
         if let Some(target) = target {
             self.reap(target);
         }
+    }
+
+    /// The directories above a node, where it lies by its oldest name.
+    pub(crate) fn above(&self, ino: Ino) -> Vec<Ino> {
+        let home = |ino: &Ino| self.nodes[ino].homes.first().map(|(home, _)| *home);
+        std::iter::successors(home(&ino), home).collect()
+    }
+
+    /// For each directory with a limit: the limit, and space and files below it. `space` is what a node takes itself.
+    pub(crate) fn limited(&self, space: &BTreeMap<Ino, u64>) -> BTreeMap<Ino, (Limit, u64, u64)> {
+        let limits = self.nodes.iter().filter_map(|(&ino, node)| Some((ino, (node.limit?, 0, 0))));
+        let mut all: BTreeMap<Ino, (Limit, u64, u64)> = limits.collect();
+        for &ino in self.nodes.keys() {
+            for above in self.above(ino) {
+                if let Some((_, bytes, files)) = all.get_mut(&above) {
+                    *bytes += space.get(&ino).copied().unwrap_or(0);
+                    *files += 1;
+                }
+            }
+        }
+        all
+    }
+
+    /// The same names, with nothing in the files.
+    pub(crate) fn shape(&self) -> Self {
+        let empty = |node: &Node| match &node.body {
+            Body::File(_) => Node {
+                body: Body::File(Contents::default()),
+                names: node.names.clone(),
+                homes: node.homes.clone(),
+                xattrs: BTreeMap::new(),
+                ..*node
+            },
+            _ => node.clone(),
+        };
+        Self { nodes: self.nodes.iter().map(|(&ino, node)| (ino, empty(node))).collect() }
+    }
+
+    /// Whether a change of names from this tree to another one is to be refused by a limit: something below one would grow beyond it.
+    pub(crate) fn exceeds(&self, after: &Self, space: &BTreeMap<Ino, u64>) -> bool {
+        let before = self.limited(space);
+        after.limited(space).iter().any(|(ino, (limit, bytes, files))| {
+            let grows = |now: u64, before: u64, most: Option<u64>| {
+                now > before && most.is_some_and(|most| now > most)
+            };
+            let (_, old_bytes, old_files) = before[ino];
+            let most = limit.size.map(|size| size.0 / 4096 * 4096);
+            grows(*bytes, old_bytes, most) || grows(*files, old_files, limit.files)
+        })
     }
 
     pub(crate) fn links(&self, ino: Ino) -> u32 {

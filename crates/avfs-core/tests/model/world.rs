@@ -6,6 +6,7 @@ use crate::tree::{Body, Moment, Tree};
 use avfs_core::Error;
 use avfs_core::config::Config;
 use avfs_core::core::{Operation, Outcome, Ticket, WritePlan, WriteStart};
+use avfs_core::limit::{LIMIT_XATTR, Limit};
 use avfs_core::simulation::{SimVolume, formatted};
 use avfs_core::types::*;
 use avfs_io::pool::Pool;
@@ -205,6 +206,69 @@ impl World {
         self.volume().core().statistics().available
     }
 
+    /// What each file takes.
+    fn space(&mut self) -> BTreeMap<Ino, u64> {
+        let files: Vec<Ino> = self.tree.nodes.keys().copied().filter(|&ino| self.tree.is_file(ino)).collect();
+        let core = self.volume().core();
+        files.into_iter().map(|ino| (ino, core.usage_of(ino).unwrap().space() * 4096)).collect()
+    }
+
+    /// True when a limit above the file refused so many blocks; it must have had no room for them.
+    fn is_over_limit<T>(&mut self, result: &Result<T, Error>, ino: Ino, blocks: u64) -> bool {
+        if !matches!(result, Err(Error::OverLimit)) {
+            return false;
+        }
+        let space = self.space();
+        let (limited, above) = (self.tree.limited(&space), self.tree.above(ino));
+        let is_full = |(limit, bytes, _): &(Limit, u64, u64)| {
+            limit.size.is_some_and(|size| bytes + blocks * 4096 > size.0)
+        };
+        assert!(above.iter().filter_map(|ino| limited.get(ino)).any(is_full), "no limit is reached");
+        true
+    }
+
+    /// What a change of names should say, where a limit may refuse it.
+    fn unless_limited(
+        &mut self,
+        allowed: Result<(), Error>,
+        change: impl FnOnce(&mut Tree),
+    ) -> Result<(), Error> {
+        allowed?;
+        if self.tree.nodes.values().all(|node| node.limit.is_none()) {
+            return Ok(());
+        }
+        let space = self.space();
+        let mut after = self.tree.shape();
+        change(&mut after);
+        if self.tree.exceeds(&after, &space) { Err(Error::OverLimit) } else { Ok(()) }
+    }
+
+    /// What one more node in a directory should say.
+    fn may_make(&mut self, parent: Ino, name: &[u8]) -> Result<(), Error> {
+        let allowed = self.tree.may_add(parent, name);
+        let wall = self.wall();
+        // A number that no inode has.
+        let other = Ino(u64::MAX);
+        self.unless_limited(allowed, |tree| {
+            tree.make(parent, name, other, Body::Symlink(Vec::new()), 0, (wall, wall));
+        })
+    }
+
+    /// No limit was exceeded by more than before, but by what cannot be refused.
+    fn check_limits(&mut self, before: &[LimitReport]) {
+        for now in self.volume().core().limits() {
+            let old = before.iter().find(|old| old.ino == now.ino);
+            let (bytes, files) = old.map_or((u64::MAX, u64::MAX), |old| (old.used_bytes, old.used_files));
+            let is_kept = |used: u64, before: u64, limit: Option<u64>| {
+                limit.is_none_or(|limit| used <= limit || used <= before)
+            };
+            assert!(
+                is_kept(now.used_bytes, bytes, now.size_bytes) && is_kept(now.used_files, files, now.files),
+                "{now:?} after {old:?}"
+            );
+        }
+    }
+
     /// True when it succeeded; false when the volume was too full for it, which must then be so.
     fn unless_full<T: std::fmt::Debug>(result: Result<T, Error>, available: u64, wanted: u64) -> Option<T> {
         match result {
@@ -228,7 +292,7 @@ impl World {
     ) -> Option<T> {
         match (result, expected) {
             (Ok(value), Ok(())) => Some(value),
-            (Err(Error::NoSpace), Ok(())) => {
+            (Err(Error::NoSpace), Ok(()) | Err(Error::OverLimit)) => {
                 let report = self.volume().core().report();
                 let crowded = report.free_units < 4 || self.available() < METADATA_SLACK;
                 assert!(crowded, "no space: {report:?}");
@@ -243,8 +307,13 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, step: &Step) {
+        let limits = self.volume().core().limits();
         self.take_unaudited(step);
         self.volume().core().audit().unwrap();
+        // The oldest name of a file may go: then it lies where another one is.
+        if !matches!(step, Step::Unlink { .. } | Step::List { .. } | Step::Rename { .. }) {
+            self.check_limits(&limits);
+        }
     }
 
     fn take_unaudited(&mut self, step: &Step) {
@@ -326,6 +395,9 @@ impl World {
                     return assert_eq!(result, Err(Error::BadHandle));
                 }
                 let wanted = self.tree.file(ino).missing(offset, offset + length);
+                if self.is_over_limit(&result, ino, wanted) {
+                    return;
+                }
                 let zeroes = !matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
                 if Self::unless_full(result, available, wanted).is_some() {
                     let contents = self.tree.file(ino);
@@ -363,7 +435,7 @@ impl World {
                 if directories.count() > 7 {
                     return;
                 }
-                let expected = self.tree.may_add(parent, &name);
+                let expected = self.may_make(parent, &name);
                 let (result, moment) =
                     self.change(|core, now| core.make_directory(now, caller, parent, &name, 0o777, 0o022));
                 if let Some(entry) = self.unless_crowded(result, expected) {
@@ -373,7 +445,7 @@ impl World {
             }
             Step::Symlink { directory, name: number, length } => {
                 let (parent, name) = (self.a_directory(directory), name(number));
-                let expected = self.tree.may_add(parent, &name);
+                let expected = self.may_make(parent, &name);
                 let target: Vec<u8> = (0..length).map(|at| b'a' + (at % 26) as u8).collect();
                 let (result, moment) =
                     self.change(|core, now| core.make_symlink(now, caller, parent, &name, &target));
@@ -401,6 +473,10 @@ impl World {
                     true => Err(Error::InvalidArgument),
                     false => self.tree.may_rename(parent, &old, new_parent, &new, flags),
                 };
+                let wall = self.wall();
+                let expected = self.unless_limited(expected, |tree| {
+                    tree.rename(parent, &old, new_parent, &new, flags, (wall, wall));
+                });
                 let (result, moment) = self.change(|core, now| {
                     core.rename(now, Caller::default(), parent, &old, new_parent, &new, flags)
                 });
@@ -428,6 +504,32 @@ impl World {
                 let node = self.tree.node(ino);
                 assert_eq!(result, node.xattrs.remove(&name).map(|_| ()).ok_or(Error::NoAttribute));
                 if result.is_ok() {
+                    node.ctime = moment;
+                }
+            }
+            Step::Limit { directory, mebibytes, files } => {
+                let ino = self.a_directory(directory);
+                let size = mebibytes.map(|count| Bytes(count << 20));
+                let limit = Limit { size, files, soft: None };
+                let name = LIMIT_XATTR.as_bytes();
+                let (result, moment) = self.change(|core, now| match limit == Limit::default() {
+                    true => core.remove_xattr(now, ino, name),
+                    false => {
+                        core.set_xattr(now, ino, name, limit.to_string().as_bytes(), XattrFlags::empty())
+                    }
+                });
+                let had_one = self.tree.node(ino).limit.is_some();
+                let expected = match limit == Limit::default() && !had_one {
+                    true => Err(Error::NoAttribute),
+                    false => Ok(()),
+                };
+                if self.unless_crowded(result, expected).is_some() {
+                    let node = self.tree.node(ino);
+                    node.limit = Some(limit).filter(|&limit| limit != Limit::default());
+                    match node.limit {
+                        Some(limit) => node.xattrs.insert(name.to_vec(), limit.to_string().into_bytes()),
+                        None => node.xattrs.remove(name),
+                    };
                     node.ctime = moment;
                 }
             }
@@ -508,6 +610,9 @@ impl World {
         if !write {
             return assert_eq!(result, Err(Error::BadHandle));
         }
+        if self.is_over_limit(&result, ino, wanted) {
+            return;
+        }
         if let Some(count) = Self::unless_full(result, available, wanted) {
             assert_eq!(count, length);
             self.tree.file(ino).write(offset, &data);
@@ -541,8 +646,13 @@ impl World {
         if from == to && overlaps && length > 0 {
             return assert_eq!(result, Err(Error::InvalidArgument));
         }
+        if self.is_over_limit(&result, to, wanted) {
+            return;
+        }
         let Some(copied) = Self::unless_full(result, available, wanted) else { return };
-        assert!(copied == length || available < wanted + METADATA_SLACK, "{copied} of {length} are copied");
+        let is_limited = self.tree.above(to).iter().any(|ino| self.tree.nodes[ino].limit.is_some());
+        let may_end = is_limited || available < wanted + METADATA_SLACK;
+        assert!(copied == length || may_end, "{copied} of {length} are copied");
         if copied > 0 {
             let mut contents = self.tree.file(from).clone();
             if from == to {
@@ -561,7 +671,7 @@ impl World {
     fn take_create(&mut self, step: &Step) {
         let Step::Create { directory, name: number, append, sync } = *step else { return };
         let (parent, name) = (self.a_directory(directory), name(number));
-        let expected = self.tree.may_add(parent, &name);
+        let expected = self.may_make(parent, &name);
         let flags = open_flags(true, append, sync);
         let caller = Caller::default();
         let (result, moment) =
@@ -613,6 +723,9 @@ impl World {
         let mut written = false;
         for (state, action) in pending.into_iter().zip(actions) {
             let Outcome::Count(result) = self.outcome(state) else { panic!("a write ended otherwise") };
+            if self.is_over_limit(&result, ino, wanted) {
+                continue;
+            }
             if Self::unless_full(result, available, wanted).is_some() {
                 apply(self.tree.file(ino), &action);
                 written = true;
@@ -655,6 +768,8 @@ impl World {
     fn batch(&mut self, steps: &[Step]) {
         let before = self.wall();
         let available = self.available();
+        // So much may be freed by some after others were refused.
+        let held = self.space().values().sum::<u64>() / 4096;
         let mut wanted = 0;
         let mut actions: Vec<(Ino, Action)> = Vec::new();
         let mut pending = Vec::new();
@@ -697,7 +812,7 @@ impl World {
         self.copy_all(&mut pending, actions.iter().map(|(_, action)| action));
         let outcomes = pending.into_iter().map(|state| self.outcome(state)).collect();
         let moment = (before, self.wall());
-        self.judge(actions, outcomes, available, wanted, moment);
+        self.judge(actions, outcomes, available, wanted, held, moment);
     }
 
     fn action(&mut self, step: &Step) -> Option<(Ino, HandleId, Action)> {
@@ -767,6 +882,7 @@ impl World {
         outcomes: Vec<Outcome>,
         available: u64,
         wanted: u64,
+        held: u64,
         moment: Moment,
     ) {
         let mut mutations: BTreeMap<Ino, Vec<Action>> = BTreeMap::new();
@@ -784,6 +900,7 @@ impl World {
                 Outcome::Policy(_) => panic!("nobody asked for an explanation"),
             };
             let done = match action {
+                _ if self.is_over_limit(&result, ino, wanted + held) => false,
                 Action::Other => return_ok(result),
                 _ => Self::unless_full(result, available, wanted).is_some(),
             };
@@ -954,8 +1071,16 @@ impl World {
             }
         }
         self.volume().sync().unwrap();
+        let space = self.space();
+        let limited = self.tree.limited(&space);
         let core = self.volume().core();
         core.audit().unwrap();
+        let reports = core.limits();
+        let shown = reports.iter().map(|report| (Ino(report.ino), (report.used_bytes, report.used_files)));
+        assert!(
+            shown.eq(limited.iter().map(|(&ino, &(_, bytes, files))| (ino, (bytes, files)))),
+            "{reports:?}"
+        );
         let report = core.report();
         assert_eq!((report.dirty_bytes, report.failure), (0, None));
         let statistics = core.statistics();

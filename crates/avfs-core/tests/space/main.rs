@@ -2,6 +2,7 @@
 //! somebody else has very many of.
 
 mod full;
+mod limits;
 mod neighbours;
 mod sharing;
 mod turns;

@@ -9,6 +9,7 @@ use crate::types::OpenFlags;
 use avfs_media::Container;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use units::{Duration, Timestamp};
 
 /// What is kept of a file that no client uses: what is in memory of it. A cache full of small files has very many of these.
@@ -122,6 +123,26 @@ impl FileState {
     pub(in crate::core) fn count_client(&mut self, flags: OpenFlags, change: i32) {
         let count = if flags.contains(OpenFlags::WRITE) { &mut self.writers } else { &mut self.readers };
         *count = count.saturating_add_signed(change);
+    }
+
+    /// How many pages are delayed that have no place: the file becomes larger by them. The others have one, and go elsewhere.
+    pub(in crate::core) fn promised(&self) -> u64 {
+        self.delayed.total() - self.displaced.total()
+    }
+
+    /// How many of these pages are delayed, and how many of those are [promised](Self::promised).
+    pub(in crate::core) fn delayed_within(&self, pages: &Range<u64>) -> (u64, u64) {
+        let count = |set: &RangeSet| set.within(pages.clone()).map(|range| range.end - range.start).sum::<u64>();
+        let (delayed, displaced) = (count(&self.delayed), count(&self.displaced));
+        (delayed, delayed - displaced)
+    }
+
+    /// These pages are not delayed any more. How many of them were, and how many of those were promised.
+    pub(in crate::core) fn stop_delaying(&mut self, pages: Range<u64>) -> (u64, u64) {
+        let were = self.delayed_within(&pages);
+        self.delayed.remove(pages.clone());
+        self.displaced.remove(pages);
+        were
     }
 
     pub(in crate::core) fn is_idle(&self) -> bool {
