@@ -22,30 +22,30 @@ smb() {
 	smbclient --configfile="$SMB_CONF" -p "$SMB_PORT" -U "$SMB_USER%$SMB_PASSWORD" //127.0.0.1/film -c "$1" 2>&1 || true
 }
 
-# expect WHAT PATTERN TEXT
-expect() {
+# shows WHAT PATTERN TEXT
+shows() {
 	grep -Eq "$2" <<<"$3" || die "$1: expected $2, found: $3"
 	say "$1: $(grep -E "$2" <<<"$3" | head -1 | tr -s ' \t' ' ')"
 }
 
-expect "the size of an empty share" '\b65536 blocks of size 1024\. 65536 blocks available' "$(smb du)"
-expect "a file that fits" 'putting file' "$(smb "put $SCRATCH/take one")"
-expect "what is left" '\b65536 blocks of size 1024\. 24576 blocks available' "$(smb du)"
-expect "a file that does not fit" 'NT_STATUS_DISK_FULL' "$(smb "put $SCRATCH/take two")"
+shows "the size of an empty share" '\b65536 blocks of size 1024\. 65536 blocks available' "$(smb du)"
+shows "a file that fits" 'putting file' "$(smb "put $SCRATCH/take one")"
+shows "what is left" '\b65536 blocks of size 1024\. 24576 blocks available' "$(smb du)"
+shows "a file that does not fit" 'NT_STATUS_DISK_FULL' "$(smb "put $SCRATCH/take two")"
 smb "del two" >/dev/null
-expect "the same one again, in its place" 'putting file' "$(smb "put $SCRATCH/take one")"
+shows "the same one again, in its place" 'putting file' "$(smb "put $SCRATCH/take one")"
 for number in $(seq 19); do echo "put /dev/null $number"; done >"$SCRATCH/many"
 smb "$(tr '\n' ';' <"$SCRATCH/many")" >/dev/null
-expect "a file more than there may be" 'NT_STATUS_DISK_FULL' "$(smb "put /dev/null more")"
+shows "a file more than there may be" 'NT_STATUS_DISK_FULL' "$(smb "put /dev/null more")"
 smb "del 1" >/dev/null
-expect "after one was removed" 'putting file' "$(smb "put /dev/null more")"
+shows "after one was removed" 'putting file' "$(smb "put /dev/null more")"
 cmp "$SCRATCH/take" "$volume/film/one" || die "what was accepted is not there"
 
-expect "df" "\b65536 +40960 +24576\b" "$(df -k --output=size,used,avail "$volume/film")"
-expect "the limit" '/film +40\.0 MiB +64\.0 MiB +62 % +32\.0 MiB +20 +20' "$("$AVFS_BIN/avfsctl" limit list "$volume")"
+shows "df" "\b65536 +40960 +24576\b" "$(df -k --output=size,used,avail "$volume/film")"
+shows "the limit" '/film +40\.0 MiB +64\.0 MiB +62 % +32\.0 MiB +20 +20' "$("$AVFS_BIN/avfsctl" limit list "$volume")"
 sleep 3
-expect "the event" '/film is over its soft limit' "$("$AVFS_BIN/avfsctl" events "$volume")"
-expect "the metric" 'avfs_limit_used_bytes\{.*path="/film"\} 41943040' "$("$AVFS_BIN/avfsctl" metrics "$volume")"
+shows "the event" '/film is over its soft limit' "$("$AVFS_BIN/avfsctl" events "$volume")"
+shows "the metric" 'avfs_limit_used_bytes\{.*path="/film"\} 41943040' "$("$AVFS_BIN/avfsctl" metrics "$volume")"
 stop "$SMB_PID"
 close_volume avfs "$volume"
 say "verdict: ok"
