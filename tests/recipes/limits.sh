@@ -16,6 +16,7 @@ samba_share avfs film "$volume/film" >"$SCRATCH/shares"
 "$AVFS_BIN/avfsctl" limit set "$volume/film" --size 64M --files 20 --soft 32M
 start_smbd "$SCRATCH/shares"
 head -c 40M /dev/urandom >"$SCRATCH/take"
+: >"$SCRATCH/empty"
 
 # smb COMMANDS: what smbclient says of them.
 smb() {
@@ -34,11 +35,11 @@ shows "what is left" '\b65536 blocks of size 1024\. 24576 blocks available' "$(s
 shows "a file that does not fit" 'NT_STATUS_DISK_FULL' "$(smb "put $SCRATCH/take two")"
 smb "del two" >/dev/null
 shows "the same one again, in its place" 'putting file' "$(smb "put $SCRATCH/take one")"
-for number in $(seq 19); do echo "put /dev/null $number"; done >"$SCRATCH/many"
+for number in $(seq 19); do echo "put $SCRATCH/empty $number"; done >"$SCRATCH/many"
 smb "$(tr '\n' ';' <"$SCRATCH/many")" >/dev/null
-shows "a file more than there may be" 'NT_STATUS_DISK_FULL' "$(smb "put /dev/null more")"
+shows "a file more than there may be" 'NT_STATUS_DISK_FULL' "$(smb "put $SCRATCH/empty more")"
 smb "del 1" >/dev/null
-shows "after one was removed" 'putting file' "$(smb "put /dev/null more")"
+shows "after one was removed" 'putting file' "$(smb "put $SCRATCH/empty more")"
 cmp "$SCRATCH/take" "$volume/film/one" || die "what was accepted is not there"
 
 shows "df" "\b65536 +40960 +24576\b" "$(df -k --output=size,used,avail "$volume/film")"
