@@ -1147,9 +1147,21 @@ impl Volume {
     /// Goes on with a copy of which so many bytes are done.
     fn copy_on(self: &Arc<Self>, copy: CopyRange, copied: usize, done: Done<usize>) {
         let part = self.with(|core| core.copy_part(&copy));
+        self.copy_part_of(copy, part, copied, done);
+    }
+
+    fn copy_part_of(
+        self: &Arc<Self>,
+        copy: CopyRange,
+        part: Result<CopyPart>,
+        copied: usize,
+        done: Done<usize>,
+    ) {
         let volume = Arc::clone(self);
         let is_shared = matches!(part, Ok(CopyPart::Shared(_)));
         let then: Done<usize> = Box::new(move |result| match result {
+            // The source was changed meanwhile: through memory, which says 0 at its end.
+            Ok(0) if is_shared => volume.copy_part_of(copy, Ok(CopyPart::Bytes(copy.length)), copied, done),
             Ok(0) => done(Ok(copied)),
             Ok(now) => {
                 let (rest, copied) = (copy.behind(now as u64), copied + now);

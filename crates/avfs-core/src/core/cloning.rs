@@ -67,8 +67,8 @@ impl Core {
         })
     }
 
-    /// Shares the first part of a copy, as much as one turn does, and says how much that is; 0 where the source has become shorter
-    /// meanwhile. Or parks the operation.
+    /// Shares the first part of a copy, as much as one turn does, and says how much that is; 0 where the source was changed meanwhile, so that
+    /// this part has to go through memory. Or parks the operation.
     pub(super) fn try_share(&mut self, now: Now, ticket: Ticket, sharing: &mut Sharing) -> Progress<usize> {
         match self.share_now(now, ticket, sharing) {
             Ok(Some(shared)) => Progress::Ready(Ok(shared)),
@@ -103,6 +103,13 @@ impl Core {
         let pages = copy.from_offset / BLOCK..(copy.from_offset + length).div_ceil(BLOCK);
         let target = copy.to_offset / BLOCK;
         let (extents, end) = self.extents_of_a_turn(from, pages.clone(), to, target);
+        let end = self.first_not_there(from, pages.start..end).unwrap_or(end);
+        if end == pages.start {
+            // Through memory, which has it.
+            return Ok(Some(0));
+        }
+        let extents: Vec<Extent> =
+            extents.into_iter().filter_map(|extent| extent.clip(pages.start, end)).collect();
         let count = end - pages.start;
         let shared = length.min(count * BLOCK);
         // A shared block counts in each file that has it, and once in a file. What the target holds there, or waits to hold, goes.
@@ -189,6 +196,30 @@ impl Core {
         self.take_steps(found.len() as u32);
         found.retain(|extent| !extent.unwritten);
         (found, end)
+    }
+
+    /// The first of these pages of which the device may not have what belongs to the file by now: it was written while the copy waited, and
+    /// where it lies there are holes, or what was behind an earlier end.
+    fn first_not_there(&self, ino: Ino, pages: Range<u64>) -> Option<u64> {
+        let file = self.data.files.get(&ino)?;
+        let mut delayed = file.delayed.within(pages.clone());
+        let delayed = delayed.find_map(|range| file.displaced.gaps(range).first().map(|gap| gap.start));
+        let tails = file.tails.iter().map(|&(page, _)| page).filter(|page| pages.contains(page));
+        let extents = self.metadata.get(ino)?.extents()?;
+        let unwritten = extents.range(pages.start, pages.end).filter(|extent| extent.unwritten);
+        // Of a block that is being written all counts, not to look at each page.
+        let in_use = unwritten.filter_map(|extent| {
+            let (from, end) = (extent.logical * BLOCK, extent.logical_end() * BLOCK);
+            let first = file.block_before(from).map_or(from, |(start, _)| start);
+            let mut blocks = file.blocks.range(first..end).filter_map(|(_, id)| self.data.cache.get(id));
+            let busy = blocks.find(|block| {
+                let is_busy =
+                    !(block.dirty.is_empty() && block.in_writing.is_empty() && block.filling.is_empty());
+                is_busy && block.end() > from
+            });
+            busy.map(|block| block.start.max(from) / BLOCK)
+        });
+        tails.chain(delayed).chain(in_use).min()
     }
 
     /// What is dirty of a range whose place is to be shared goes elsewhere.

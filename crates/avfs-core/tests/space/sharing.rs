@@ -3,7 +3,7 @@
 use crate::{MIB, available, remove, volume};
 use avfs_core::Error;
 use avfs_core::config::Config;
-use avfs_core::core::{CopyPart, Operation, Sharing};
+use avfs_core::core::{CopyPart, Operation, Outcome, Sharing};
 use avfs_core::format::{Geometry, SHARED_EXTENTS, Superblock};
 use avfs_core::fsck::{Mode, check};
 use avfs_core::recovery::{RecoveryError, recover};
@@ -274,4 +274,98 @@ fn only_a_volume_that_says_so_may_share() {
     }
     assert!(matches!(recover(&*disk), Err(RecoveryError::Overlap { ino, .. }) if ino == copy));
     assert!(!check(&*disk, Mode::Check).unwrap().findings.is_empty());
+}
+
+/// A recording went on while it was copied: what was written while the copy waited had no place yet, and was a hole in the copy.
+#[test]
+fn a_recording_that_goes_on_while_it_is_copied_is_copied_as_it_is() {
+    for size in [MIB, 5000] {
+        let mut volume = volume(512);
+        // The feature is told, so that only the epoch is waited for.
+        let (_, other) = filled(&mut volume, "other", MIB, 9);
+        copied(&mut volume, other, "other's copy");
+        let (_, from) = volume.create(Ino::ROOT, b"recording").unwrap();
+        volume.write(from, 0, &vec![1; size as usize]).unwrap();
+        let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+        let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
+        // The recorder goes on.
+        volume.write(from, size, &vec![1; 3000]).unwrap();
+        volume.write(from, size + 3000, &vec![1; MIB as usize]).unwrap();
+        let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
+        let rest = whole(from, to).behind(count as u64);
+        let count = count + volume.copy(rest).unwrap() as usize;
+        let found = volume.read(to, 0, count).unwrap();
+        let zeros = found.iter().filter(|&&byte| byte == 0).count();
+        assert_eq!(zeros, 0);
+    }
+}
+
+/// A file was cut short inside a page, and became longer while its copy waited: the copy got what had been cut off.
+#[test]
+fn what_was_cut_off_does_not_come_back_in_a_copy() {
+    let mut volume = volume(512);
+    let (_, other) = filled(&mut volume, "other", MIB, 9);
+    copied(&mut volume, other, "other's copy");
+    let (ino, from) = filled(&mut volume, "f", 8192, 7);
+    volume.set_attributes(ino, SetAttributes { size: Some(5000), ..SetAttributes::default() }).unwrap();
+    volume.write(from, 0, &[1; 10]).unwrap();
+    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
+    volume.write(from, 5000, &[1; 1000]).unwrap();
+    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
+    let rest = whole(from, to).behind(count as u64);
+    let count = count + volume.copy(rest).unwrap() as usize;
+    let found = volume.read(to, 0, count).unwrap();
+    assert!(found.iter().skip(5000).all(|&byte| byte == 1));
+}
+
+/// Of a file that became longer than the copy that waited for it, the answer was 0 bytes: the end, to a caller.
+#[test]
+fn a_short_copy_of_a_file_that_grows_is_made() {
+    let mut volume = volume(512);
+    let (_, other) = filled(&mut volume, "other", MIB, 9);
+    copied(&mut volume, other, "other's copy");
+    let (_, from) = volume.create(Ino::ROOT, b"f").unwrap();
+    volume.write(from, 0, &[1; 3000]).unwrap();
+    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let ticket = volume.begin(Operation::Share(Sharing::new(CopyRange { length: 3000, ..whole(from, to) })));
+    volume.write(from, 3000, &[1; 500]).unwrap();
+    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
+    let rest = whole(from, to).behind(count as u64);
+    let count = count + volume.copy(rest).unwrap() as usize;
+    assert!(count > 0, "0 is the end of the file for the caller");
+}
+
+#[test]
+fn a_file_that_is_saved_anew_while_it_is_copied_gives_one_of_both() {
+    let mut volume = volume(512);
+    let (_, other) = filled(&mut volume, "other", MIB, 9);
+    copied(&mut volume, other, "other's copy");
+    let (ino, from) = filled(&mut volume, "f", MIB, 1);
+    volume.write(from, 0, &[2; 10]).unwrap();
+    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
+    volume.set_attributes(ino, SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+    volume.write(from, 0, &vec![3; MIB as usize]).unwrap();
+    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
+    let found = volume.read(to, 0, count).unwrap();
+    assert!(found.iter().all(|&byte| byte != 0));
+}
+
+/// The same of a recording that was given its space before: what lay in that and was not written yet was left out as a hole.
+#[test]
+fn a_preallocated_recording_that_goes_on_while_it_is_copied_is_copied_as_it_is() {
+    let mut volume = volume(512);
+    let (_, other) = filled(&mut volume, "other", MIB, 9);
+    copied(&mut volume, other, "other's copy");
+    let (_, from) = volume.create(Ino::ROOT, b"recording").unwrap();
+    volume.allocate(from, 0, 8 * MIB, AllocateMode::KeepSize).unwrap();
+    volume.write(from, 0, &vec![1; MIB as usize]).unwrap();
+    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
+    volume.write(from, MIB, &vec![1; MIB as usize]).unwrap();
+    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
+    let rest = whole(from, to).behind(count as u64);
+    let count = count + volume.copy(rest).unwrap() as usize;
+    assert!(volume.read(to, 0, count).unwrap().iter().all(|&byte| byte == 1));
 }
