@@ -71,7 +71,7 @@ pub use state::HANDED_OVER_BYTES;
 pub use state::operation::{Operation, Outcome, Probing, Sharing, Ticket};
 pub use state::outbox::{Cancellation, Outbox, Take};
 pub use state::{Core, CoreOptions};
-pub use usage::Usage;
+pub use usage::UsageCount;
 pub use writes::{WritePlan, WriteStart};
 
 impl Core {

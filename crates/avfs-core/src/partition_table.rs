@@ -21,8 +21,8 @@ const SECTORS_OF_PARTITION: Range<usize> = 458..462;
 /// Type of a partition: data, and no filesystem.
 const NON_FS_DATA: u8 = 0xda;
 
-/// What stands where the table belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What stands where the table belongs, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     /// The table.
     Whole,
@@ -93,21 +93,22 @@ pub(crate) fn encode(superblock: &Superblock, sector_bytes: u64) -> Vec<u8> {
 pub(crate) fn state(device: &dyn Device, superblock: &Superblock) -> Result<State, IoError> {
     let mut found = vec![0; LENGTH];
     device.read_at(DeviceOffset(0), &mut found)?;
-    let found_as_it_is = |sector: u64| encode(superblock, sector) == found;
-    let is_part = |&sector: &u64| {
-        let mut table = encode(superblock, sector);
-        for number in 0..2 {
-            let at = (number * sector) as usize;
-            // Of any size: the volume may have grown.
-            table[at..][SECTORS_OF_PARTITION].copy_from_slice(&found[at..][SECTORS_OF_PARTITION]);
+    let state_by = |sector: u64| {
+        let own = encode(superblock, sector);
+        // Of any size: the volume may have grown.
+        let is_size = |at: usize| {
+            [0, sector as usize]
+                .into_iter()
+                .any(|table| at.checked_sub(table).is_some_and(|at| SECTORS_OF_PARTITION.contains(&at)))
+        };
+        let is_part = |at: usize| found[at] == own[at] || found[at] == 0 || is_size(at);
+        match found == own {
+            true => State::Whole,
+            false if (0..LENGTH).all(is_part) => State::Missing,
+            false => State::Foreign,
         }
-        found.iter().zip(&table).all(|(&found, &own)| found == own || found == 0)
     };
-    Ok(match SECTORS.iter().find(|&sector| is_part(sector)) {
-        _ if SECTORS.into_iter().any(found_as_it_is) => State::Whole,
-        Some(_) => State::Missing,
-        None => State::Foreign,
-    })
+    Ok(SECTORS.into_iter().map(state_by).min().unwrap_or(State::Foreign))
 }
 
 /// Writes it, over whatever stands there; durable after the next flush.

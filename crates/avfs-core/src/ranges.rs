@@ -93,6 +93,11 @@ impl RangeSet {
             .map(move |&(start, end)| start.max(from)..end.min(to))
     }
 
+    /// How much of `range` is in the set.
+    pub(crate) fn total_within(&self, range: Range<u64>) -> u64 {
+        self.within(range).map(|held| held.end - held.start).sum()
+    }
+
     /// What of `range` is not in the set.
     pub(crate) fn gaps(&self, range: Range<u64>) -> SmallVec<[Range<u64>; 2]> {
         let mut gaps = SmallVec::new();

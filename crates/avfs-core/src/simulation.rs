@@ -538,20 +538,22 @@ impl SimVolume {
     pub fn copy(&mut self, copy: CopyRange) -> Result<u64> {
         let mut rest = copy;
         loop {
-            let part = match self.core.copy_part(&rest) {
-                Ok(CopyPart::Nothing) => Ok(0),
-                Ok(CopyPart::Shared(_)) => match self.complete(Operation::Share(Sharing::new(rest))) {
-                    Outcome::Count(Ok(0)) => {
-                        let read = self.read(rest.from, rest.from_offset, rest.length.min(1 << 20) as usize);
-                        read.and_then(|data| self.write(rest.to, rest.to_offset, &data))
-                    }
-                    Outcome::Count(result) => result,
-                    other => panic!("a copy ended as {other:?}"),
-                },
+            let mut part = self.core.copy_part(&rest);
+            let shared = match part {
+                Ok(CopyPart::Shared(_)) => self.complete(Operation::Share(Sharing::new(rest))),
+                _ => Outcome::Count(Ok(0)),
+            };
+            let Outcome::Count(shared) = shared else { panic!("a copy ended as {shared:?}") };
+            if let (Ok(CopyPart::Shared(_)), Ok(0)) = (&part, &shared) {
+                // The source was changed meanwhile.
+                part = Ok(CopyPart::Bytes(rest.length));
+            }
+            let part = match part {
                 Ok(CopyPart::Bytes(length)) => {
                     let read = self.read(rest.from, rest.from_offset, length.min(1 << 20) as usize);
                     read.and_then(|data| self.write(rest.to, rest.to_offset, &data))
                 }
+                Ok(_) => shared,
                 Err(error) => Err(error),
             };
             match part {

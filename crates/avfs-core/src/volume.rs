@@ -10,8 +10,8 @@
 use crate::audience::{self, Audience};
 use crate::config::{Config, DeviceConfig};
 use crate::core::{
-    Cancellation, CopyPart, Core, CoreOptions, Operation, Outbox, Outcome, Sharing, Ticket, Usage, WritePlan,
-    WriteStart,
+    Cancellation, CopyPart, Core, CoreOptions, Operation, Outbox, Outcome, Sharing, Ticket, UsageCount,
+    WritePlan, WriteStart,
 };
 use crate::device::{report, scheduler_config};
 use crate::error::{Error, Result};
@@ -1196,7 +1196,7 @@ impl Volume {
 
     /// What the files take that are reached by a name, or those below it if it is a directory's.
     pub fn usage(&self, ino: Ino) -> Result<UsageReport> {
-        let mut usage = Usage::default();
+        let mut usage = UsageCount::default();
         let mut directories = vec![ino];
         self.with(|core| core.count_usage(ino, &mut usage))?;
         while let Some(directory) = directories.pop() {

@@ -31,12 +31,11 @@ impl Core {
             wanted.push(at..gap.end);
             wanted.extend(shared.within(gap));
         }
-        let length = |range: Range<u64>| range.end - range.start;
-        let blocks: u64 = wanted.iter().cloned().map(length).sum();
+        let blocks: u64 = wanted.iter().map(|range| range.end - range.start).sum();
         if blocks > 0 {
             // What goes elsewhere makes the file no larger.
-            let elsewhere = wanted.iter().flat_map(|range| shared.within(range.clone())).map(length);
-            let more = blocks - elsewhere.sum::<u64>();
+            let elsewhere: u64 = wanted.iter().map(|range| shared.total_within(range.clone())).sum();
+            let more = blocks - elsewhere;
             self.check_growth(ino, more)?;
             self.space.allocator.claim(blocks)?;
             self.metadata.promise(ino, more);

@@ -10,7 +10,7 @@ use crate::format::Features;
 use units::Now;
 
 impl Core {
-    /// True when whoever reads the volume knows that it has these features. Else the operation is parked, and tried again when a
+    /// True when every reader of the volume learns that it has these features. Else the operation is parked, and tried again when a
     /// checkpoint has told of them, or when none can be written any more: the caller asks first whether it may write.
     pub(super) fn has_features(&mut self, now: Now, ticket: Ticket, features: Features) -> bool {
         if self.checkpoints.features_told.include(features) {

@@ -62,8 +62,7 @@ impl Core {
             if exists && goes_elsewhere && self.space.allocator.claim(extent.count).is_ok() {
                 let file = self.file_mut(ino);
                 file.claimed += extent.count;
-                let before =
-                    file.delayed.within(pages.clone()).map(|range| range.end - range.start).sum::<u64>();
+                let before = file.delayed.total_within(pages.clone());
                 file.delayed.insert(pages.clone());
                 if is_recorded {
                     file.displaced.insert(pages);
@@ -131,7 +130,7 @@ impl Core {
             }
             self.metadata.unpromise(ino, lost);
             // What is dirty there again has lost its place, and its claim with that.
-            let again: u64 = dirty.within(pages).map(|range| range.end - range.start).sum();
+            let again = dirty.total_within(pages);
             if again > 0 && self.space.allocator.claim(again).is_ok() {
                 self.file_mut(ino).claimed += again;
             } else if again > 0 {

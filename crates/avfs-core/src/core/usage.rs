@@ -12,7 +12,7 @@ use units::Ino;
 
 /// Some files, as they are counted.
 #[derive(Debug, Default)]
-pub struct Usage {
+pub struct UsageCount {
     /// How many names of each were met.
     names: BTreeMap<Ino, usize>,
     /// Space that has several owners, as often as these files have it.
@@ -25,7 +25,7 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Stale`].
-    pub fn count_usage(&self, ino: Ino, usage: &mut Usage) -> Result<()> {
+    pub fn count_usage(&self, ino: Ino, usage: &mut UsageCount) -> Result<()> {
         let inode = self.metadata.get(ino).ok_or(Error::Stale)?;
         let met = usage.names.entry(ino).or_default();
         *met += 1;
@@ -59,7 +59,7 @@ impl Core {
         directory: Ino,
         cookie: u64,
         below: &mut Vec<Ino>,
-        usage: &mut Usage,
+        usage: &mut UsageCount,
     ) -> Option<u64> {
         let mut last = None;
         for (cookie, _, ino, inode) in self.metadata.entries(directory, cookie).take(STEPS as usize) {
@@ -73,7 +73,7 @@ impl Core {
     }
 
     /// What was counted.
-    pub fn usage(&self, usage: Usage) -> UsageReport {
+    pub fn usage(&self, usage: UsageCount) -> UsageReport {
         let mut report = usage.report;
         for (run, times) in usage.shared.iter() {
             for (part, more) in self.space.allocator.shares().within(run) {

@@ -1,6 +1,6 @@
 //! What lies below directories, which of them have a limit, and what is promised to files: asked and told from outside of the metadata.
 //!
-//! **For:** those who refuse and those who show; and promises, which stand in no record. **Excludes:** keeping the sums (`sums.rs`). **State:** none
+//! **For:** refusing and showing; and promises, which stand in no record. **Excludes:** keeping the sums (`sums.rs`). **State:** none
 //! of its own.
 
 use super::Metadata;

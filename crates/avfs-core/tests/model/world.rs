@@ -630,7 +630,7 @@ impl World {
         if aligned {
             (from_offset, to_offset) = (from_offset / 4096 * 4096, to_offset / 4096 * 4096);
         }
-        // copy_file_range(2) refuses who appends.
+        // copy_file_range(2) refuses a target that is open for appending.
         if append {
             return;
         }

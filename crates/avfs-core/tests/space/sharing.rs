@@ -3,7 +3,7 @@
 use crate::{MIB, available, remove, volume};
 use avfs_core::Error;
 use avfs_core::config::Config;
-use avfs_core::core::{CopyPart, Operation, Outcome, Sharing};
+use avfs_core::core::{CopyPart, Operation, Outcome, Sharing, UsageCount};
 use avfs_core::format::{Geometry, SHARED_EXTENTS, Superblock};
 use avfs_core::fsck::{Mode, check};
 use avfs_core::recovery::{RecoveryError, recover};
@@ -34,6 +34,30 @@ fn copied(volume: &mut SimVolume, from: HandleId, name: &str) -> (Ino, HandleId)
     let size = volume.copy(whole(from, to)).unwrap();
     assert_eq!(volume.core().attributes(ino).unwrap().size, size);
     (ino, to)
+}
+
+/// A volume that tells of shared extents already: a copy waits for its source alone.
+fn told(mebibytes: u64) -> SimVolume {
+    let mut volume = volume(mebibytes);
+    let (_, other) = filled(&mut volume, "other", MIB, 9);
+    copied(&mut volume, other, "other's copy");
+    volume
+}
+
+/// What a turn shares; `meanwhile` happens while it waits for the device.
+fn shared(volume: &mut SimVolume, copy: CopyRange, meanwhile: impl FnOnce(&mut SimVolume)) -> u64 {
+    let ticket = volume.begin(Operation::Share(Sharing::new(copy)));
+    meanwhile(volume);
+    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("it is a copy") };
+    count as u64
+}
+
+/// The whole of a file, copied to a new one, of which the first turn waits while `meanwhile` happens.
+fn copied_while(volume: &mut SimVolume, copy: CopyRange, meanwhile: impl FnOnce(&mut SimVolume)) -> Vec<u8> {
+    let first = shared(volume, copy, meanwhile);
+    let rest = whole(copy.from, copy.to).behind(first);
+    let count = first + volume.copy(rest).unwrap();
+    volume.read(copy.to, 0, count as usize).unwrap()
 }
 
 fn places(volume: &SimVolume, ino: Ino) -> Vec<(u64, u64, u64)> {
@@ -209,12 +233,9 @@ fn a_copy_of_very_many_extents_is_done_in_turns() {
     let (mut rest, mut turns) = (CopyRange { length: 3000 * 3 * BLOCK, ..whole(from, to) }, 0);
     while let Ok(CopyPart::Shared(_)) = volume.core().copy_part(&rest) {
         let before = places(&volume, copy).len();
-        let ticket = volume.begin(Operation::Share(Sharing::new(rest)));
-        let avfs_core::core::Outcome::Count(Ok(shared)) = volume.finish(ticket) else {
-            panic!("it is a copy")
-        };
+        let count = shared(&mut volume, rest, |_| {});
         assert!(places(&volume, copy).len() - before <= 256);
-        rest = rest.behind(shared as u64);
+        rest = rest.behind(count);
         turns += 1;
     }
     assert!((3000 / 256..100).contains(&turns), "{turns} turns");
@@ -229,7 +250,7 @@ fn usage_is_own_and_shared_and_what_a_deletion_frees() {
     volume.write(to, 0, &[2; MIB as usize]).unwrap();
     volume.sync().unwrap();
     let usage = |volume: &SimVolume, inos: &[Ino]| {
-        let mut usage = avfs_core::core::Usage::default();
+        let mut usage = UsageCount::default();
         inos.iter().for_each(|&ino| volume.core().count_usage(ino, &mut usage).unwrap());
         let UsageReport { own_bytes, shared_bytes, freed_bytes, .. } = volume.core().usage(usage);
         (own_bytes / MIB, shared_bytes / MIB, freed_bytes / MIB)
@@ -280,92 +301,70 @@ fn only_a_volume_that_says_so_may_share() {
 #[test]
 fn a_recording_that_goes_on_while_it_is_copied_is_copied_as_it_is() {
     for size in [MIB, 5000] {
-        let mut volume = volume(512);
-        // The feature is told, so that only the epoch is waited for.
-        let (_, other) = filled(&mut volume, "other", MIB, 9);
-        copied(&mut volume, other, "other's copy");
+        let mut volume = told(512);
         let (_, from) = volume.create(Ino::ROOT, b"recording").unwrap();
         volume.write(from, 0, &vec![1; size as usize]).unwrap();
         let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
-        let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
-        // The recorder goes on.
-        volume.write(from, size, &vec![1; 3000]).unwrap();
-        volume.write(from, size + 3000, &vec![1; MIB as usize]).unwrap();
-        let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
-        let rest = whole(from, to).behind(count as u64);
-        let count = count + volume.copy(rest).unwrap() as usize;
-        let found = volume.read(to, 0, count).unwrap();
-        let zeros = found.iter().filter(|&&byte| byte == 0).count();
-        assert_eq!(zeros, 0);
+        let found = copied_while(&mut volume, whole(from, to), |volume| {
+            volume.write(from, size, &vec![1; 3000]).unwrap();
+            volume.write(from, size + 3000, &vec![1; MIB as usize]).unwrap();
+        });
+        assert_eq!(found.iter().filter(|&&byte| byte == 0).count(), 0);
     }
+}
+
+/// The same of a recording that was given its space before: what lay in that and was not written yet was left out as a hole.
+#[test]
+fn a_preallocated_recording_that_goes_on_while_it_is_copied_is_copied_as_it_is() {
+    let mut volume = told(512);
+    let (_, from) = volume.create(Ino::ROOT, b"recording").unwrap();
+    volume.allocate(from, 0, 8 * MIB, AllocateMode::KeepSize).unwrap();
+    volume.write(from, 0, &vec![1; MIB as usize]).unwrap();
+    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
+    let found = copied_while(&mut volume, whole(from, to), |volume| {
+        volume.write(from, MIB, &vec![1; MIB as usize]).unwrap();
+    });
+    assert!(found.iter().all(|&byte| byte == 1));
 }
 
 /// A file was cut short inside a page, and became longer while its copy waited: the copy got what had been cut off.
 #[test]
 fn what_was_cut_off_does_not_come_back_in_a_copy() {
-    let mut volume = volume(512);
-    let (_, other) = filled(&mut volume, "other", MIB, 9);
-    copied(&mut volume, other, "other's copy");
+    let mut volume = told(512);
     let (ino, from) = filled(&mut volume, "f", 8192, 7);
     volume.set_attributes(ino, SetAttributes { size: Some(5000), ..SetAttributes::default() }).unwrap();
     volume.write(from, 0, &[1; 10]).unwrap();
     let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
-    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
-    volume.write(from, 5000, &[1; 1000]).unwrap();
-    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
-    let rest = whole(from, to).behind(count as u64);
-    let count = count + volume.copy(rest).unwrap() as usize;
-    let found = volume.read(to, 0, count).unwrap();
+    let found = copied_while(&mut volume, whole(from, to), |volume| {
+        volume.write(from, 5000, &[1; 1000]).unwrap();
+    });
     assert!(found.iter().skip(5000).all(|&byte| byte == 1));
 }
 
 /// Of a file that became longer than the copy that waited for it, the answer was 0 bytes: the end, to a caller.
 #[test]
 fn a_short_copy_of_a_file_that_grows_is_made() {
-    let mut volume = volume(512);
-    let (_, other) = filled(&mut volume, "other", MIB, 9);
-    copied(&mut volume, other, "other's copy");
+    let mut volume = told(512);
     let (_, from) = volume.create(Ino::ROOT, b"f").unwrap();
     volume.write(from, 0, &[1; 3000]).unwrap();
     let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
-    let ticket = volume.begin(Operation::Share(Sharing::new(CopyRange { length: 3000, ..whole(from, to) })));
-    volume.write(from, 3000, &[1; 500]).unwrap();
-    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
-    let rest = whole(from, to).behind(count as u64);
-    let count = count + volume.copy(rest).unwrap() as usize;
-    assert!(count > 0, "0 is the end of the file for the caller");
+    let copy = CopyRange { length: 3000, ..whole(from, to) };
+    let found = copied_while(&mut volume, copy, |volume| {
+        volume.write(from, 3000, &[1; 500]).unwrap();
+    });
+    assert!(!found.is_empty(), "0 is the end of the file for the caller");
 }
 
 #[test]
 fn a_file_that_is_saved_anew_while_it_is_copied_gives_one_of_both() {
-    let mut volume = volume(512);
-    let (_, other) = filled(&mut volume, "other", MIB, 9);
-    copied(&mut volume, other, "other's copy");
+    let mut volume = told(512);
     let (ino, from) = filled(&mut volume, "f", MIB, 1);
     volume.write(from, 0, &[2; 10]).unwrap();
     let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
-    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
-    volume.set_attributes(ino, SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
-    volume.write(from, 0, &vec![3; MIB as usize]).unwrap();
-    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
-    let found = volume.read(to, 0, count).unwrap();
+    let count = shared(&mut volume, whole(from, to), |volume| {
+        volume.set_attributes(ino, SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+        volume.write(from, 0, &vec![3; MIB as usize]).unwrap();
+    });
+    let found = volume.read(to, 0, count as usize).unwrap();
     assert!(found.iter().all(|&byte| byte != 0));
-}
-
-/// The same of a recording that was given its space before: what lay in that and was not written yet was left out as a hole.
-#[test]
-fn a_preallocated_recording_that_goes_on_while_it_is_copied_is_copied_as_it_is() {
-    let mut volume = volume(512);
-    let (_, other) = filled(&mut volume, "other", MIB, 9);
-    copied(&mut volume, other, "other's copy");
-    let (_, from) = volume.create(Ino::ROOT, b"recording").unwrap();
-    volume.allocate(from, 0, 8 * MIB, AllocateMode::KeepSize).unwrap();
-    volume.write(from, 0, &vec![1; MIB as usize]).unwrap();
-    let (_, to) = volume.create(Ino::ROOT, b"copy").unwrap();
-    let ticket = volume.begin(Operation::Share(Sharing::new(whole(from, to))));
-    volume.write(from, MIB, &vec![1; MIB as usize]).unwrap();
-    let Outcome::Count(Ok(count)) = volume.finish(ticket) else { panic!("refused") };
-    let rest = whole(from, to).behind(count as u64);
-    let count = count + volume.copy(rest).unwrap() as usize;
-    assert!(volume.read(to, 0, count).unwrap().iter().all(|&byte| byte == 1));
 }

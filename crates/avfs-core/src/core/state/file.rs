@@ -132,10 +132,8 @@ impl FileState {
 
     /// How many of these pages are delayed, and how many of those are [promised](Self::promised).
     pub(in crate::core) fn delayed_within(&self, pages: &Range<u64>) -> (u64, u64) {
-        let count =
-            |set: &RangeSet| set.within(pages.clone()).map(|range| range.end - range.start).sum::<u64>();
-        let (delayed, displaced) = (count(&self.delayed), count(&self.displaced));
-        (delayed, delayed - displaced)
+        let delayed = self.delayed.total_within(pages.clone());
+        (delayed, delayed - self.displaced.total_within(pages.clone()))
     }
 
     /// These pages are not delayed any more. How many of them were, and how many of those were promised.
